@@ -1,0 +1,54 @@
+"""What gpupipe raises. Every message names the sample or setting, the value, the likely cause and what to do next."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "EngineUnavailableError",
+    "GpupipeError",
+    "LoaderTimeoutError",
+    "SampleError",
+    "StateError",
+]
+
+
+class GpupipeError(Exception):
+    """Base of everything that gpupipe raises on purpose."""
+
+
+class ConfigError(GpupipeError, ValueError):
+    """A setting has a value that can't work."""
+
+
+class DataError(GpupipeError, ValueError):
+    """A dataset as a whole can't be used: missing, empty, cut, without labels, changed since it was indexed."""
+
+
+class EngineUnavailableError(GpupipeError, RuntimeError):
+    """An engine or a device was asked for that this machine lacks."""
+
+
+class StateError(GpupipeError, ValueError):
+    """A state dict does not belong to this loader; the message names the field and both values."""
+
+
+class LoaderTimeoutError(GpupipeError, RuntimeError):
+    """No batch came within the `timeout` of the loader."""
+
+
+class SampleError(GpupipeError, RuntimeError):
+    """One sample can't be read or decoded.
+
+    `index` is its index in the source, `location` says where it lies (file, key, offset), `reason` what is wrong.
+    """
+
+    def __init__(self, index: int, location: str, reason: str, remedy: str = "") -> None:
+        self.index = index
+        self.location = location
+        self.reason = reason
+        self.remedy = remedy or "repair or remove it, or pass on_error='skip' to replace bad samples"
+        super().__init__(f"sample {index} ({location}): {reason}; {self.remedy}")
+
+    def __reduce__(self) -> tuple[type[SampleError], tuple[int, str, str, str]]:
+        return type(self), (self.index, self.location, self.reason, self.remedy)

@@ -159,9 +159,12 @@ def local_world_size() -> int:
     return int(text)
 
 
-def default_workers() -> int:
-    """What `num_workers=None` means: usable CPUs divided by the training processes that share them, at least 1."""
-    return max(1, usable_cpus() // local_world_size())
+def default_workers(processes: int | None = None) -> int:
+    """What `num_workers=None` means: usable CPUs divided by the training processes that share them, at least 1.
+
+    `processes` is the number of training processes on this machine; None takes `local_world_size()`.
+    """
+    return max(1, usable_cpus() // (processes or local_world_size()))
 
 
 def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int, prefetch_factor: int) -> int:

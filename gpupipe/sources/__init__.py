@@ -1,0 +1,21 @@
+"""Where encoded images lie: image folders, WebDataset shards, a user's own dataset. All with random access."""
+
+from __future__ import annotations
+
+from gpupipe.sources.base import Encoded, SampleMeta, Source
+from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.folder import FolderSource
+from gpupipe.sources.headers import explain_damage
+from gpupipe.sources.opening import open_source
+from gpupipe.sources.shards import ShardSource
+
+__all__ = [
+    "DatasetSource",
+    "Encoded",
+    "FolderSource",
+    "SampleMeta",
+    "ShardSource",
+    "Source",
+    "explain_damage",
+    "open_source",
+]

@@ -1,0 +1,87 @@
+"""What every source offers, and the facts about a batch of samples that are known without decoding."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint"]
+
+Encoded = NDArray[np.uint8]
+"""The bytes of one image file: a 1-D uint8 array, read-only where it is a view into a memory map."""
+
+
+@dataclass(frozen=True)
+class SampleMeta:
+    """Labels and sizes of N samples.
+
+    `labels` (N,) int64. `heights` and `widths` (N,) int32, as stored in the file and before any rotation; both are 0
+    where the image is known to be damaged. `orientations` (N,) uint8: the EXIF orientation 1 to 8, 1 where absent.
+    """
+
+    labels: NDArray[np.int64]
+    heights: NDArray[np.int32]
+    widths: NDArray[np.int32]
+    orientations: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class Source(Protocol):
+    """Random access to encoded images and what is known of them.
+
+    `classes` and `class_to_idx` are None where the data names no classes. `fingerprint` identifies the content (names,
+    byte sizes, labels): it depends neither on where the data is mounted nor on modification times.
+    """
+
+    classes: list[str] | None
+    class_to_idx: dict[str, int] | None
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, (len(self),) int64, read-only. Raises DataError where they aren't known without reading."""
+        ...
+
+    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """Labels and sizes of the samples at `indices`, in that order."""
+        ...
+
+    def read(self, index: int) -> Encoded:
+        """The encoded bytes of one sample. Raises SampleError where they can't be had."""
+        ...
+
+    def location(self, index: int) -> str:
+        """Where the sample lies, for messages: a path, or key, shard and offset."""
+        ...
+
+    def key(self, index: int) -> str:
+        """The name of the sample: its path below the root, or its key in the shard."""
+        ...
+
+    def paths(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Absolute file paths where every sample is a whole file, else None."""
+        ...
+
+    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
+        """Bytes and facts of the samples at `indices` at once. Raises SampleError for the first that can't be read."""
+        return [self.read(int(index)) for index in indices], self.meta(indices)
+
+
+def content_fingerprint(names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:
+    """A hash over strings and arrays, 32 hexadecimal digits; each part counts with its length."""
+    digest = hashlib.sha256()
+    for part in [name.encode("utf-8", "surrogateescape") for name in names]:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    for array in arrays:
+        digest.update(array.nbytes.to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()[:32]

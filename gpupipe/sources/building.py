@@ -1,0 +1,127 @@
+"""Find the index of some data, or build it once, however many processes ask."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpupipe.errors import DataError
+from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
+
+__all__ = ["BuiltIndex", "cache_folder", "load_or_build"]
+
+log = logging.getLogger("gpupipe")
+
+
+@dataclass(frozen=True)
+class BuiltIndex:
+    """What a scan found, ready to be stored."""
+
+    fingerprint: str
+    info: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def load_or_build(
+    folder: Path,
+    name: str,
+    *,
+    stale: Callable[[dict[str, Any]], str],
+    build: Callable[[], BuiltIndex],
+    rebuild: bool = False,
+) -> StoredIndex:
+    """The index file `name` in `folder`, or in the cache folder where that can't be written.
+
+    `stale` gets the stored info and says what has changed since (empty: nothing). Of several processes on a machine
+    one builds and the others wait. Raises DataError where the index can be written nowhere, and what `build` raises.
+    """
+    places = (folder / name, _cached(folder, name))
+    found = None if rebuild else _fresh(places, stale)
+    if found is not None:
+        return found
+    with _locked(folder):
+        found = None if rebuild else _fresh(places, stale, quiet=True)
+        return found if found is not None else _store(places, build())
+
+
+def cache_folder() -> Path:
+    """Where indices of read-only data lie: $GPUPIPE_CACHE, else $XDG_CACHE_HOME/gpupipe, else ~/.cache/gpupipe."""
+    own = os.environ.get("GPUPIPE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gpupipe"
+
+
+def _cached(folder: Path, name: str) -> Path:
+    digest = hashlib.sha256(f"{folder.resolve()}\n{name}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return cache_folder() / f"{folder.name}-{digest}.index"
+
+
+def _fresh(places: tuple[Path, ...], stale: Callable[[dict[str, Any]], str], quiet: bool = False) -> StoredIndex | None:
+    """The first index that fits the data; where there are only others it says why they don't."""
+    reasons = []
+    for place in places:
+        try:
+            index = open_index(place)
+            reason = stale(index.info)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (BadIndexError, OSError) as error:
+            reason = str(error)
+        if not reason:
+            return index
+        reasons.append(f"index {place} is stale ({reason})")
+    if reasons and not quiet:
+        log.warning("%s; it is built again", "; ".join(reasons))
+    return None
+
+
+def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
+    beside, cached = places
+    try:
+        write_index(beside, built.fingerprint, built.info, built.arrays)
+        return open_index(beside)
+    except OSError as error:
+        log.info("index goes to the cache folder: %s can't be written (%s)", beside, error.strerror)
+        reason = error
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_index(cached, built.fingerprint, built.info, built.arrays)
+        return open_index(cached)
+    except OSError as error:
+        raise DataError(
+            f"the index can be written neither to {beside} ({reason.strerror}) nor to {cached} ({error.strerror}); "
+            "set GPUPIPE_CACHE to a folder with free space that can be written"
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. It is the folder itself that is locked, so no lock file is left behind."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("waiting for another process that builds the index of %s", folder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        # Some network file systems have no locks: then several may build, and the last whole index stays.
+        log.debug("no lock on %s", folder, exc_info=True)

@@ -1,0 +1,137 @@
+"""Any sized object whose items are (encoded bytes, label), such as a user's own torch Dataset."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.headers import Header, probe_bytes
+
+__all__ = ["DatasetSource"]
+
+UNKNOWN = -1
+
+
+class SizedDataset(Protocol):
+    """What a DatasetSource wraps."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class DatasetSource(Source):
+    """Samples of a user's object: `dataset[i]` gives (bytes of an image file, integer label).
+
+    Labels and sizes are known once a sample was read. `classes`, `class_to_idx` and `fingerprint` are taken from the
+    object if it has them; without a fingerprint of its own it counts as the same while type and length are the same.
+    """
+
+    def __init__(self, dataset: SizedDataset) -> None:
+        self.dataset = dataset
+        size = len(dataset)
+        if size == 0:
+            raise DataError(f"the dataset {type(dataset).__name__} is empty: its len() is 0")
+        self.classes: list[str] | None = getattr(dataset, "classes", None)
+        self.class_to_idx: dict[str, int] | None = getattr(dataset, "class_to_idx", None)
+        name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
+        self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
+        self._labels = np.zeros(size, np.int64)
+        self._heights = np.full(size, UNKNOWN, np.int32)
+        self._widths = np.zeros(size, np.int32)
+        self._orientations = np.ones(size, np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __repr__(self) -> str:
+        return f"DatasetSource({type(self.dataset).__name__}, {len(self)} samples)"
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Not known: raises DataError."""
+        raise DataError(
+            f"the labels of {type(self.dataset).__name__} are known only by reading every sample; "
+            "use an image folder or shards where all labels are needed at once"
+        )
+
+    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """Labels and sizes; samples not read yet are read. Raises SampleError and DataError as `read` does."""
+        for index in indices[self._heights[indices] == UNKNOWN]:
+            self.read(int(index))
+        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
+        return SampleMeta(self._labels[indices], *columns)
+
+    def read(self, index: int) -> Encoded:
+        """`dataset[index]`, its label and size noted for `meta`.
+
+        Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
+        kind than (bytes, integer).
+        """
+        try:
+            item = self.dataset[index]
+        except Exception as error:
+            reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
+            raise SampleError(index, self.location(index), reason) from error
+        data, label = self._parse(index, item)
+        header = probe_bytes(data.data)
+        self._note(index, label, header)
+        return data
+
+    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
+        """Bytes and facts with one `__getitem__` per sample."""
+        data = [self.read(int(index)) for index in indices]
+        return data, self.meta(indices)
+
+    def location(self, index: int) -> str:
+        """Type of the object and the index."""
+        return f"{type(self.dataset).__name__}[{index}]"
+
+    def key(self, index: int) -> str:
+        """The index as text."""
+        return str(index)
+
+    def paths(self, indices: NDArray[np.int64]) -> None:
+        """None: what lies behind the object is not known."""
+        return
+
+    def _note(self, index: int, label: int, header: Header) -> None:
+        self._labels[index] = label
+        self._widths[index] = header.width
+        self._orientations[index] = header.orientation
+        self._heights[index] = header.height  # last, as it marks the sample as known
+
+    def _parse(self, index: int, item: Any) -> tuple[Encoded, int]:
+        try:
+            encoded, label = item
+            return _as_bytes(encoded), _as_label(label)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.location(index)} is {_describe(item)}; it must be (the bytes of an image file, "
+                f"an integer label): {error}. Return the undecoded file, without transforms"
+            ) from error
+
+
+def _as_bytes(encoded: Any) -> Encoded:
+    if isinstance(encoded, (bytes, bytearray, memoryview)):
+        return np.frombuffer(encoded, np.uint8)
+    array = np.asarray(encoded)
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise TypeError(f"the first is {type(encoded).__name__} ({array.dtype}, {array.ndim} dimensions)")
+    return array
+
+
+def _as_label(label: Any) -> int:
+    return operator.index(label.item() if hasattr(label, "item") else label)
+
+
+def _describe(item: Any) -> str:
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
+        return f"{type(item).__name__} of ({', '.join(type(part).__name__ for part in item[:4])})"
+    return type(item).__name__

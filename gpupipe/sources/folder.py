@@ -1,0 +1,246 @@
+"""An image folder in torchvision's layout: one sub-directory per class, images anywhere below it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.headers import DAMAGED, Header, probe
+from gpupipe.sources.progress import progress
+from gpupipe.sources.scanning import map_in_threads
+from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
+
+__all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# One file, never a directory: ImageFolder takes every directory in the root as a class.
+INDEX_NAME = ".gpupipe.index"
+CHUNK = 256
+
+
+class FolderSource(Source):
+    """The images of a folder in the order of torchvision's ImageFolder. Made by `open_folder`."""
+
+    def __init__(self, root: str, index: StoredIndex) -> None:
+        names: list[str] = index.info["classes"]
+        self.root = root
+        self.index_path = index.path
+        self.classes = names
+        self.class_to_idx = {name: i for i, name in enumerate(names)}
+        self.fingerprint = index.fingerprint
+        self.sizes: NDArray[np.int64] = index.arrays["sizes"]
+        self._labels: NDArray[np.int64] = index.arrays["labels"]
+        self._heights: NDArray[np.int32] = index.arrays["heights"]
+        self._widths: NDArray[np.int32] = index.arrays["widths"]
+        self._orientations: NDArray[np.uint8] = index.arrays["orientations"]
+        self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __repr__(self) -> str:
+        return f"FolderSource({self.root!r}, {len(self)} samples, {len(self.classes)} classes)"
+
+    def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[str, str, str]]:
+        return _reopen, (self.root, self.index_path, self.fingerprint)
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, (len(self),) int64, a view into the index."""
+        return self._labels
+
+    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """Labels and sizes of the samples at `indices`, from the index."""
+        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
+        return SampleMeta(self._labels[indices], *columns)
+
+    def read(self, index: int) -> Encoded:
+        """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
+        expected = int(self.sizes[index])
+        try:
+            with open(self._path(index), "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                data = np.empty(size, np.uint8)
+                got = file.readinto(data.data)
+        except OSError as error:
+            raise SampleError(
+                index, self.location(index), f"can't be read: {error.strerror}", self._remedy()
+            ) from error
+        if size != expected or got != expected:
+            reason = f"has {size} bytes where the index says {expected}: it changed since it was indexed"
+            raise SampleError(index, self.location(index), reason, self._remedy())
+        return data
+
+    def location(self, index: int) -> str:
+        """The path of the file, printable on any terminal."""
+        return self._path(index).encode("utf-8", "backslashreplace").decode()
+
+    def key(self, index: int) -> str:
+        """The path below the root, with its extension."""
+        return str(self._keys[index])
+
+    def paths(self, indices: NDArray[np.int64]) -> list[str]:
+        """Absolute paths of the files."""
+        return [self._path(int(index)) for index in indices]
+
+    def _path(self, index: int) -> str:
+        return f"{self.root}/{self._keys[index]}"
+
+    def _remedy(self) -> str:
+        return f"put it back, or index the folder again: gpupipe index {self.root} --rebuild"
+
+
+def open_folder(root: str | os.PathLike[str], *, rebuild: bool = False) -> FolderSource:
+    """Open an image folder, indexing it if it has no fresh index.
+
+    Raises DataError where it is missing, has no classes, or a class has no images.
+    """
+    path = Path(root).expanduser().absolute()
+    if not path.is_dir():
+        raise DataError(f"no folder at {path}: check the path, or whether the disk is mounted")
+    index = load_or_build(
+        path,
+        INDEX_NAME,
+        stale=lambda info: _changes(path, info),
+        build=lambda: _scan(path),
+        rebuild=rebuild,
+    )
+    return FolderSource(str(path).rstrip("/"), index)
+
+
+def _reopen(root: str, index_path: str, fingerprint: str) -> FolderSource:
+    index = open_index(Path(index_path))
+    if index.fingerprint != fingerprint:
+        raise DataError(f"{root} was indexed again with other content while a loader used it; make the loader again")
+    return FolderSource(root, index)
+
+
+@dataclass
+class _Listing:
+    """What lies below the root: `paths` relative to it, and each directory's time of change."""
+
+    classes: list[str]
+    paths: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    directories: dict[str, int] = field(default_factory=dict)
+
+
+def _scan(root: Path) -> BuiltIndex:
+    listing = _list(root)
+    chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
+    with progress(f"indexing {root.name}", len(listing.paths)) as advance:
+
+        def measure(paths: list[str]) -> list[tuple[int, Header]]:
+            found = [_measure(f"{root}/{path}") for path in paths]
+            advance(len(paths))
+            return found
+
+        measured = [sample for chunk in map_in_threads(measure, chunks) for sample in chunk]
+    return _built(listing, measured)
+
+
+def _built(listing: _Listing, measured: list[tuple[int, Header]]) -> BuiltIndex:
+    headers = np.array([header for _, header in measured], np.int32).reshape(-1, 3)
+    blob, offsets = pack_strings(listing.paths)
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": np.array(listing.labels, np.int64),
+        "sizes": np.array([size for size, _ in measured], np.int64),
+        "heights": headers[:, 0].copy(),
+        "widths": headers[:, 1].copy(),
+        "orientations": headers[:, 2].astype(np.uint8),
+        "keys": blob,
+        "key_offsets": offsets,
+    }
+    fingerprint = content_fingerprint(listing.classes, [blob, offsets, arrays["sizes"], arrays["labels"]])
+    info = {"kind": "folder", "classes": listing.classes, "directories": listing.directories}
+    return BuiltIndex(fingerprint, info, arrays)
+
+
+def _measure(path: str) -> tuple[int, Header]:
+    """Size in bytes and header of a file; what can't be opened counts as damaged and says so when it is read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0, DAMAGED
+    try:
+        size = os.fstat(descriptor).st_size
+        return size, probe(lambda offset, length: os.pread(descriptor, length, offset), size)
+    finally:
+        os.close(descriptor)
+
+
+def _list(root: Path) -> _Listing:
+    """Classes and samples in ImageFolder's order. Raises DataError."""
+    listing = _Listing(_class_names(root))
+    if not listing.classes:
+        raise DataError(
+            f"no class folders in {root}: images belong into one sub-folder per class (root/dog/1.jpg); "
+            "for WebDataset shards pass a pattern such as 'folder/*.tar'"
+        )
+    empty = [name for label, name in enumerate(listing.classes) if not _list_class(root, name, label, listing)]
+    if empty:
+        raise DataError(
+            f"no images in {len(empty)} of {len(listing.classes)} class folders of {root}: {', '.join(empty[:10])}"
+            f"{' ...' if len(empty) > 10 else ''}; remove these folders or put images there ({', '.join(EXTENSIONS)})"
+        )
+    return listing
+
+
+def _class_names(root: Path) -> list[str]:
+    with os.scandir(root) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _list_class(root: Path, name: str, label: int, listing: _Listing) -> int:
+    """Add the images below one class folder; returns how many there are."""
+    before = len(listing.paths)
+    for directory, changed, files in sorted(_walk(str(root), name)):
+        listing.directories[directory] = changed
+        images = [f"{directory}/{file}" for file in sorted(files) if file.lower().endswith(EXTENSIONS)]
+        listing.paths += images
+        listing.labels += [label] * len(images)
+    return len(listing.paths) - before
+
+
+def _walk(root: str, directory: str) -> Iterator[tuple[str, int, list[str]]]:
+    """Every directory from `directory` down, links followed: its path below the root, time of change, file names."""
+    path = f"{root}/{directory}"
+    changed = os.stat(path).st_mtime_ns  # before listing: what is added meanwhile makes the index stale, not wrong
+    files: list[str] = []
+    folders: list[str] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            (folders if entry.is_dir() else files).append(entry.name)
+    yield directory, changed, files
+    for folder in folders:
+        yield from _walk(root, f"{directory}/{folder}")
+
+
+def _changes(root: Path, info: dict[str, Any]) -> str:
+    """What changed since the index was made, or an empty string.
+
+    The root's own time is left out, as writing the index there changes it; its class folders are compared by name.
+    Files are not looked at: 1.28 million of them would take longer than opening may. `read` notices another size.
+    """
+    if info.get("kind") != "folder":
+        return "it belongs to other data"
+    if _class_names(root) != info["classes"]:
+        return "class folders were added or removed"
+    for directory, changed in info["directories"].items():
+        now = None
+        with contextlib.suppress(OSError):
+            now = os.stat(f"{root}/{directory}").st_mtime_ns
+        if now != changed:
+            return f"folder {directory} was changed" if now is not None else f"folder {directory} is gone"
+    return ""

@@ -1,0 +1,54 @@
+"""From what a user passes to a source."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeGuard
+
+from gpupipe.errors import ConfigError
+from gpupipe.sources.base import Source
+from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.folder import open_folder
+from gpupipe.sources.shards import open_shards
+
+__all__ = ["open_source"]
+
+METHODS = ("__len__", "meta", "read", "fetch", "location", "key", "paths")
+
+
+def open_source(data: Any, *, label_field: str = "label", rebuild: bool = False) -> Source:
+    """The source for `data`:
+
+    - a path of a folder: an image folder with one sub-folder per class;
+    - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
+    - an object with `__len__` and `__getitem__` that gives (encoded bytes, label);
+    - a source, which is returned as it is.
+
+    `label_field` is the field of a shard's `.json` members that holds the label; `rebuild` indexes again even if the
+    index is fresh. Raises DataError where the data is missing or unfit, ConfigError for anything else.
+    """
+    if _is_source(data):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return _open_path(os.fspath(data), label_field, rebuild)
+    if isinstance(data, (list, tuple)) and all(isinstance(part, (str, os.PathLike)) for part in data):
+        return open_shards(data, label_field=label_field, rebuild=rebuild)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return DatasetSource(data)
+    raise ConfigError(
+        f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), "
+        "or an object with __len__ and __getitem__ that gives (encoded bytes, label)"
+    )
+
+
+def _open_path(path: str, label_field: str, rebuild: bool) -> Source:
+    folder = os.path.expanduser(path)
+    looks_like_shards = os.path.isfile(folder) or any(mark in path for mark in "{*?[:") or path.endswith(".tar")
+    if looks_like_shards and not os.path.isdir(folder):
+        return open_shards([path], label_field=label_field, rebuild=rebuild)
+    return open_folder(folder, rebuild=rebuild)
+
+
+def _is_source(data: Any) -> TypeGuard[Source]:
+    # not isinstance with a runtime protocol: that would evaluate properties, and `targets` may raise
+    return all(callable(getattr(type(data), name, None)) for name in METHODS)

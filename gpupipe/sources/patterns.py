@@ -1,0 +1,69 @@
+"""From what a user writes to the paths of shards: brace patterns, globs, lists. No URL is ever opened."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpupipe.errors import ConfigError, DataError
+
+__all__ = ["expand_shards"]
+
+URL = re.compile(r"^(pipe:|[A-Za-z][A-Za-z0-9+.-]*://)")
+
+
+def expand_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Absolute paths of all shards: patterns in their order, each glob sorted.
+
+    Raises ConfigError for a URL or a command, DataError where nothing matches, a shard is missing or comes twice.
+    """
+    shards = [shard for pattern in patterns for shard in _expand(os.fspath(pattern))]
+    if not shards:
+        raise DataError(
+            "the list of shards is empty: pass paths or a pattern such as 'folder/train-{000000..000099}.tar'"
+        )
+    seen: set[Path] = set()
+    for shard in shards:
+        if shard in seen:
+            raise DataError(f"shard {shard} is listed twice: its samples would count double")
+        seen.add(shard)
+    return shards
+
+
+def _expand(pattern: str) -> list[Path]:
+    if os.path.exists(pattern):  # a file whose name has brackets is meant as it is
+        return [Path(pattern).absolute()]
+    return [path for part in _braces(pattern) for path in _glob(part, pattern)]
+
+
+def _braces(pattern: str) -> list[str]:
+    from braceexpand import braceexpand
+
+    try:
+        return list(braceexpand(pattern))
+    except ValueError as error:
+        raise ConfigError(f"shard pattern {pattern!r} has unbalanced braces: {error}") from error
+
+
+def _glob(part: str, pattern: str) -> list[Path]:
+    _refuse_url(part)
+    part = os.path.expanduser(part)
+    if glob.has_magic(part) and not os.path.exists(part):
+        found = sorted(glob.glob(part))
+        if not found:
+            raise DataError(f"no shard matches {pattern!r} (searched from {os.getcwd()}): check the pattern")
+        return [Path(path).absolute() for path in found]
+    if not os.path.isfile(part):
+        more = "" if part == pattern else f" (from the pattern {pattern!r})"
+        raise DataError(f"no shard at {Path(part).absolute()}{more}: check the path and the range of numbers")
+    return [Path(part).absolute()]
+
+
+def _refuse_url(part: str) -> None:
+    if URL.match(part):
+        raise ConfigError(
+            f"{part!r} is a URL or command: shards are read from local files only; copy them to a disk first"
+        )

@@ -1,0 +1,28 @@
+"""A progress bar on stderr, where that is a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+__all__ = ["progress"]
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int, *, unit: str = "") -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs; the block calls what it gets with how much further it is.
+
+    `unit="bytes"` prints sizes instead of counts. Threads may call it.
+    """
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda steps: bar.advance(task, steps)

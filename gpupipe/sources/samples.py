@@ -1,0 +1,136 @@
+"""Members of a shard grouped into samples by WebDataset's naming, and their labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from gpupipe.errors import DataError
+from gpupipe.sources.headers import ReadRange
+from gpupipe.sources.tar import Member
+
+__all__ = ["IMAGE_EXTENSIONS", "Sample", "group", "read_label"]
+
+# Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
+IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})
+META = re.compile(r"__[^/]*__($|/)")
+
+
+class Sample(NamedTuple):
+    """The members of one key: the image, and what may hold its label."""
+
+    key: str
+    image: Member
+    cls: Member | None
+    json: Member | None
+
+
+def group(members: Sequence[Member], shard: str) -> list[Sample]:
+    """The samples of a shard in its order. Hidden files, WebDataset's `__meta__` and keys of other kinds are left out.
+
+    Raises DataError for a member or key that comes twice and for a key with a label but no image.
+    """
+    samples, seen = [], set()
+    for key, parts in _runs(members, shard):
+        if key in seen:
+            _refuse(shard, key, parts, "comes twice: its members must lie side by side and every key be used once")
+        seen.add(key)
+        sample = _sample(key, parts, shard)
+        if sample is not None:
+            samples.append(sample)
+    return samples
+
+
+def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) -> int:
+    """The label: from `.cls`, or from `label_field` of `.json` where there is no `.cls` or another field is asked for.
+
+    Raises DataError where there is none or it is no integer.
+    """
+    if sample.cls is not None and (label_field == "label" or sample.json is None):
+        return _cls_label(sample, sample.cls, read, shard)
+    if sample.json is not None:
+        return _json_label(sample, sample.json, read, shard, label_field)
+    where = _where(shard, sample.key, sample.image.offset)
+    raise DataError(f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}")
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Key and lower-case extension: the name is cut at the first dot of its last part. None for what has no key."""
+    folder, slash, base = name.rpartition("/")
+    stem, dot, extension = base.partition(".")
+    if not stem or not dot or META.match(name):
+        return None
+    return folder + slash + stem, extension.lower()
+
+
+Parts = dict[str, Member]
+
+
+def _runs(members: Sequence[Member], shard: str) -> Iterator[tuple[str, Parts]]:
+    """Each run of members with one key, by extension."""
+    current, parts = "", Parts()
+    for member in members:
+        names = split_name(member.name)
+        if names is None:
+            continue
+        key, extension = names
+        if key != current and parts:
+            yield current, parts
+            parts = Parts()
+        current = key
+        if extension in parts:
+            _refuse(shard, key, {extension: member}, f"has its member .{extension} twice")
+        parts[extension] = member
+    if parts:
+        yield current, parts
+
+
+def _sample(key: str, parts: Parts, shard: str) -> Sample | None:
+    image, cls, json_ = _pick(parts, IMAGE_EXTENSIONS), _pick(parts, {"cls"}), _pick(parts, {"json"})
+    if image is not None:
+        return Sample(key, image, cls, json_)
+    if cls is not None:
+        kinds = ", ".join(sorted(IMAGE_EXTENSIONS))
+        _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {', '.join(parts)}")
+    return None
+
+
+def _pick(parts: Parts, kinds: frozenset[str] | set[str]) -> Member | None:
+    """The member whose last extension is in `kinds`; of several the shortest, then the first ("jpg", not "seg.png")."""
+    fitting = [extension for extension in parts if extension.rpartition(".")[2] in kinds]
+    return parts[min(fitting, key=len)] if fitting else None
+
+
+def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> int:
+    text = read(member.offset, member.size)
+    try:
+        return int(text.decode("ascii"))
+    except ValueError as error:
+        where = _where(shard, sample.key, member.offset)
+        raise DataError(f"{where}: the label {text[:40]!r} is no integer; write the class number as text") from error
+
+
+def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, label_field: str) -> int:
+    where = _where(shard, sample.key, member.offset)
+    try:
+        record = json.loads(read(member.offset, member.size))
+    except ValueError as error:
+        raise DataError(f"{where}: its .json can't be parsed ({error})") from error
+    if not isinstance(record, dict) or label_field not in record:
+        fields = ", ".join(map(str, record)) if isinstance(record, dict) else "it is no object"
+        raise DataError(f"{where}: its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
+    label = record[label_field]
+    if not isinstance(label, int) or isinstance(label, bool):
+        raise DataError(f"{where}: the field {label_field!r} of its .json is {label!r}, no integer class number")
+    return label
+
+
+def _refuse(shard: str, key: str, parts: Parts, reason: str) -> NoReturn:
+    offset = min(member.offset for member in parts.values())
+    raise DataError(f"{_where(shard, key, offset)} {reason}; pack the shard anew")
+
+
+def _where(shard: str, key: str, offset: int) -> str:
+    return f"key {key!r} in shard {shard} at offset {offset}"

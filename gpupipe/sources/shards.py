@@ -1,0 +1,256 @@
+"""WebDataset shards: tar files whose members with the same key are one sample."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.headers import Header, ReadRange, probe
+from gpupipe.sources.mapping import map_file
+from gpupipe.sources.patterns import expand_shards
+from gpupipe.sources.progress import progress
+from gpupipe.sources.samples import Sample, group, read_label
+from gpupipe.sources.scanning import map_in_threads
+from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
+from gpupipe.sources.tar import Member, scan_tar
+from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
+
+__all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
+
+CLASSES_NAME = "classes.json"
+"""Beside the shards: a JSON list of class names, the label being the place in it."""
+
+log = logging.getLogger("gpupipe")
+
+
+class ShardSource(Source):
+    """The images of tar shards, in the shards' order. Made by `open_shards`. What it reads are views, never copies."""
+
+    def __init__(self, shards: Sequence[str], index: StoredIndex) -> None:
+        self.shards = list(shards)
+        self.index_path = index.path
+        self.fingerprint = index.fingerprint
+        self.classes = _class_names(Path(self.shards[0]).parent)
+        self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
+        self.sizes: NDArray[np.int64] = index.arrays["sizes"]
+        self._offsets: NDArray[np.int64] = index.arrays["offsets"]
+        self._labels: NDArray[np.int64] = index.arrays["labels"]
+        self._heights: NDArray[np.int32] = index.arrays["heights"]
+        self._widths: NDArray[np.int32] = index.arrays["widths"]
+        self._orientations: NDArray[np.uint8] = index.arrays["orientations"]
+        self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
+        self._starts: list[int] = index.arrays["starts"].tolist()
+        self._shard_sizes: list[int] = [entry["size"] for entry in index.info["shards"]]
+        self._maps: list[Encoded | None] = [None] * len(self.shards)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __repr__(self) -> str:
+        return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
+
+    def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[list[str], str, str]]:
+        return _reopen, (self.shards, self.index_path, self.fingerprint)
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, (len(self),) int64, a view into the index."""
+        return self._labels
+
+    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """Labels and sizes of the samples at `indices`, from the index."""
+        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
+        return SampleMeta(self._labels[indices], *columns)
+
+    def read(self, index: int) -> Encoded:
+        """The bytes of one image, a view into the shard's memory map.
+
+        Raises SampleError where the shard is gone or of another size than indexed.
+        """
+        begin = int(self._offsets[index])
+        shard = self._shard(index)
+        data = self._maps[shard]
+        if data is None:
+            data = self._maps[shard] = self._map(shard, index)
+        return data[begin : begin + int(self.sizes[index])]
+
+    def location(self, index: int) -> str:
+        """Key, shard and offset of the image, printable on any terminal."""
+        text = f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {self._offsets[index]}"
+        return text.encode("utf-8", "backslashreplace").decode()
+
+    def key(self, index: int) -> str:
+        """The key in the shard: the members' common name up to the first dot."""
+        return str(self._keys[index])
+
+    def paths(self, indices: NDArray[np.int64]) -> None:
+        """None: a sample is a part of a shard."""
+        return
+
+    def _shard(self, index: int) -> int:
+        return bisect_right(self._starts, index) - 1
+
+    def _map(self, shard: int, index: int) -> Encoded:
+        remedy = f"put the shard back, or index again: gpupipe index PATTERN --rebuild (index: {self.index_path})"
+        try:
+            data = map_file(self.shards[shard])
+        except OSError as error:
+            raise SampleError(index, self.location(index), f"can't be read: {error.strerror}", remedy) from error
+        if len(data) != self._shard_sizes[shard]:
+            reason = f"the shard has {len(data)} bytes where the index says {self._shard_sizes[shard]}: it was changed"
+            raise SampleError(index, self.location(index), reason, remedy)
+        return data
+
+
+def open_shards(
+    patterns: Sequence[str | os.PathLike[str]], *, label_field: str = "label", rebuild: bool = False
+) -> ShardSource:
+    """Open tar shards given by paths, brace patterns or globs, indexing them if they have no fresh index.
+
+    `label_field` names the field of `.json` members that holds the label. Raises ConfigError for a URL, DataError for
+    a missing, cut or damaged shard and for a sample without label or with a key that comes twice.
+    """
+    shards = expand_shards(patterns)
+    folder = shards[0].parent
+    index = load_or_build(
+        folder,
+        _index_name(shards, label_field),
+        stale=lambda info: _changes(shards, info),
+        build=lambda: _scan(shards, label_field),
+        rebuild=rebuild,
+    )
+    return ShardSource([str(shard) for shard in shards], index)
+
+
+def _reopen(shards: list[str], index_path: str, fingerprint: str) -> ShardSource:
+    index = open_index(Path(index_path))
+    if index.fingerprint != fingerprint:
+        raise DataError(f"{shards[0]} and others were indexed again with other content; make the loader again")
+    return ShardSource(shards, index)
+
+
+def _index_name(shards: Sequence[Path], label_field: str) -> str:
+    """One name per set of shards and label field; the same wherever the set is mounted."""
+    names = [os.path.relpath(shard, shards[0].parent) for shard in shards]
+    digest = hashlib.sha256(json.dumps([names, label_field]).encode()).hexdigest()[:16]
+    return f".gpupipe-{digest}.index"
+
+
+def _class_names(folder: Path) -> list[str] | None:
+    """The names in `classes.json`, or None where there is none or it is a file of another kind."""
+    try:
+        names = json.loads((folder / CLASSES_NAME).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if fits else None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What the scan of one shard found; `files` are the tar and the .idx used, with size and time of change."""
+
+    samples: list[Sample]
+    labels: list[int]
+    headers: list[Header]
+    files: dict[str, Any]
+
+
+def _scan(shards: Sequence[Path], label_field: str) -> BuiltIndex:
+    total = sum(shard.stat().st_size for shard in shards)
+    with progress(f"indexing {len(shards)} shards", total, unit="bytes") as advance:
+        parts = map_in_threads(lambda shard: _scan_shard(shard, label_field, advance), shards)
+    if not any(part.samples for part in parts):
+        raise DataError(f"no images in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
+    return _built(shards, parts, label_field)
+
+
+def _scan_shard(shard: Path, label_field: str, advance: Callable[[int], None]) -> _Part:
+    files: dict[str, Any] = _stamp(shard)  # before reading: a change meanwhile makes the index stale, not wrong
+    with open(shard, "rb", buffering=0) as file:
+        descriptor = file.fileno()
+
+        def read(offset: int, length: int) -> bytes:
+            return os.pread(descriptor, length, offset)
+
+        members, files["idx"] = _members(shard, file)
+        samples = group(members, str(shard))
+        labels, headers, done = [], [], 0
+        for sample in samples:
+            labels.append(read_label(sample, read, str(shard), label_field))
+            headers.append(_probe_member(read, sample.image))
+            advance(sample.image.offset - done)
+            done = sample.image.offset
+        advance(files["size"] - done)
+    return _Part(samples, labels, headers, files)
+
+
+def _probe_member(read: ReadRange, member: Member) -> Header:
+    return probe(lambda offset, length: read(member.offset + offset, length), member.size)
+
+
+def _members(shard: Path, file: BinaryIO) -> tuple[list[Member], dict[str, Any] | None]:
+    """The shard's members, from its .idx if that fits, and the stamp of the .idx used."""
+    idx = idx_path(shard)
+    try:
+        stamp = _stamp(idx)
+        return read_idx(idx, file), stamp
+    except FileNotFoundError:
+        pass
+    except (BadIdxError, OSError) as error:
+        log.warning("%s does not fit its shard and is not used: %s", idx, error)
+    return scan_tar(str(shard)), None
+
+
+def _stamp(path: Path) -> dict[str, Any]:
+    stat = path.stat()
+    return {"name": path.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def _built(shards: Sequence[Path], parts: Sequence[_Part], label_field: str) -> BuiltIndex:
+    samples = [sample for part in parts for sample in part.samples]
+    headers = np.array([header for part in parts for header in part.headers], np.int32).reshape(-1, 3)
+    blob, key_offsets = pack_strings([sample.key for sample in samples])
+    starts = np.cumsum([0] + [len(part.samples) for part in parts])[:-1].astype(np.int64)
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": np.array([label for part in parts for label in part.labels], np.int64),
+        "offsets": np.array([sample.image.offset for sample in samples], np.int64),
+        "sizes": np.array([sample.image.size for sample in samples], np.int64),
+        "heights": headers[:, 0].copy(),
+        "widths": headers[:, 1].copy(),
+        "orientations": headers[:, 2].astype(np.uint8),
+        "keys": blob,
+        "key_offsets": key_offsets,
+        "starts": starts,
+    }
+    content: list[NDArray[Any]] = [blob, key_offsets, starts, arrays["sizes"], arrays["labels"]]
+    fingerprint = content_fingerprint([shard.name for shard in shards], content)
+    info = {"kind": "shards", "label_field": label_field, "shards": [part.files for part in parts]}
+    return BuiltIndex(fingerprint, info, arrays)
+
+
+def _changes(shards: Sequence[Path], info: dict[str, Any]) -> str:
+    """What changed since the index was made, or an empty string."""
+    if info.get("kind") != "shards" or len(info["shards"]) != len(shards):
+        return "it belongs to other data"
+    for shard, stored in zip(shards, info["shards"], strict=True):
+        files = [(shard, {name: stored[name] for name in ("name", "size", "mtime_ns")})]
+        if stored["idx"] is not None:
+            files.append((idx_path(shard), stored["idx"]))
+        for path, stamp in files:
+            if not path.exists() or _stamp(path) != stamp:
+                return f"{path} was changed"
+    return ""

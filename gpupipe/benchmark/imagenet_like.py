@@ -1,7 +1,7 @@
 """The distribution of ImageNet's training JPEGs, as a short table: sizes, chroma subsampling, quality, bytes per pixel.
 
-Measured on 500 training images: mean 110 kB and 467 x 397 pixels; 76% are 4:4:4, 21% 4:2:0, 1% 4:2:2, 2% gray; seven in
-ten have a longer side of 500 pixels. Draws are stratified, so that a set of a few hundred images already has these means.
+Measured on 500 training images: mean 110 kB and 467 x 397 pixels; 76% are 4:4:4, 21% 4:2:0, 1% 4:2:2, 2% gray; seven
+in ten have a longer side of 500 pixels. Draws are stratified, so that a few hundred images already have these means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Quantiles = tuple[float, ...]  # values at evenly spaced ranks from 0 to 1
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What one made JPEG shall be: pixels, Pillow's `subsampling` (None for gray) and `quality`, and its size in bytes."""
+    """What one made JPEG shall be: pixels, Pillow's `subsampling` (None for gray) and `quality`, size in bytes."""
 
     width: int
     height: int
@@ -110,7 +110,8 @@ def draw_sides(rng: np.random.Generator, table: SizeTable, count: int) -> np.nda
     pairs = np.stack([np.r_[np.full(of_500, 500.0), long], np.r_[short, other_short]], axis=1)
     portrait = stratified(rng, (0.0, 1.0), count) >= table.share_landscape
     pairs[portrait] = pairs[portrait, ::-1]
-    return np.maximum(pairs.round(), 16).astype(np.int64)
+    sides: np.ndarray = np.maximum(pairs.round(), 16).astype(np.int64)
+    return sides
 
 
 def kind_specs(rng: np.random.Generator, kind: JpegKind, sides: np.ndarray, rank_noise: float) -> list[ImageSpec]:
@@ -126,6 +127,6 @@ def kind_specs(rng: np.random.Generator, kind: JpegKind, sides: np.ndarray, rank
 
 
 def stratified(rng: np.random.Generator, quantiles: Quantiles, count: int) -> np.ndarray:
-    """`count` values of the distribution with these quantiles: one from each of `count` equal slices, in random order."""
+    """`count` values of the distribution with these quantiles: one from each equal slice of it, in random order."""
     ranks = (rng.permutation(count) + 0.5) / max(count, 1)
     return np.interp(ranks, np.linspace(0, 1, len(quantiles)), quantiles)

@@ -7,18 +7,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
 from gpupipe.benchmark.imagenet_like import ImageSpec, imagenet_like_specs, table_parameters
 from gpupipe.benchmark.synthesis import Look, NoiseBank, fit_jpeg
 from gpupipe.errors import ConfigError
+from gpupipe.sources.building import cache_folder
+from gpupipe.sources.progress import progress
 from gpupipe.system import usable_cpus
 
 __all__ = ["CLASSES", "make_folder", "sample_set"]
@@ -43,13 +42,6 @@ def sample_set(folder: str | Path | None = None, count: int = 512) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         make_folder(target, lambda root: write_samples(root, count))
     return target
-
-
-def cache_folder() -> Path:
-    """$GPUPIPE_CACHE, else $XDG_CACHE_HOME/gpupipe, else ~/.cache/gpupipe."""
-    if os.environ.get("GPUPIPE_CACHE"):
-        return Path(os.environ["GPUPIPE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpupipe"
 
 
 def parameters_hash() -> str:
@@ -97,8 +89,7 @@ def write_samples(root: Path, count: int) -> None:
 
 
 def run_with_progress(work: Callable[[Any], None], jobs: list[Any], title: str) -> None:
-    """Run `work` on each of the jobs, on one thread for each usable CPU (NumPy and Pillow release the GIL), with a bar on stderr."""
-    with ThreadPoolExecutor(usable_cpus()) as pool, Progress(console=Console(stderr=True), transient=True) as progress:
-        finished: Iterable[None] = pool.map(work, jobs)
-        for _ in progress.track(finished, total=len(jobs), description=title):
-            pass
+    """Run `work` on each of the jobs, on one thread for each usable CPU (NumPy and Pillow release the GIL)."""
+    with ThreadPoolExecutor(usable_cpus()) as pool, progress(title, len(jobs)) as advance:
+        for _ in pool.map(work, jobs):
+            advance(1)

@@ -1,7 +1,7 @@
 """Pictures with the statistics of photographs, made from noise: smooth shading, edges, and texture of uneven strength.
 
-The spectrum of natural images falls as 1/f; their detail is not spread evenly (sky beside grass), which an envelope that
-varies over the picture copies. One number, the detail's amplitude, sets how many bytes a JPEG of it takes.
+The spectrum of natural images falls as 1/f; their detail is not spread evenly (sky beside grass), which an envelope
+that varies over the picture copies. One number, the detail's amplitude, sets how many bytes a JPEG of it takes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NoiseBank:
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture before its detail has a strength: YCbCr is `base + amplitude * detail`; (planes, height, width) each."""
+    """A picture before its detail has a strength: YCbCr is `base + amplitude * detail`; (planes, height, width)."""
 
     base: np.ndarray
     detail: np.ndarray
@@ -75,7 +75,8 @@ def window(rng: np.random.Generator, field: Plane, height: int, width: int) -> P
     top, left = rng.integers(0, field.shape[0], 2)
     rows = (top + step * np.arange(height)) % field.shape[0]
     columns = (left + np.arange(width)) % field.shape[1]
-    return field[rows[:, None], columns]
+    piece: Plane = field[rows[:, None], columns]
+    return piece
 
 
 def compose(rng: np.random.Generator, bank: NoiseBank, spec: ImageSpec) -> Scene:

@@ -1,0 +1,65 @@
+"""Contenders are compared only if they make the same thing: batches are looked at before anything is measured."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from gpupipe.benchmark.measurement import Opened
+from gpupipe.benchmark.settings import Settings
+from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+
+__all__ = ["COUNTED", "expected_labels", "noise_folder", "noise_problem", "problem"]
+
+COUNTED = 4096  # data sets with more images are not counted label by label: it would take longer than the measurement
+TOLERANCE = 0.02  # of normalized values: rounding of the last bit before or after normalizing
+NOISE_SIDE = 512
+NOISE_LIMIT = 15.0  # gray levels; measured for the smallest of 16 crops: antialiased 6, unfiltered above 30
+
+
+def expected_labels(data: str) -> dict[int, int] | None:
+    """How many images each label has; None for more than `COUNTED` images."""
+    from gpupipe.sources import open_source
+
+    source = open_source(data)
+    if len(source) > COUNTED:
+        return None
+    return dict(collections.Counter(np.asarray(source.targets).tolist()))
+
+
+def problem(opened: Opened, settings: Settings, labels: dict[int, int] | None) -> str | None:
+    """What is wrong with a contender's batches; None if they are what all contenders shall make."""
+    shape = (settings.batch_size, 3, settings.size, settings.size)
+    low = min(-m / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)) - TOLERANCE
+    high = max((1 - m) / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)) + TOLERANCE
+    if opened.shape != shape:
+        return f"batches have shape {opened.shape}, not {shape}"
+    if opened.dtype != "torch.float32":
+        return f"batches are {opened.dtype}, not torch.float32"
+    if not opened.contiguous:
+        return "batches are not contiguous NCHW"
+    if not (low <= opened.low < opened.high <= high) or opened.high - opened.low < 1:
+        return f"values lie in [{opened.low:.2f}, {opened.high:.2f}], so they are not normalized as asked for"
+    if labels is not None and opened.labels != labels:
+        return "the first pass does not hold every image's label once"
+    return None
+
+
+def noise_problem(deviation: float) -> str | None:
+    """Whether crops of white noise, reduced 2.6 to 9 times, were filtered before they were sampled."""
+    if deviation < NOISE_LIMIT:
+        return None
+    return f"does not antialias: white noise comes out with a standard deviation of {deviation:.0f} gray levels, not 6"
+
+
+def noise_folder(root: Path) -> Path:
+    """An image folder below `root` with two classes of one gray JPEG of white noise each."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        noise = rng.integers(0, 256, (NOISE_SIDE, NOISE_SIDE), dtype=np.uint8)
+        Image.fromarray(noise).save(root / name / "noise.jpg", quality=98)
+    return root

@@ -1,0 +1,207 @@
+"""A contender in a process of its own: caches, thread pools and memory of the contenders don't mix.
+
+The parent sends (command, arguments) over a pipe and gets ("ok", answer) or ("error", text) for each.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.benchmark.contenders import load
+from gpupipe.benchmark.measurement import Opened, Round
+from gpupipe.benchmark.settings import Settings
+from gpupipe.recipe import IMAGENET_STD
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpupipe.benchmark.contenders.base import Batch, Contender, Stream
+
+__all__ = ["NOISE_OUTPUT", "serve"]
+
+NOISE_OUTPUT = 56  # side of the crops of white noise
+
+
+def serve(name: str, settings: Settings, connection: Connection, log: Path) -> None:
+    """Answer commands until the parent closes the pipe; whatever is printed goes to `log`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop, and closes the pipe
+    redirect_output(log)
+    host = Host(name, settings)
+    commands: dict[str, Callable[..., Any]] = {
+        "available": host.available,
+        "noise": host.noise,
+        "open": host.open,
+        "run": host.run,
+        "memory": host.memory,
+    }
+    while True:
+        try:
+            command, arguments = connection.recv()
+        except EOFError:
+            break
+        connection.send(answer(commands[command], arguments))
+    host.close()
+
+
+def answer(command: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """("ok", result) or ("error", the exception in one line)."""
+    try:
+        return "ok", command(*arguments)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        text = " ".join(str(error).split())
+        return "error", f"{type(error).__name__}: {text[:300]}"
+
+
+def redirect_output(log: Path) -> None:
+    """Send what this process and its children print, from native code too, to the file."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+class Host:
+    """Holds one contender and its stream between commands."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self.settings = settings
+        self._contender: Contender | None = None
+        self._stream: Stream | None = None
+        self._batches: Iterator[Batch] | None = None
+
+    @property
+    def contender(self) -> Contender:
+        """The contender, imported at first use."""
+        if self._contender is None:
+            self._contender = load(self.name)
+        return self._contender
+
+    def available(self) -> str | None:
+        """None, or why the contender can't take part."""
+        try:
+            return self.contender.available(self.settings)
+        except ImportError as error:
+            return f"needs {error.name or error}: {error}"
+
+    def noise(self, folder: str) -> float:
+        """The smallest standard deviation, in gray levels, among crops of the white noise in `folder`."""
+        settings = replace(self.settings, data=folder, size=NOISE_OUTPUT, batch_size=16, workers=1)
+        images = first_batch(self.contender, settings)
+        return float((images[:, 0] * (IMAGENET_STD[0] * 255)).flatten(1).std(dim=1).min())
+
+    def open(self, count: int) -> Opened:
+        """Open the data with all imports done, and look at the batches that hold the first `count` images."""
+        start = time.perf_counter()
+        self._stream = self.contender.open(self.settings)
+        self._batches = iter(self._stream)
+        first = next(self._batches)
+        synchronize()
+        seconds = time.perf_counter() - start
+        return look(first, self._batches, count, seconds)
+
+    def run(self, seconds: float) -> Round:
+        """Take what lies ready, then count whole cycles of batches for at least `seconds`."""
+        assert self._batches is not None, "open comes first"
+        cycle = self.contender.cycle(self.settings)
+        drain = -(-self.contender.queued(self.settings) // cycle) * cycle
+        consume(islice(self._batches, drain))
+        synchronize()
+        cpu, start, images = cpu_seconds(), time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - start) < seconds or not images:
+            images += consume(islice(self._batches, cycle))
+        synchronize()
+        elapsed = time.perf_counter() - start
+        return Round(images, elapsed, cpu_seconds() - cpu)
+
+    def memory(self) -> float:
+        """Megabytes of memory of this process and its children; shared pages count once (PSS)."""
+        import psutil
+
+        total = 0
+        for process in process_tree():
+            try:
+                total += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return total / 1e6
+
+    def close(self) -> None:
+        """End the stream."""
+        self._batches = None
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+
+
+def consume(batches: Iterator[Batch]) -> int:
+    """Take the batches; how many images they held."""
+    return sum(len(labels) for _, labels in batches)
+
+
+def synchronize() -> None:
+    """Wait for the GPU, where this process has used one."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def process_tree() -> list[Any]:
+    """This process and its living descendants."""
+    import psutil
+
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def cpu_seconds() -> float:
+    """User and system time so far of this process and its living descendants."""
+    import psutil
+
+    total = 0.0
+    for process in process_tree():
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def first_batch(contender: Contender, settings: Settings) -> torch.Tensor:
+    """A copy on the CPU of the first batch of images of a stream that is opened and closed for it."""
+    stream = contender.open(settings)
+    try:
+        images, _ = next(iter(stream))
+        return images.cpu().clone()
+    finally:
+        stream.close()
+
+
+def look(first: Batch, following: Iterator[Batch], count: int, seconds: float) -> Opened:
+    """Take the batches that hold the first `count` images, at least one, and say what they are."""
+    images, labels = first
+    shape, dtype, contiguous = tuple(images.shape), str(images.dtype), images.is_contiguous()
+    low, high, seen = float(images.min()), float(images.max()), labels.tolist()
+    while len(seen) < count:
+        images, labels = next(following)
+        low, high = min(low, float(images.min())), max(high, float(images.max()))
+        seen += labels.tolist()
+    counted = dict(collections.Counter(seen[:count])) if count else None
+    return Opened(seconds, images.device.type, shape, dtype, contiguous, low, high, counted)

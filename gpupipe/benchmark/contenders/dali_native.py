@@ -1,0 +1,102 @@
+"""A DALI pipeline as its documentation writes it: DALI reads, draws and shuffles by itself. For the CPU or the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import nvidia.dali
+import torch
+
+from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda, needs_folder
+from gpupipe.benchmark.settings import Settings
+from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+
+__all__ = ["DaliNativeCpu", "DaliNativeGpu"]
+
+PREFETCH = 2  # DALI's default
+dali: Any = nvidia.dali  # its stubs lack what DALI makes at run time
+fn, types = dali.fn, dali.types
+
+
+@dali.pipeline_def(exec_dynamic=True)  # type: ignore[untyped-decorator]
+def training_pipeline(folder: str, size: int, decoder: str) -> tuple[Any, Any]:
+    """The pipeline; `decoder` is "cpu" or "mixed"."""
+    encoded, labels = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="reader")
+    images = fn.decoders.image_random_crop(
+        encoded,
+        device=decoder,
+        output_type=types.RGB,
+        random_area=[0.08, 1.0],
+        random_aspect_ratio=[3 / 4, 4 / 3],
+        num_attempts=10,
+        adjust_orientation=False,
+    )
+    images = fn.resize(images, size=[size, size], interp_type=types.INTERP_LINEAR, antialias=True)
+    images = fn.crop_mirror_normalize(
+        images,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mean=[255 * m for m in IMAGENET_MEAN],
+        std=[255 * s for s in IMAGENET_STD],
+        mirror=fn.random.coin_flip(),
+    )
+    return images, labels.gpu() if decoder == "mixed" else labels
+
+
+@dataclass
+class NativeStream:
+    """Batches of the pipeline, handed to torch without a copy."""
+
+    pipeline: Any
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            images, labels = (torch.utils.dlpack.from_dlpack(output.as_tensor()) for output in self.pipeline.run())
+            yield images, labels.squeeze(1).long()
+
+    def close(self) -> None:
+        """Drop the pipeline with its threads."""
+        self.pipeline = None
+
+
+class DaliNativeCpu:
+    """readers.file, decoders.image_random_crop, resize, crop_mirror_normalize: all on the CPU."""
+
+    name = "dali-native-cpu"
+    on_gpu = False
+
+    def available(self, settings: Settings) -> str | None:
+        """An image folder is needed, and a GPU where the contender uses it."""
+        return (needs_cuda() if self.on_gpu else None) or needs_folder(settings)
+
+    def cycle(self, settings: Settings) -> int:
+        """One pipeline makes every batch."""
+        return 1
+
+    def queued(self, settings: Settings) -> int:
+        """DALI's queue and the batch in the making."""
+        return PREFETCH + 1
+
+    def open(self, settings: Settings) -> Stream:
+        """Build the pipeline with `settings.threads` threads."""
+        pipeline = training_pipeline(
+            settings.data,
+            settings.size,
+            "mixed" if self.on_gpu else "cpu",
+            batch_size=settings.batch_size,
+            num_threads=settings.threads,
+            device_id=0 if self.on_gpu else None,
+            prefetch_queue_depth=PREFETCH,
+            seed=1,
+        )
+        pipeline.build()
+        return NativeStream(pipeline)
+
+
+class DaliNativeGpu(DaliNativeCpu):
+    """The same with decoding and all pixel work on the GPU."""
+
+    name = "dali-native-gpu"
+    on_gpu = True

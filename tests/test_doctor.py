@@ -1,0 +1,394 @@
+"""The doctor's findings and the decode self-test behind some of them; crashes, hangs and wrong pixels are made here."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import io
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nvidia.dali
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+from gpupipe import selftest, system
+from gpupipe.cli import doctor
+from gpupipe.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_GPU: dict[str, Any] = {
+    "errors": [],
+    "torch": "2.15.0+cu132",
+    "torch_cuda": "13.2",
+    "dali": "2.4.0",
+    "dali_cuda": "12.9",
+    "cuda_available": False,
+    "gpus": [],
+}
+ONE_GPU = {**NO_GPU, "cuda_available": True, "gpus": [{"name": "H200", "total": 140 << 30, "free": 139 << 30}]}
+
+
+def run_doctor(*arguments: str) -> int:
+    top = argparse.ArgumentParser(prog="gpupipe")
+    doctor.add_parser(top.add_subparsers(required=True))
+    args = top.parse_args(["doctor", *arguments])
+    return int(args.run(args))
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], driver: tuple[int, int] | None) -> None:
+    monkeypatch.setattr(selftest, "machine_facts", lambda: facts)
+    monkeypatch.setattr(doctor, "driver_cuda", lambda: driver)
+    monkeypatch.setattr(doctor, "_driver_release", lambda: "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+# Versions
+
+
+def test_floors_are_those_of_the_project_file() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = dict(re.findall(r'^ {4}"([a-z0-9-]+)>=([0-9.]+)",$', text, re.MULTILINE))
+    for _, distributions, floor in doctor.PACKAGES:
+        assert declared[distributions[0]] == floor
+    assert f'requires-python = ">={doctor.PYTHON_FLOOR}"' in text
+
+
+@pytest.mark.parametrize(
+    ("installed", "status"),
+    [("2.3.0", "ok"), ("2.3", "ok"), ("2.10.0", "ok"), ("3.0.0rc1", "ok"), ("2.2.9", "fail"), ("1.53.0", "fail")],
+)
+def test_package_floor(monkeypatch: pytest.MonkeyPatch, installed: str, status: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
+    finding = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.Settings())
+    assert (finding.status, finding.detail.split()[0]) == (status, installed)
+    assert finding.remedy == ("" if status == "ok" else 'pip install "nvidia-dali-cuda120>=2.3"')
+
+
+def test_package_for_the_other_cuda_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name != "nvidia-dali-cuda130":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2.4.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    check = doctor.package_check("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3")
+    assert check(doctor.Settings()).status == "ok"
+    missing = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.Settings())
+    assert (missing.status, missing.detail) == ("fail", "not installed (nvidia-dali-cuda120)")
+
+
+# CUDA and GPUs
+
+
+@pytest.mark.parametrize(
+    ("facts", "driver", "status", "part"),
+    [
+        (NO_GPU, None, "ok", "the CPU engine is used"),
+        (ONE_GPU, (13, 0), "ok", "supports up to CUDA 13.0"),
+        (ONE_GPU, (12, 9), "fail", "supports up to CUDA 12.9"),
+        (NO_GPU, (13, 0), "fail", "torch sees no GPU"),
+        ({**NO_GPU, "torch_cuda": None}, (13, 0), "warn", "built for CUDA None"),
+        ({**NO_GPU, "errors": ["dali: ImportError: libX.so"]}, None, "fail", "libX.so"),
+    ],
+)
+def test_cuda(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], driver: tuple[int, int] | None, status: str, part: str
+) -> None:
+    pretend(monkeypatch, facts, driver)
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    finding = doctor.check_cuda(doctor.Settings())
+    assert finding.status == status
+    assert part in finding.detail
+    assert bool(finding.remedy) == (status != "ok")
+
+
+def test_hidden_gpus_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, NO_GPU, (13, 0))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert doctor.check_cuda(doctor.Settings()).status == "ok"
+
+
+def test_device_files_without_a_driver_library_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, NO_GPU, None)
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([Path("/dev/nvidia0")]))
+    finding = doctor.check_cuda(doctor.Settings())
+    assert finding.status == "fail"
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in finding.remedy
+
+
+def test_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, ONE_GPU, (13, 0))
+    assert doctor.check_gpus(doctor.Settings()).detail == "0: H200, 140.0 GiB, 139.0 GiB free"
+    full = {**ONE_GPU, "gpus": [*ONE_GPU["gpus"], {"name": "H200", "total": 140 << 30, "free": 1 << 30}]}
+    pretend(monkeypatch, full, (13, 0))
+    assert doctor.check_gpus(doctor.Settings()).status == "warn"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_driver_is_absent_where_torch_sees_no_gpu() -> None:
+    assert doctor.check_gpus(doctor.Settings()).detail == "none, the CPU engine is used"
+    assert doctor.decode_check("mixed", "full")(doctor.Settings()).detail == "skipped: torch sees no GPU"
+
+
+def test_machine_facts_are_what_the_libraries_say() -> None:
+    facts = selftest.machine_facts()
+    assert facts["errors"] == []
+    assert facts["torch"] == str(torch.__version__)
+    assert facts["torch_cuda"] == torch.version.cuda
+    assert facts["cuda_available"] == torch.cuda.is_available()
+    assert len(facts["gpus"]) == torch.cuda.device_count()
+    assert facts["dali"] == nvidia.dali.__version__
+    assert re.fullmatch(r"1[0-9]\.[0-9]", facts["dali_cuda"])
+
+
+# CPUs, memory, shared memory, files
+
+
+def test_too_many_workers_for_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "usable_cpus", lambda: 4)
+    assert doctor.check_cpus(doctor.Settings(workers=4, processes=2)).status == "ok"
+    finding = doctor.check_cpus(doctor.Settings(workers=5, processes=2))
+    assert (finding.status, finding.remedy[:35]) == ("warn", "use 2 workers per process, or grant")
+
+
+@pytest.mark.parametrize(("limit", "status"), [(None, "ok"), (1 << 40, "ok"), (400 << 20, "warn"), (100 << 20, "fail")])
+def test_memory(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str) -> None:
+    settings = doctor.Settings(workers=2)
+    assert settings.shm_needed == 6 * 38_535_168 * 11 // 10 + 1 + (16 << 20)  # 258.6 MiB
+    monkeypatch.setattr(system, "memory_limit", lambda: limit)
+    assert doctor.check_memory(settings).status == status
+
+
+def test_shm_too_small_names_the_size_and_the_flag(tmp_path: Path) -> None:
+    free = psutil.disk_usage(str(tmp_path)).free
+    batch = free // (224 * 224 * 3)  # one batch alone takes all there is, and two workers keep six
+    finding = doctor.check_shm(doctor.Settings(batch_size=batch, workers=2, shm_path=str(tmp_path)))
+    assert finding.status == "fail"
+    flag = re.search(r"--shm-size=(\d+)g", finding.remedy)
+    assert flag is not None
+    needed = system.shm_bytes_needed(batch, 224, 224, 2, 2)
+    assert needed <= int(flag[1]) << 30 < needed + (1 << 30)
+
+
+def test_shm_counts_all_processes() -> None:
+    one = doctor.Settings(workers=3).shm_needed
+    assert doctor.Settings(workers=3, processes=8).shm_needed == 8 * one
+
+
+def test_shm_missing_is_a_fault_only_with_workers(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    assert doctor.check_shm(doctor.Settings(workers=1, shm_path=missing)).status == "fail"
+    assert doctor.check_shm(doctor.Settings(workers=0, shm_path=missing)).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "1m"), (1, "1m"), (1 << 20, "1m"), ((1 << 20) + 1, "2m"), (1 << 30, "1g"), (5 << 29, "3g")]
+)
+def test_docker_size_rounds_up(size: int, text: str) -> None:
+    assert doctor.docker_size(size) == text
+
+
+@pytest.mark.parametrize(("limit", "status"), [(64, "fail"), (1024, "ok"), (None, "ok")])
+def test_open_files(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str) -> None:
+    monkeypatch.setattr(system, "open_file_limit", lambda: limit)
+    assert doctor.check_open_files(doctor.Settings(workers=2)).status == status
+
+
+def test_start_methods_work_here() -> None:
+    finding = doctor.check_start_methods(doctor.Settings())
+    assert (finding.status, finding.detail) == ("ok", "forkserver: ok, spawn: ok")
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [({"forkserver": "OSError: x", "spawn": "ok"}, "warn"), ({"forkserver": "x", "spawn": "OSError: x"}, "fail")],
+)
+def test_start_methods_that_fail(monkeypatch: pytest.MonkeyPatch, results: dict[str, str], status: str) -> None:
+    monkeypatch.setattr(selftest, "run_start_methods", lambda: results)
+    assert doctor.check_start_methods(doctor.Settings()).status == status
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("batch_size", 0), ("size", 0), ("workers", -1), ("prefetch_factor", 0), ("processes", 0)]
+)
+def test_settings_out_of_range(field: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}={value} is too small"):
+        doctor.Settings(**{field: value})
+
+
+# The command
+
+
+def test_command_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_doctor("--json", "--workers", "1", "--batch-size", "2", "--size", "32")
+    answer = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in answer["findings"]][:2] == ["Python", "torch"]
+    assert len(answer["findings"]) == len(doctor.CHECKS)
+    failed = [finding for finding in answer["findings"] if finding["status"] == "fail"]
+    assert (code, answer["healthy"]) == ((1, False) if failed else (0, True))
+    statuses = {finding["name"]: finding["status"] for finding in answer["findings"]}
+    assert statuses["decode cpu full"] == statuses["decode cpu crop"] == "ok"
+
+
+def test_table_shows_each_finding_and_the_exit_code_counts_failures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(status: doctor.Status) -> doctor.Check:
+        return lambda settings: doctor.Finding(f"name-{status}", status, f"[{status}] here", "do it")
+
+    monkeypatch.setattr(doctor, "CHECKS", (check("ok"), check("warn")))
+    assert run_doctor() == 0
+    monkeypatch.setattr(doctor, "CHECKS", (check("ok"), check("fail")))
+    assert run_doctor() == 1
+    out = capsys.readouterr().out
+    for text in ("name-ok", "name-warn", "name-fail", "[fail] here", "-> do it"):
+        assert text in out
+
+
+def test_shm_only_prints_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_doctor("--shm-only", "--workers", "0") == 0
+    assert run_doctor("--shm-only", "--workers", "2", "--batch-size", str(10**9)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[1].strip() for line in lines if line.startswith("shared memory:")] == ["ok", "fail"]
+    assert re.match(r"-> start the container with --shm-size=\d+g ", lines[-1])
+
+
+def test_workers_default_to_the_loaders(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(system, "usable_cpus", lambda: 24)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    run_doctor("--shm-only")
+    assert "6 workers, prefetch factor 2, 4 processes" in capsys.readouterr().out
+    run_doctor("--shm-only", "--processes", "2")
+    assert "12 workers, prefetch factor 2, 2 processes" in capsys.readouterr().out
+
+
+def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_doctor("--help")
+    out = capsys.readouterr().out
+    assert "exit code:" in out
+    assert "--shm-path" not in out  # for tests and entry points of images only
+
+
+# The decode self-test
+
+
+@pytest.mark.parametrize("plan", ["full", "crop"])
+def test_dali_decodes_here_as_pillow_does(plan: selftest.Plan) -> None:
+    result = selftest.run_selftest("cpu", plan)
+    assert result.passed, result.detail
+    assert result.detail.startswith("11 images agree with Pillow")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("plan", ["full", "crop"])
+def test_dali_decodes_on_the_gpu_as_pillow_does(plan: selftest.Plan) -> None:
+    result = selftest.run_selftest("mixed", plan)
+    assert result.passed, result.detail
+
+
+def test_made_images_are_of_the_kinds_that_they_are_named() -> None:
+    images = selftest.made_images()
+    sampling = {"jpeg 4:4:4": (1, 1), "jpeg 4:2:2": (2, 1), "jpeg 4:2:0": (2, 2)}
+    for name, factors in sampling.items():
+        layers = Image.open(io.BytesIO(images[name])).layer  # (id, horizontal, vertical, table) of each component
+        assert layers[0][1:3] == factors
+        assert layers[1][1:3] == (1, 1)
+    assert Image.open(io.BytesIO(images["jpeg cmyk"])).mode == "CMYK"
+    assert Image.open(io.BytesIO(images["jpeg gray"])).mode == "L"
+    assert Image.open(io.BytesIO(images["jpeg progressive"])).info["progressive"] == 1
+    assert Image.open(io.BytesIO(images["jpeg 1x1"])).size == (1, 1)
+    assert {Image.open(io.BytesIO(images[name])).format for name in ("png", "webp")} == {"PNG", "WEBP"}
+
+
+def crops(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
+    whole = [selftest.decode_with_pillow(data) for data in encoded]
+    return [p[t : t + h, x : x + w] for p, (t, x, h, w) in zip(whole, boxes, strict=True)]
+
+
+def shifted(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
+    return [np.roll(pixels, 8, axis=1) for pixels in crops(encoded, boxes)]
+
+
+def bgr(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
+    return [pixels[..., ::-1] for pixels in crops(encoded, boxes)]
+
+
+def cut_short(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
+    return [pixels[:-1] for pixels in crops(encoded, boxes)]
+
+
+def blank_in_batches(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
+    """As where the GPU's work is read before it is done: only full batches are hit."""
+    return [pixels if len(encoded) == 1 else pixels * 0 for pixels in crops(encoded, boxes)]
+
+
+@pytest.mark.parametrize("plan", ["full", "crop"])
+@pytest.mark.parametrize("device", ["cpu", "mixed"])
+def test_wrong_pixels_are_noticed(device: selftest.Device, plan: selftest.Plan) -> None:
+    assert selftest.compare(crops, device, plan) == {"images": 11, "worst": 0, "wrong": []}
+    in_colour = [name for name in selftest.made_images() if name not in ("jpeg gray", "jpeg 1x1")]
+    for fault in (shifted, bgr):
+        wrong = selftest.compare(fault, device, plan, rounds=0)["wrong"]
+        assert set(in_colour) <= {complaint.rpartition(":")[0] for complaint in wrong}
+    assert len(selftest.compare(cut_short, device, plan, rounds=0)["wrong"]) == 11
+    blank = selftest.compare(blank_in_batches, device, plan, rounds=1)["wrong"]
+    assert len(blank) == 11
+    assert all(" in a full batch: " in complaint for complaint in blank)
+
+
+def child_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(selftest, "_command", lambda *arguments: (sys.executable, "-c", code))
+
+
+SAY = "import os, sys, time; print('decoding jpeg 4:2:0', file=sys.stderr, flush=True); "
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "detail"),
+    [
+        (SAY + "os.kill(os.getpid(), 11)", "crashed", "killed by SIGSEGV while decoding jpeg 4:2:0"),
+        ("import os; os.abort()", "crashed", "killed by SIGABRT before the first image"),
+        (SAY + "raise RuntimeError('no nvJPEG')", "failed", "exit code 1: RuntimeError: no nvJPEG while decoding"),
+        (SAY + "os._exit(0)", "failed", "exit code 0: decoding jpeg 4:2:0 while"),
+        ("print('not json')", "failed", "exit code 0: nothing on stderr before the first image"),
+        ('print(\'{"wrong": ["png: off"]}\')', "wrong", "png: off"),
+        ("print('{}')", "failed", "exit code 0: nothing on stderr"),
+    ],
+)
+def test_outcomes_of_the_child(monkeypatch: pytest.MonkeyPatch, code: str, outcome: str, detail: str) -> None:
+    child_that(monkeypatch, code)
+    result = selftest.run_selftest("cpu", "full")
+    assert (result.outcome, result.passed) == (outcome, False)
+    assert result.detail.startswith(detail)
+    finding = doctor.decode_check("cpu", "full")(doctor.Settings())
+    assert finding.status == "fail"
+    assert 'engine="torch"' in finding.remedy
+
+
+def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    nap = "import subprocess, time; child = subprocess.Popen(['sleep', '99']); "
+    child_that(monkeypatch, nap + "print(child.pid, flush=True); time.sleep(99)")
+    answer = selftest.ask_child(selftest._command(), timeout=2)
+    assert answer.returncode is None
+    grandchild = int(answer.stdout)
+    assert not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
+    assert psutil.Process().children() == []
+    result = selftest.run_selftest("cpu", "full", timeout=0.5)
+    assert (result.outcome, result.detail) == ("hung", "no answer within 0.5 s before the first image")
+
+
+def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    child_that(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    facts = selftest.machine_facts.__wrapped__(30.0)
+    assert facts["errors"] == ["the child that imports torch and DALI: killed by SIGSEGV"]
+    assert set(selftest.run_start_methods().values()) == {"killed by SIGSEGV"}

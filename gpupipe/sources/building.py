@@ -50,7 +50,14 @@ def load_or_build(
         return found
     with _locked(folder):
         found = None if rebuild else _fresh(places, stale, quiet=True)
-        return found if found is not None else _store(places, build())
+        return found if found is not None else _store(places, _build(folder, build))
+
+
+def _build(folder: Path, build: Callable[[], BuiltIndex]) -> BuiltIndex:
+    try:
+        return build()
+    except OSError as error:
+        raise DataError(f"data in {folder} can't be read: {error}; check permissions and the disk") from error
 
 
 def cache_folder() -> Path:
@@ -76,8 +83,8 @@ def _fresh(places: tuple[Path, ...], stale: Callable[[dict[str, Any]], str], qui
             reason = stale(index.info)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (BadIndexError, OSError) as error:
-            reason = str(error)
+        except (BadIndexError, OSError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
         if not reason:
             return index
         reasons.append(f"index {place} is stale ({reason})")

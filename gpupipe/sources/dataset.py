@@ -121,7 +121,7 @@ class DatasetSource(Source):
 def _as_bytes(encoded: Any) -> Encoded:
     if isinstance(encoded, (bytes, bytearray, memoryview)):
         return np.frombuffer(encoded, np.uint8)
-    array = np.asarray(encoded)
+    array = np.ascontiguousarray(encoded)
     if array.dtype != np.uint8 or array.ndim != 1:
         raise TypeError(f"the first is {type(encoded).__name__} ({array.dtype}, {array.ndim} dimensions)")
     return array

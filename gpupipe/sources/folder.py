@@ -168,16 +168,14 @@ def _built(listing: _Listing, measured: list[tuple[int, Header]]) -> BuiltIndex:
 
 
 def _measure(path: str) -> tuple[int, Header]:
-    """Size in bytes and header of a file; what can't be opened counts as damaged and says so when it is read."""
+    """Size in bytes and header of a file; what can't be read counts as damaged and says so again in `read`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
+            return size, probe(lambda offset, length: os.pread(descriptor, length, offset), size)
     except OSError:
         return 0, DAMAGED
-    try:
-        size = os.fstat(descriptor).st_size
-        return size, probe(lambda offset, length: os.pread(descriptor, length, offset), size)
-    finally:
-        os.close(descriptor)
 
 
 def _list(root: Path) -> _Listing:

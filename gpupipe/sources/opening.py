@@ -9,6 +9,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.sources.base import Source
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import open_folder
+from gpupipe.sources.patterns import is_url
 from gpupipe.sources.shards import open_shards
 
 __all__ = ["open_source"]
@@ -43,7 +44,8 @@ def open_source(data: Any, *, label_field: str = "label", rebuild: bool = False)
 
 def _open_path(path: str, label_field: str, rebuild: bool) -> Source:
     folder = os.path.expanduser(path)
-    looks_like_shards = os.path.isfile(folder) or any(mark in path for mark in "{*?[:") or path.endswith(".tar")
+    looks_like_shards = os.path.isfile(folder) or any(mark in path for mark in "{*?[")
+    looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
     if looks_like_shards and not os.path.isdir(folder):
         return open_shards([path], label_field=label_field, rebuild=rebuild)
     return open_folder(folder, rebuild=rebuild)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpupipe.errors import ConfigError, DataError
 
-__all__ = ["expand_shards"]
+__all__ = ["expand_shards", "is_url"]
 
 URL = re.compile(r"^(pipe:|[A-Za-z][A-Za-z0-9+.-]*://)")
 
@@ -62,8 +62,13 @@ def _glob(part: str, pattern: str) -> list[Path]:
     return [Path(part).absolute()]
 
 
+def is_url(text: str) -> bool:
+    """Whether `text` is a URL or a `pipe:` command rather than a path."""
+    return URL.match(text) is not None
+
+
 def _refuse_url(part: str) -> None:
-    if URL.match(part):
+    if is_url(part):
         raise ConfigError(
             f"{part!r} is a URL or command: shards are read from local files only; copy them to a disk first"
         )

@@ -10,19 +10,15 @@ __all__ = ["progress"]
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int, *, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; the block calls what it gets with how much further it is.
-
-    `unit="bytes"` prints sizes instead of counts. Threads may call it.
-    """
+def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs; the block (or its threads) calls what it gets with how many more are done."""
     if not sys.stderr.isatty():
         yield lambda steps: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)

@@ -106,7 +106,7 @@ def _pick(parts: Parts, kinds: frozenset[str] | set[str]) -> Member | None:
 def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> int:
     text = read(member.offset, member.size)
     try:
-        return int(text.decode("ascii"))
+        return _int64(int(text.decode("ascii")))
     except ValueError as error:
         where = _where(shard, sample.key, member.offset)
         raise DataError(f"{where}: the label {text[:40]!r} is no integer; write the class number as text") from error
@@ -116,14 +116,21 @@ def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, lab
     where = _where(shard, sample.key, member.offset)
     try:
         record = json.loads(read(member.offset, member.size))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: its .json can't be parsed ({error})") from error
     if not isinstance(record, dict) or label_field not in record:
         fields = ", ".join(map(str, record)) if isinstance(record, dict) else "it is no object"
         raise DataError(f"{where}: its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
     label = record[label_field]
-    if not isinstance(label, int) or isinstance(label, bool):
-        raise DataError(f"{where}: the field {label_field!r} of its .json is {label!r}, no integer class number")
+    try:
+        return _int64(label)
+    except ValueError as error:
+        raise DataError(f"{where}: the field {label_field!r} of its .json is {label!r}, no class number") from error
+
+
+def _int64(label: object) -> int:
+    if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
+        raise ValueError(f"{label!r} is no 64-bit integer")
     return label
 
 

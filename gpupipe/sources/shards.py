@@ -33,11 +33,17 @@ __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
 
+CHUNK = 256
+
 log = logging.getLogger("gpupipe")
 
 
 class ShardSource(Source):
-    """The images of tar shards, in the shards' order. Made by `open_shards`. What it reads are views, never copies."""
+    """The images of tar shards, in the shards' order. Made by `open_shards`.
+
+    What it reads are views into one memory map per shard, never copies. Replace a shard by renaming a new file over it,
+    never by writing into it: a map of a file that is cut meanwhile ends the process with a bus error.
+    """
 
     def __init__(self, shards: Sequence[str], index: StoredIndex) -> None:
         self.shards = list(shards)
@@ -160,46 +166,53 @@ def _class_names(folder: Path) -> list[str] | None:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What the scan of one shard found; `files` are the tar and the .idx used, with size and time of change."""
+class _Shard:
+    """One shard's samples, and the size and time of change of its tar and of the .idx used."""
 
+    path: str
     samples: list[Sample]
-    labels: list[int]
-    headers: list[Header]
     files: dict[str, Any]
 
 
+Measured = tuple[int, Header]
+
+
 def _scan(shards: Sequence[Path], label_field: str) -> BuiltIndex:
-    total = sum(shard.stat().st_size for shard in shards)
-    with progress(f"indexing {len(shards)} shards", total, unit="bytes") as advance:
-        parts = map_in_threads(lambda shard: _scan_shard(shard, label_field, advance), shards)
-    if not any(part.samples for part in parts):
+    with progress("listing shards", len(shards)) as advance:
+        listed = map_in_threads(lambda shard: _list(shard, advance), shards)
+    chunks = [
+        (shard.path, shard.samples[i : i + CHUNK]) for shard in listed for i in range(0, len(shard.samples), CHUNK)
+    ]
+    if not chunks:
         raise DataError(f"no images in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
-    return _built(shards, parts, label_field)
+    with progress("indexing samples", sum(len(shard.samples) for shard in listed)) as advance:
+        measured = map_in_threads(lambda chunk: _measure(*chunk, label_field, advance), chunks)
+    return _built(listed, [sample for chunk in measured for sample in chunk], label_field)
 
 
-def _scan_shard(shard: Path, label_field: str, advance: Callable[[int], None]) -> _Part:
-    files: dict[str, Any] = _stamp(shard)  # before reading: a change meanwhile makes the index stale, not wrong
+def _list(path: Path, advance: Callable[[int], None]) -> _Shard:
+    files: dict[str, Any] = _stamp(path)  # before reading: a change meanwhile makes the index stale, not wrong
+    with open(path, "rb", buffering=0) as file:
+        members, files["idx"] = _members(path, file)
+    advance(1)
+    return _Shard(str(path), group(members, str(path)), files)
+
+
+def _measure(shard: str, samples: Sequence[Sample], label_field: str, advance: Callable[[int], None]) -> list[Measured]:
+    """Label and header of some samples of a shard."""
     with open(shard, "rb", buffering=0) as file:
         descriptor = file.fileno()
 
         def read(offset: int, length: int) -> bytes:
             return os.pread(descriptor, length, offset)
 
-        members, files["idx"] = _members(shard, file)
-        samples = group(members, str(shard))
-        labels, headers, done = [], [], 0
-        for sample in samples:
-            labels.append(read_label(sample, read, str(shard), label_field))
-            headers.append(_probe_member(read, sample.image))
-            advance(sample.image.offset - done)
-            done = sample.image.offset
-        advance(files["size"] - done)
-    return _Part(samples, labels, headers, files)
+        found = [(read_label(sample, read, shard, label_field), _header(read, sample.image)) for sample in samples]
+    advance(len(samples))
+    return found
 
 
-def _probe_member(read: ReadRange, member: Member) -> Header:
-    return probe(lambda offset, length: read(member.offset + offset, length), member.size)
+def _header(read: ReadRange, image: Member) -> Header:
+    return probe(lambda offset, length: read(image.offset + offset, length), image.size)
 
 
 def _members(shard: Path, file: BinaryIO) -> tuple[list[Member], dict[str, Any] | None]:
@@ -220,13 +233,12 @@ def _stamp(path: Path) -> dict[str, Any]:
     return {"name": path.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
-def _built(shards: Sequence[Path], parts: Sequence[_Part], label_field: str) -> BuiltIndex:
-    samples = [sample for part in parts for sample in part.samples]
-    headers = np.array([header for part in parts for header in part.headers], np.int32).reshape(-1, 3)
+def _built(shards: Sequence[_Shard], measured: Sequence[Measured], label_field: str) -> BuiltIndex:
+    samples = [sample for shard in shards for sample in shard.samples]
+    headers = np.array([header for _, header in measured], np.int32).reshape(-1, 3)
     blob, key_offsets = pack_strings([sample.key for sample in samples])
-    starts = np.cumsum([0] + [len(part.samples) for part in parts])[:-1].astype(np.int64)
     arrays: dict[str, NDArray[Any]] = {
-        "labels": np.array([label for part in parts for label in part.labels], np.int64),
+        "labels": np.array([label for label, _ in measured], np.int64),
         "offsets": np.array([sample.image.offset for sample in samples], np.int64),
         "sizes": np.array([sample.image.size for sample in samples], np.int64),
         "heights": headers[:, 0].copy(),
@@ -234,11 +246,11 @@ def _built(shards: Sequence[Path], parts: Sequence[_Part], label_field: str) -> 
         "orientations": headers[:, 2].astype(np.uint8),
         "keys": blob,
         "key_offsets": key_offsets,
-        "starts": starts,
+        "starts": np.cumsum([0] + [len(shard.samples) for shard in shards])[:-1].astype(np.int64),
     }
-    content: list[NDArray[Any]] = [blob, key_offsets, starts, arrays["sizes"], arrays["labels"]]
-    fingerprint = content_fingerprint([shard.name for shard in shards], content)
-    info = {"kind": "shards", "label_field": label_field, "shards": [part.files for part in parts]}
+    content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels")]
+    fingerprint = content_fingerprint([shard.files["name"] for shard in shards], content)
+    info = {"kind": "shards", "label_field": label_field, "shards": [shard.files for shard in shards]}
     return BuiltIndex(fingerprint, info, arrays)
 
 

@@ -100,12 +100,14 @@ def open_index(path: Path) -> StoredIndex:
     if header.get("version") != VERSION:
         raise BadIndexError(f"its version is {header.get('version')}, not {VERSION}")
     try:
-        if len(data) != begin + header["data_bytes"]:
-            raise BadIndexError(f"it has {len(data)} bytes instead of {begin + header['data_bytes']}")
+        end = begin + header["data_bytes"]
         arrays = {entry["name"]: _view(data, begin, entry) for entry in header["arrays"]}
-        return StoredIndex(str(path), header["fingerprint"], header["info"], arrays)
-    except (KeyError, TypeError) as error:
-        raise BadIndexError(f"its header lacks {error}") from error
+        index = StoredIndex(str(path), header["fingerprint"], header["info"], arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadIndexError(f"its header does not fit: {error}") from error
+    if len(data) != end:
+        raise BadIndexError(f"it has {len(data)} bytes instead of {end}")
+    return index
 
 
 def _header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
@@ -123,8 +125,6 @@ def _header(data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
 
 def _view(data: NDArray[np.uint8], begin: int, entry: Mapping[str, Any]) -> NDArray[Any]:
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-    if dtype.hasobject:
-        raise BadIndexError(f"array {entry['name']} has the type {dtype}")
     offset = begin + entry["offset"]
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     view: NDArray[Any] = data[offset : offset + size].view(dtype)

@@ -72,7 +72,8 @@ def _check_start(path: str, file: BinaryIO) -> None:
 def _regular(path: str, tar: tarfile.TarFile) -> Iterator[Member]:
     while (member := tar.next()) is not None:
         tar.members = []  # type: ignore[attr-defined]  # else it keeps an object of every member
-        if member.issparse():
-            raise DataError(f"shard {path} has a sparse member {member.name!r} at offset {member.offset}: pack it anew")
+        if member.issparse() or member.size < 0:
+            kind = "sparse member" if member.issparse() else f"member of {member.size} bytes"
+            raise DataError(f"shard {path} has a {kind}, {member.name!r}, at offset {member.offset}: pack it anew")
         if member.isreg():
             yield Member(member.name, member.offset_data, member.size)

@@ -1,0 +1,89 @@
+"""`gpupipe index`: scan a dataset once and say what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from gpupipe.sources import Source
+
+__all__ = ["add_parser", "run"]
+
+DAMAGED_FOUND = 3
+MOST_LISTED = 50
+
+DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
+($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
+is. Prints what is in the data and lists damaged images."""
+CODES = "Exit code: 0 where all is well, 1 where the data can't be used, 3 where some images are damaged."
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "index", help="scan a dataset, store its index, list damage", description=DESCRIPTION, epilog=CODES
+    )
+    parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
+    parser.add_argument("--label-field", default="label", metavar="F", help="field of .json members (default: label)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Index `args.data`, print a table; 3 where images are damaged, else 0."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gpupipe.sources import open_source
+
+    start = time.perf_counter()
+    data = args.data[0] if len(args.data) == 1 else args.data
+    source = open_source(data, label_field=args.label_field, rebuild=args.rebuild)
+    seconds = time.perf_counter() - start
+    damaged, rows = summary(source)
+    rows["seconds"] = f"{seconds:.2f}"
+    table = Table(show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(soft_wrap=True).print(table)
+    _list_damaged(source, damaged)
+    return DAMAGED_FOUND if len(damaged) else 0
+
+
+def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
+    """Indices of the damaged samples, and the lines of the table."""
+    meta = source.meta(np.arange(len(source)))
+    good = meta.heights > 0
+    classes = len(source.classes) if source.classes is not None else len(np.unique(meta.labels))
+    rows = {
+        "samples": f"{len(source):,}",
+        "classes": f"{classes:,}",
+        "bytes": f"{int(getattr(source, 'sizes', np.zeros(1)).sum()):,}",
+        "heights": _spread(meta.heights[good]),
+        "widths": _spread(meta.widths[good]),
+        "damaged": f"{int((~good).sum()):,}",
+        "index": str(getattr(source, "index_path", "none")),
+    }
+    return np.flatnonzero(~good), rows
+
+
+def _spread(values: np.ndarray) -> str:
+    if not len(values):
+        return "none"
+    return f"min {values.min()}, median {np.median(values):g}, max {values.max()}"
+
+
+def _list_damaged(source: Source, damaged: np.ndarray) -> None:
+    from gpupipe.errors import SampleError
+    from gpupipe.sources import explain_damage
+
+    for index in damaged[:MOST_LISTED].tolist():
+        try:
+            reason = explain_damage(source.read(index).data)
+        except SampleError as error:
+            reason = error.reason
+        print(f"damaged: {source.location(index)}: {reason}")
+    if len(damaged) > MOST_LISTED:
+        print(f"damaged: {len(damaged) - MOST_LISTED} more")

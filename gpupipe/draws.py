@@ -55,9 +55,8 @@ def plan(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], he
     The same arguments give the same plan on every machine, in any batch, in any order.
     """
     stream = _Stream(seed, epoch, positions)
-    heights = np.maximum(heights, 1).astype(np.int64)
-    widths = np.maximum(widths, 1).astype(np.int64)
-    windows, resized, anchors = _geometry(recipe.crop, stream, heights, widths)
+    tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
+    windows, resized, anchors = _geometry(recipe.crop, stream, tall, wide)
     return Plan(
         windows.astype(np.int32),
         resized.astype(np.int32),
@@ -98,14 +97,14 @@ def _geometry(crop: Crop, stream: _Stream, heights: NDArray[np.int64], widths: N
         return _resize_center_crop(crop, heights, widths)
     windows = _random_boxes(crop, stream, heights, widths)
     count = len(heights)
-    return windows, np.tile(np.int64(crop.output_size), (count, 1)), np.zeros((count, 2), np.int64)
+    return windows, np.tile(np.array(crop.output_size, np.int64), (count, 1)), np.zeros((count, 2), np.int64)
 
 
 def _resize_center_crop(crop: ResizeCenterCrop, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Geometry:
     """torchvision's arithmetic: the longer side is truncated, the crop's corner rounded half to even."""
     shorter = np.minimum(heights, widths)
     resized = np.stack([crop.resize * heights // shorter, crop.resize * widths // shorter], axis=1)
-    anchors = np.rint((resized - np.int64(crop.output_size)) / 2).astype(np.int64)
+    anchors = np.rint((resized - np.array(crop.output_size, np.int64)) / 2).astype(np.int64)
     corner = np.zeros_like(heights)
     return np.stack([corner, corner, heights, widths], axis=1), resized, anchors
 
@@ -178,7 +177,8 @@ def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _below(word: NDArray[np.uint64], bound: NDArray[np.int64]) -> NDArray[np.int64]:
     """An integer in [0, bound), by multiply and shift; bound is at most 2**31."""
-    return ((word * bound.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+    index: NDArray[np.int64] = ((word * bound.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+    return index
 
 
 def _central_boxes(crop: RandomResizedCrop, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -79,7 +79,8 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """splitmix64's finalizer (Steele, Lea, Flood 2014): 64 bits that look random, for each 64 bits in."""
     x = (x ^ (x >> _SHIFT[0])) * _MIX[0]
     x = (x ^ (x >> _SHIFT[1])) * _MIX[1]
-    return x ^ (x >> _SHIFT[2])
+    mixed: NDArray[np.uint64] = x ^ (x >> _SHIFT[2])
+    return mixed
 
 
 @lru_cache(maxsize=64)
@@ -162,7 +163,8 @@ class Subset:
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The listed indices, shuffled by (seed, epoch) where that is asked for."""
         inner = Shuffled(len(self)) if self.shuffle else Sequential(len(self))
-        return self._array[inner.indices(seed, epoch, positions)]
+        chosen: Indices = self._array[inner.indices(seed, epoch, positions)]
+        return chosen
 
     @property
     def fingerprint(self) -> str:

@@ -211,6 +211,12 @@ class Recipe:
         """The normalization, where there is one."""
         return next((op for op in self.operations if isinstance(op, Normalize)), None)
 
+    @property
+    def statistics(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Mean and standard deviation to normalize with, for values in [0, 1]; 0 and 1 without `Normalize`."""
+        normalize = self.normalize
+        return (normalize.mean, normalize.std) if normalize else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
     def output_spec(self, batch_size: int) -> OutputSpec:
         """Shape, dtype and layout of a batch of `batch_size` images."""
         return OutputSpec((batch_size, 3, *self.crop.output_size), self.dtype, self.layout)

@@ -1,0 +1,110 @@
+"""What every engine takes and gives: jobs in, batches out, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.draws import Plan, plan
+from gpupipe.errors import SampleError
+from gpupipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpupipe.sources import SampleMeta, Source
+
+__all__ = ["Engine", "EngineBatch", "Job", "fetch", "job_plan"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch to make: the samples, and the counters from which each one's draws follow.
+
+    indices, positions: int64 (N,). A job is small and picklable, so that it can be sent to a worker process.
+    """
+
+    seed: int
+    epoch: int
+    positions: NDArray[np.int64]
+    indices: NDArray[np.int64]
+
+
+@dataclass
+class EngineBatch:
+    """What an engine makes of a job.
+
+    images:   uint8 (N, height, width, 3), or where `finished` is set the batch in the recipe's dtype and layout,
+              of shape (N, 3, height, width).
+    labels:   int64 (N,).
+    failures: row -> why the engine could not make that row; its pixels are undefined.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    failures: dict[int, SampleError] = field(default_factory=dict)
+    finished: bool = False
+
+    def pin_memory(self) -> EngineBatch:
+        """The same batch in page-locked memory; `torch.utils.data.DataLoader` calls this."""
+        return EngineBatch(self.images.pin_memory(), self.labels.pin_memory(), self.failures, self.finished)
+
+
+class Engine(Protocol):
+    """Makes batches. It knows its source and recipe, and nothing of orders, epochs' ends or ranks."""
+
+    name: str
+    device: torch.device
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+        """A batch for each job, in their order. It may take jobs ahead of the batches that it has given."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads, processes and memory. May be called twice."""
+        ...
+
+
+def job_plan(recipe: Recipe, job: Job, meta: SampleMeta) -> Plan:
+    """What happens to each image of a job, whose sizes are known now."""
+    heights, widths = meta.heights, meta.widths
+    if recipe.exif_orientation:
+        # Orientations 5 to 8 swap the axes (EXIF 2.3, tag 0x0112); boxes are drawn in the upright image.
+        swapped = meta.orientations >= 5
+        heights, widths = np.where(swapped, widths, heights), np.where(swapped, heights, widths)
+    return plan(recipe, job.seed, job.epoch, job.positions, heights, widths)
+
+
+Fetched = tuple[list[NDArray[np.uint8] | None], "SampleMeta", dict[int, SampleError]]
+
+
+def fetch(source: Source, indices: NDArray[np.int64]) -> Fetched:
+    """Encoded bytes and facts of the samples, and an error for each row that can't be read."""
+    try:
+        encoded, meta = source.fetch(indices)
+    except SampleError:
+        return _fetch_each(source, indices)
+    return list(encoded), meta, {}
+
+
+def _fetch_each(source: Source, indices: NDArray[np.int64]) -> Fetched:
+    """As `fetch`, one by one, so that one bad sample leaves the others whole."""
+    from gpupipe.sources import SampleMeta
+
+    encoded: list[NDArray[np.uint8] | None] = [None] * len(indices)
+    failures: dict[int, SampleError] = {}
+    zeros = np.zeros(len(indices), np.int32)
+    meta = SampleMeta(np.full(len(indices), -1, np.int64), zeros, zeros.copy(), np.ones(len(indices), np.uint8))
+    for row in range(len(indices)):
+        try:
+            (encoded[row],), one = source.fetch(indices[row : row + 1])
+        except SampleError as error:
+            failures[row] = error
+        else:
+            meta.labels[row], meta.orientations[row] = one.labels[0], one.orientations[0]
+            meta.heights[row], meta.widths[row] = one.heights[0], one.widths[0]
+    return encoded, meta, failures

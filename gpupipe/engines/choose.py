@@ -1,0 +1,169 @@
+"""Which engine, on which device: what was asked for, or the best that this machine has."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from gpupipe import system
+from gpupipe.engines.base import Engine
+from gpupipe.errors import ConfigError, EngineUnavailableError
+from gpupipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gpupipe.sources import Source
+
+__all__ = ["EngineName", "EngineSettings", "choose", "open_engine"]
+
+log = logging.getLogger("gpupipe")
+
+EngineName = Literal["auto", "dali", "torch"]
+
+DALI_PREFETCH = 3  # one batch with the consumer, one on its way out, one being decoded
+TORCH_PREFETCH = 2  # torch.utils.data.DataLoader's default
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine is run, in the words of `torch.utils.data.DataLoader`.
+
+    num_workers: processes of the torch engine (0: none, the work is done in the consumer's thread), or DALI's CPU
+    threads. prefetch_factor: batches ahead per worker, or for DALI in all.
+    """
+
+    engine: Literal["dali", "torch"]
+    device: torch.device
+    batch_size: int
+    num_workers: int
+    prefetch_factor: int
+    pin_memory: bool
+    persistent_workers: bool
+    timeout: float
+    multiprocessing_context: Any
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0:
+            raise ConfigError(f"num_workers={self.num_workers} must be 0 or more")
+        if self.prefetch_factor < 1:
+            raise ConfigError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
+        if self.timeout < 0:
+            raise ConfigError(f"timeout={self.timeout} must be 0 (wait for ever) or a number of seconds")
+
+
+def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "torch"], torch.device]:
+    """The engine and the device that "auto" or explicit wishes mean here.
+
+    Raises EngineUnavailableError for what this machine lacks, ConfigError for a name that is none.
+    """
+    where = _device(device)
+    if engine == "auto":
+        # Without a GPU the torch engine is the faster of the two; see the README's table.
+        return ("dali" if where.type == "cuda" and _dali_problem() is None else "torch"), where
+    if engine == "torch":
+        return "torch", where
+    if engine != "dali":
+        raise ConfigError(f"engine={engine!r} must be 'auto', 'dali' or 'torch'")
+    problem = _dali_problem()
+    if problem is not None:
+        raise EngineUnavailableError(
+            f"engine='dali' needs NVIDIA DALI, which can't be imported ({problem}); pip install "
+            f"nvidia-dali-cuda{'130' if str(torch.version.cuda).startswith('13') else '120'}, or pass engine='torch'"
+        )
+    return "dali", where
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
+    if found.type == "cpu":
+        return found
+    if found.type != "cuda":
+        raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    return _cuda_device(found)
+
+
+def _cuda_device(device: torch.device) -> torch.device:
+    if not torch.cuda.is_available():
+        reason = "this build of torch has no CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
+        raise EngineUnavailableError(
+            f"device='{device}' was asked for, but {reason}; install the NVIDIA driver and a CUDA build of torch "
+            "(`gpupipe doctor` shows what is missing), or pass device='cpu'"
+        )
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise EngineUnavailableError(f"device='{device}': this process sees {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", index)
+
+
+def _dali_problem() -> str | None:
+    """Why DALI can't be used, or None."""
+    try:
+        importlib.import_module("nvidia.dali")
+    except (ImportError, OSError) as error:
+        return str(error)
+    return None
+
+
+def open_engine(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+    """The engine that the settings name, ready to stream; says once which one it is."""
+    if settings.engine == "dali":
+        log.info("gpupipe: DALI engine on %s, %d threads", settings.device, max(1, settings.num_workers))
+        return _open_dali(source, recipe, settings)
+    log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
+    return _open_torch(source, recipe, settings)
+
+
+def _open_dali(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+    from gpupipe.engines.dali import DaliEngine
+
+    return DaliEngine(
+        source,
+        recipe,
+        settings.device,
+        batch_size=settings.batch_size,
+        num_threads=max(1, settings.num_workers),
+        prefetch_depth=settings.prefetch_factor,
+    )
+
+
+def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+    from gpupipe.engines.torch import TorchEngine
+
+    if settings.num_workers == 0:
+        if settings.device.type == "cuda":
+            log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
+        return TorchEngine(source, recipe, settings.device, num_workers=0, pin_memory=settings.pin_memory)
+    _check_shm(recipe, settings)
+    return TorchEngine(
+        source,
+        recipe,
+        settings.device,
+        num_workers=settings.num_workers,
+        pin_memory=settings.pin_memory,
+        prefetch_factor=settings.prefetch_factor,
+        persistent_workers=settings.persistent_workers,
+        timeout=settings.timeout,
+        multiprocessing_context=settings.multiprocessing_context,
+    )
+
+
+def _check_shm(recipe: Recipe, settings: EngineSettings) -> None:
+    """An error here, rather than a bus error in a worker later."""
+    needed = system.shm_bytes_needed(
+        settings.batch_size, *recipe.crop.output_size, settings.num_workers, settings.prefetch_factor
+    )
+    free = system.shm_bytes_free()
+    if free is not None and free < needed:
+        raise ConfigError(
+            f"/dev/shm has {free >> 20} MiB free, but batch_size={settings.batch_size}, "
+            f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor} need {needed >> 20} "
+            f"MiB; start the container with --shm-size={-(-needed >> 30) + 1}g or more, or lower these settings"
+        )

@@ -1,0 +1,326 @@
+"""The engine on NVIDIA DALI: one pipeline definition, whose decoder runs on the GPU ("mixed") or on the CPU.
+
+DALI gets bytes (or paths) and boxes, and draws nothing itself. A sample that it refuses ends its pipeline object; the
+engine then finds the sample, builds the pipeline anew where it stood, and reports that row as a failure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from numpy.typing import NDArray
+
+from gpupipe.draws import Plan
+from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
+from gpupipe.engines.dali_graph import PLACEHOLDER, build_pipeline, placeholder
+from gpupipe.engines.lease import Draining
+from gpupipe.errors import GpupipeError, SampleError
+from gpupipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gpupipe.sources import Source
+
+__all__ = ["DaliEngine", "visible_part"]
+
+log = logging.getLogger("gpupipe")
+
+Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
+
+
+@dataclass
+class _Feed:
+    """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
+
+    encoded: uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
+    """
+
+    job: Job
+    encoded: Encoded
+    starts: NDArray[np.int32]
+    shapes: NDArray[np.int32]
+    roi_starts: NDArray[np.float32]
+    roi_ends: NDArray[np.float32]
+    mirrors: NDArray[np.int32]
+    labels: NDArray[np.int64]
+    failures: dict[int, SampleError] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """In the order of the pipeline's external sources."""
+        return self.encoded, self.starts, self.shapes, self.roi_starts, self.roi_ends, self.mirrors
+
+    def rows(self, rows: list[int]) -> tuple[Any, ...]:
+        """The inputs of some rows."""
+        encoded = self.encoded[rows] if isinstance(self.encoded, np.ndarray) else [self.encoded[r] for r in rows]
+        return encoded, *(array[rows] for array in self.inputs[1:])
+
+
+def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """The pixels that the output depends on, and where in them the output lies.
+
+    Returns windows int32 (N, 4), each within the plan's window, and the start and end, float32 (N, 2) as (y, x), of
+    the region in that window which the output covers. For a plan without an anchor that is the whole window.
+    """
+    window = plan.windows[:, 2:].astype(np.float64)
+    scale = window / plan.resized
+    start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
+    # The antialiasing filter reaches `scale` pixels beyond, at least 1; one more for rounding.
+    reach = np.maximum(scale, 1) + 1
+    low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
+    windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
+    return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
+
+
+class DaliEngine:
+    """Batches from a DALI pipeline, handed to torch without a copy.
+
+    device:         cuda for "mixed" decoding and all pixel work on the GPU, or cpu.
+    num_threads:    DALI's CPU threads.
+    prefetch_depth: batches that DALI works on ahead of the consumer.
+    crop_decode:    decode only the wanted window. By default on the CPU alone: on some GPUs that is reported to crash
+                    (nvImageCodec 0.9), so there the whole image is decoded and the window cut out.
+    """
+
+    name = "dali"
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        device: torch.device,
+        batch_size: int,
+        num_threads: int,
+        prefetch_depth: int,
+        crop_decode: bool | None = None,
+    ) -> None:
+        self.device = device
+        self._source = source
+        self._recipe = recipe
+        self._on_gpu = device.type == "cuda"
+        self._graph_options: dict[str, Any] = dict(
+            batch_size=batch_size,
+            num_threads=num_threads,
+            device_id=_device_index(device),
+            prefetch_queue_depth=prefetch_depth,
+            recipe=recipe,
+            mixed=self._on_gpu,
+            crop_decode=not self._on_gpu if crop_decode is None else crop_decode,
+        )
+        self._refused: dict[int, SampleError] = {}
+        self._jobs: Iterator[Job] = iter(())
+        self._in_flight: deque[_Feed] = deque()
+        self._pipeline: Any = None
+        self._draining = Draining(self._event)
+
+    @cached_property
+    def _as_paths(self) -> bool:
+        """Whether DALI's own threads read the files."""
+        return self._source.paths(np.zeros(1, np.int64)) is not None
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    # The stream of batches.
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+        """A batch for each job: finished for every dtype that DALI has, else uint8 (N, height, width, 3)."""
+        self._start(jobs)
+        self._schedule()
+        while self._in_flight:
+            outputs = self._outputs()
+            feed = self._in_flight.popleft()
+            self._schedule()  # keep DALI busy while the consumer works
+            yield self._batch(outputs, feed)
+
+    def _start(self, jobs: Iterable[Job]) -> None:
+        """Ready the pipeline for new jobs; what an abandoned stream left in it is dropped."""
+        if self._pipeline is not None and self._in_flight:
+            self._pipeline = None
+        self._in_flight.clear()
+        self._jobs = iter(jobs)
+        if self._pipeline is None:
+            self._build()
+        else:
+            self._pipeline.reset()
+
+    def _build(self) -> None:
+        self._pipeline = build_pipeline(self._next_inputs, self._as_paths, **self._graph_options)
+
+    def _schedule(self) -> None:
+        """Fill the pipeline's queue, or add one batch to it."""
+        try:
+            self._pipeline.schedule_run()
+        except RuntimeError as error:
+            self._recover(error)
+
+    def _outputs(self) -> Any:
+        """The next batch's outputs, on the consumer's stream."""
+        stream = {"cuda_stream": torch.cuda.current_stream(self.device)} if self._on_gpu else {}
+        while True:
+            try:
+                return self._pipeline.outputs(**stream)
+            except RuntimeError as error:
+                self._recover(error)
+
+    def _next_inputs(self) -> tuple[Any, ...]:
+        """DALI's callback: the inputs of the next job. Its StopIteration ends the epoch."""
+        feed = self._feed(next(self._jobs))
+        self._in_flight.append(feed)
+        return feed.inputs
+
+    def _batch(self, outputs: Any, feed: _Feed) -> EngineBatch:
+        buffer = outputs[0].as_tensor()
+        images = torch.utils.dlpack.from_dlpack(buffer)
+        if self._on_gpu:
+            self._draining.sweep()
+            # The feed too: the decoder may still be copying from it.
+            self._draining.watch(images, (buffer, feed))
+        finished = self._recipe.dtype != "bfloat16"
+        if finished and self._recipe.layout == "channels_last":
+            images = images.permute(0, 3, 1, 2)
+        return EngineBatch(images, torch.from_numpy(feed.labels), feed.failures, finished)
+
+    # What DALI is fed.
+
+    def _feed(self, job: Job) -> _Feed:
+        if self._as_paths:
+            meta = self._source.meta(job.indices)
+            failures: dict[int, SampleError] = {}
+            encoded: Encoded = _padded(self._source.paths(job.indices) or [])
+        else:
+            fetched, meta, failures = fetch(self._source, job.indices)
+            encoded = [placeholder() if data is None else data for data in fetched]
+        windows, roi_starts, roi_ends = visible_part(planned := job_plan(self._recipe, job, meta))
+        feed = _Feed(
+            job,
+            encoded,
+            np.ascontiguousarray(windows[:, :2]),
+            np.ascontiguousarray(windows[:, 2:]),
+            roi_starts,
+            roi_ends,
+            planned.flips.astype(np.int32),
+            meta.labels.astype(np.int64),
+            failures,
+        )
+        for row in np.flatnonzero(meta.heights == 0).tolist():
+            failures.setdefault(row, self._unreadable(int(job.indices[row])))
+        for row, index in enumerate(job.indices) if self._refused else ():
+            if int(index) in self._refused:
+                failures.setdefault(row, self._refused[int(index)])
+        if failures:
+            self._blank(feed, list(failures))
+        return feed
+
+    def _unreadable(self, index: int) -> SampleError:
+        return SampleError(index, self._source.location(index), "its image header can't be read")
+
+    def _blank(self, feed: _Feed, rows: list[int]) -> None:
+        """Rows that DALI must not see get the placeholder."""
+        if isinstance(feed.encoded, np.ndarray):
+            feed.encoded = _with_path(feed.encoded, rows, str(PLACEHOLDER))
+        else:
+            for row in rows:
+                feed.encoded[row] = placeholder()
+        feed.starts[rows] = 0
+        feed.shapes[rows] = 1
+        feed.roi_starts[rows] = 0
+        feed.roi_ends[rows] = 1
+
+    # When DALI refuses.
+
+    def _recover(self, error: RuntimeError) -> None:
+        """Find what ended the pipeline, and build it anew with the same jobs in flight.
+
+        Raises the error itself where no sample of the jobs in flight is to blame. Each call puts at least one more
+        sample aside, so recovery ends.
+        """
+        if isinstance(error, GpupipeError):  # raised while the next job was fed
+            raise error
+        pending = list(self._in_flight)
+        blamed = {}
+        for feed in pending:
+            for row in self._refused_rows(feed):
+                index = int(feed.job.indices[row])
+                reason = f"DALI refuses it ({_gist(error)})"
+                blamed[index] = SampleError(index, self._source.location(index), reason)
+        if not blamed:
+            raise error
+        log.info("DALI refused %d samples; its pipeline is rebuilt without them", len(blamed))
+        self._refused |= blamed
+        self._in_flight.clear()
+        self._jobs = itertools.chain([feed.job for feed in pending], self._jobs)
+        self._build()
+        self._schedule()
+
+    def _refused_rows(self, feed: _Feed) -> list[int]:
+        """The rows of a feed that DALI can't decode, by halving: a pipeline that meets one is lost."""
+        rows = [row for row in range(len(feed.labels)) if row not in feed.failures]
+        refused = self._refused_among(feed, rows)
+        if len(refused) == len(rows) > 1:
+            return []  # then it is not the samples
+        return refused
+
+    def _refused_among(self, feed: _Feed, rows: list[int]) -> list[int]:
+        if not rows or self._decodes(feed, rows):
+            return []
+        if len(rows) == 1:
+            return rows
+        half = len(rows) // 2
+        return self._refused_among(feed, rows[:half]) + self._refused_among(feed, rows[half:])
+
+    def _decodes(self, feed: _Feed, rows: list[int]) -> bool:
+        inputs = iter([feed.rows(rows)])
+        options = self._graph_options | dict(prefetch_queue_depth=1)
+        trial = build_pipeline(lambda: next(inputs), self._as_paths, **options)
+        try:
+            trial.schedule_run()
+            trial.outputs()
+        except RuntimeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Gives back the pipeline. Batches that the consumer holds stay valid."""
+        self._pipeline = None
+        self._in_flight.clear()
+        self._jobs = iter(())
+
+
+def _device_index(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _gist(error: RuntimeError) -> str:
+    """The one line of DALI's message that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    after = [later for earlier, later in itertools.pairwise(lines) if earlier.startswith("encountered")]
+    return after[0] if after else lines[0] if lines else type(error).__name__
+
+
+def _padded(paths: list[str]) -> NDArray[np.uint8]:
+    """Paths as one zero-padded array: DALI stops at the zero, and one array is fed faster than many."""
+    joined = np.array([path.encode() for path in paths])
+    return joined.view(np.uint8).reshape(len(paths), -1)
+
+
+def _with_path(encoded: NDArray[np.uint8], rows: list[int], path: str) -> NDArray[np.uint8]:
+    """A copy in which `rows` hold `path`."""
+    raw = np.frombuffer(path.encode(), np.uint8)
+    wide = np.zeros((len(encoded), max(encoded.shape[1], len(raw))), np.uint8)
+    wide[:, : encoded.shape[1]] = encoded
+    wide[rows] = 0
+    wide[rows, : len(raw)] = raw
+    return wide

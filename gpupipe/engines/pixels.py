@@ -1,0 +1,162 @@
+"""From encoded bytes and a plan to uint8 pixels on the CPU, one sample at a time.
+
+Decode: nvImageCodec's CPU decoders, which come with DALI, decode only the window of a JPEG, to the same bits as
+Pillow (0.74 ms against 1.05 ms for Pillow's whole image and 0.95 ms for simplejpeg's, mean of 300 ImageNet training
+images, one core of an AMD EPYC). What they refuse, Pillow decides. Resize: torch's antialiased uint8 kernel, which
+is within 1 level of Pillow's (0.08 ms against 0.52 ms for a 300 x 280 window to 224 x 224).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from gpupipe.draws import Plan
+from gpupipe.sources.headers import FORMATS
+
+__all__ = ["DecodeError", "decode_window", "render"]
+
+Pixels = NDArray[np.uint8]
+Box = tuple[int, int, int, int]
+
+# Beyond this multiple of the output's area a resize of the whole window is wasteful (a 7 x 3000 image grows to
+# 256 x 109714 before its centre is cropped), and Pillow makes just the pixels that are wanted.
+MAX_OVERDRAW = 16
+
+_resize = torch.ops.aten._upsample_bilinear2d_aa.out
+_flip = torch.ops.aten.flip.out
+_local = threading.local()
+
+
+class DecodeError(Exception):
+    """The bytes are not an image that can be decoded; the message says why."""
+
+
+def render(encoded: Pixels, height: int, width: int, plan: Plan, exif: bool, out: torch.Tensor) -> None:
+    """Decode, crop, resize and flip one image into `out`.
+
+    encoded: uint8 (bytes,); height, width: the size of the image that the plan was made for, upright if `exif`.
+    plan:    of this one image; out: uint8 (out_height, out_width, 3), contiguous.
+    Raises DecodeError.
+    """
+    top, left, tall, wide = (int(v) for v in plan.windows[0])
+    pixels = decode_window(encoded, height, width, (top, left, tall, wide), exif)
+    resized = (int(plan.resized[0, 0]), int(plan.resized[0, 1]))
+    anchor = (int(plan.anchors[0, 0]), int(plan.anchors[0, 1]))
+    flip = bool(plan.flips[0])
+    if resized == plan.size:
+        _whole_window(pixels, out, flip)
+    elif resized[0] * resized[1] > MAX_OVERDRAW * plan.size[0] * plan.size[1]:
+        _copy(torch.from_numpy(resize_part(pixels, resized, anchor, plan.size)), out, flip)
+    else:
+        whole = torch.empty((*resized, 3), dtype=torch.uint8)
+        _whole_window(pixels, whole, False)
+        rows, columns = (slice(start, start + length) for start, length in zip(anchor, plan.size, strict=True))
+        _copy(whole[rows, columns], out, flip)
+
+
+def _whole_window(pixels: Pixels, out: torch.Tensor, flip: bool) -> None:
+    """All of `pixels` resized to `out`. The kernels write in place: 0.08 ms against 0.21 ms through a new tensor."""
+    target = torch.empty_like(out) if flip else out
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    _resize(planes, list(out.shape[:2]), False, None, None, out=target.permute(2, 0, 1)[None])
+    if flip:
+        _copy(target, out, flip)
+
+
+def _copy(pixels: torch.Tensor, out: torch.Tensor, flip: bool) -> None:
+    if flip:
+        _flip(pixels, [1], out=out)
+    else:
+        out.copy_(pixels)
+
+
+def resize_part(pixels: Pixels, resized: tuple[int, int], anchor: tuple[int, int], size: tuple[int, int]) -> Pixels:
+    """The part at `anchor`, of `size`, of `pixels` resized to `resized`; Pillow computes only that part."""
+    scale = (pixels.shape[0] / resized[0], pixels.shape[1] / resized[1])
+    top, left = anchor[0] * scale[0], anchor[1] * scale[1]
+    # Rounding may carry the box past the edge in the last place, which Pillow refuses.
+    bottom = min((anchor[0] + size[0]) * scale[0], float(pixels.shape[0]))
+    right = min((anchor[1] + size[1]) * scale[1], float(pixels.shape[1]))
+    image = Image.fromarray(pixels).resize(
+        (size[1], size[0]), Image.Resampling.BILINEAR, box=(left, top, right, bottom)
+    )
+    return np.array(image)
+
+
+def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:
+    """The pixels of a window (top, left, height, width) of an encoded image, uint8 RGB (h, w, 3).
+
+    height, width: what the image's size should be. Raises DecodeError.
+    """
+    decoded = _nvimagecodec(encoded, height, width, window, exif)
+    return _pillow(encoded, height, width, window, exif) if decoded is None else decoded
+
+
+def _decoder() -> tuple[Any, Any, Any]:
+    """nvImageCodec, a CPU decoder and its parameters: one per thread, and made anew after a fork."""
+    if getattr(_local, "owner", None) != os.getpid():
+        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # failures are ours to report, with the sample's name
+        from nvidia import nvimgcodec
+
+        _local.codec = nvimgcodec
+        _local.decoder = nvimgcodec.Decoder(
+            backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)],
+            max_num_cpu_threads=1,
+            device_id=CPU_ONLY_DEVICE,
+        )
+        _local.params = {
+            exif: nvimgcodec.DecodeParams(apply_exif_orientation=exif, color_spec=nvimgcodec.ColorSpec.SRGB)
+            for exif in (False, True)
+        }
+        _local.owner = os.getpid()
+    return _local.codec, _local.decoder, _local.params
+
+
+CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h; the Python module does not name it
+
+
+def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels | None:
+    """The window's pixels, or None where the decoder refuses."""
+    if not len(encoded):
+        return None
+    codec, decoder, params = _decoder()
+    top, left, tall, wide = window
+    try:
+        stream = codec.CodeStream(encoded)
+        if sorted((stream.height, stream.width)) != sorted((height, width)):
+            return None
+        if (tall, wide) != (height, width):
+            stream = stream.get_sub_code_stream(image_idx=0, region=codec.Region(top, left, top + tall, left + wide))
+        decoded = decoder.decode(stream, params=params[exif])
+    except RuntimeError:
+        return None
+    if decoded is None:
+        return None
+    pixels: Pixels = np.asarray(decoded)
+    return pixels if pixels.shape == (tall, wide, 3) and pixels.dtype == np.uint8 else None
+
+
+def _pillow(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:
+    """The window's pixels by Pillow, which decodes the whole image."""
+    try:
+        with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:
+            image = ImageOps.exif_transpose(opened) if exif else opened
+            if image.size != (width, height):
+                raise DecodeError(
+                    f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; "
+                    "the file has changed since it was indexed"
+                )
+            top, left, tall, wide = window
+            return np.array(image.convert("RGB").crop((left, top, left + wide, top + tall)))
+    except DecodeError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
+        raise DecodeError(f"it can't be decoded ({type(error).__name__}: {error})") from error

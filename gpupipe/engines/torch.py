@@ -1,0 +1,142 @@
+"""The engine on a standard `torch.utils.data.DataLoader`: its workers make uint8 batches, each from one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.utils.data
+from numpy.typing import NDArray
+
+from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
+from gpupipe.engines.pixels import DecodeError, render
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError
+from gpupipe.recipe import Recipe
+from gpupipe.sources.headers import explain_damage
+
+if TYPE_CHECKING:
+    from gpupipe.draws import Plan
+    from gpupipe.sources import SampleMeta, Source
+
+__all__ = ["TorchEngine", "render_batch"]
+
+
+def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor) -> EngineBatch:
+    """Make the batch of a job on this thread, into `out`: uint8 (N, height, width, 3)."""
+    encoded, meta, failures = fetch(source, job.indices)
+    planned = job_plan(recipe, job, meta)
+    for row, data in enumerate(encoded):
+        if data is None:
+            continue
+        try:
+            _render_row(data, meta, planned, row, recipe.exif_orientation, out[row])
+        except DecodeError as error:
+            index = int(job.indices[row])
+            failures[row] = SampleError(index, source.location(index), str(error))
+    return EngineBatch(out, torch.from_numpy(meta.labels.astype(np.int64)), failures)
+
+
+def _render_row(
+    data: NDArray[np.uint8], meta: SampleMeta, planned: Plan, row: int, exif: bool, out: torch.Tensor
+) -> None:
+    height, width = int(meta.heights[row]), int(meta.widths[row])
+    if height == 0:
+        raise DecodeError(explain_damage(data.tobytes()))
+    if exif and meta.orientations[row] >= 5:
+        height, width = width, height
+    render(data, height, width, planned.row(row), exif, out)
+
+
+class _Batches(torch.utils.data.Dataset[EngineBatch]):
+    """The dataset of the DataLoader underneath: what it is asked for is a job, what it gives the job's batch."""
+
+    def __init__(self, source: Source, recipe: Recipe) -> None:
+        self.source = source
+        self.recipe = recipe
+
+    def __getitem__(self, job: Job) -> EngineBatch:
+        shape = (len(job.indices), *self.recipe.crop.output_size, 3)
+        return render_batch(self.source, self.recipe, job, _uint8(shape))
+
+
+def _uint8(shape: tuple[int, ...]) -> torch.Tensor:
+    """Uninitialized memory; in a worker process it is shared, which saves the copy when the batch is sent."""
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    count = 1
+    for length in shape:
+        count *= length
+    storage = torch.UntypedStorage._new_shared(count)
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
+
+
+class _Jobs(torch.utils.data.Sampler[Job]):
+    """The sampler of the DataLoader underneath: whatever jobs the current stream has."""
+
+    def __init__(self) -> None:
+        self.jobs: Iterable[Job] = ()
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+class TorchEngine:
+    """Worker processes that decode, crop and resize on the CPU; `options` go to the DataLoader as they are."""
+
+    name = "torch"
+
+    def __init__(self, source: Source, recipe: Recipe, device: torch.device, **options: Any) -> None:
+        self.device = device
+        self._jobs = _Jobs()
+        self._timeout = options.get("timeout", 0)
+        self._iterator: Iterator[EngineBatch] | None = None
+        self._loader = torch.utils.data.DataLoader(
+            _Batches(source, recipe),
+            batch_size=None,
+            sampler=self._jobs,
+            collate_fn=_as_is,
+            generator=torch.Generator(),  # its own, so that making batches leaves torch's global generator alone
+            **options,
+        )
+
+    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+        """A uint8 batch for each job, on the CPU, pinned if the options say so."""
+        self._jobs.jobs = jobs
+        self._iterator = iter(self._loader)
+        try:
+            yield from self._iterator
+        except RuntimeError as error:
+            if isinstance(error, GpupipeError) or "timed out" not in str(error):
+                raise
+            raise LoaderTimeoutError(
+                f"no batch came from {self._loader.num_workers} workers within timeout={self._timeout} s; the storage "
+                "may hang or be slow, or the batch large: look at the workers with py-spy, or raise timeout"
+            ) from error
+        finally:
+            self._drop_iterator()
+
+    def _drop_iterator(self) -> None:
+        """Ends the workers, unless they are to persist."""
+        if self._iterator is not None and not self._loader.persistent_workers:
+            _shut_down(self._iterator)
+            self._iterator = None
+
+    def close(self) -> None:
+        """Ends the workers."""
+        if self._loader.persistent_workers:
+            iterator, self._loader._iterator = self._loader._iterator, None
+            _shut_down(iterator)
+        self._iterator = None
+
+
+def _shut_down(iterator: Any) -> None:
+    """torch ends workers only when their iterator is collected; a batch still referenced would keep them."""
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()

@@ -1,0 +1,348 @@
+"""The DataLoader-compatible stream of finished batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe import system
+from gpupipe.distributed import rank_and_world_size
+from gpupipe.engines.base import Engine, EngineBatch, Job
+from gpupipe.engines.choose import DALI_PREFETCH, TORCH_PREFETCH, EngineName, EngineSettings, choose, open_engine
+from gpupipe.engines.lease import BufferPool
+from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.kernels import finish
+from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
+from gpupipe.recipe import Recipe
+from gpupipe.repair import OnError, Repair
+from gpupipe.samplers import BatchSampler, EpochSampler
+from gpupipe.sources import Source, open_source
+from gpupipe.state import LoaderState
+from gpupipe.transfer import to_device, transferred
+
+if TYPE_CHECKING:
+    import torch.utils.data
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
+
+    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list); any sized object whose
+                 `__getitem__` gives (encoded bytes, label); or an opened `Source`.
+    recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, or a `Recipe` of your own.
+    batch_size:  samples per batch of this rank.
+    shuffle:     a new order in every epoch.
+    drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
+                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples (`padding`).
+    seed:        with epoch and position it decides everything random.
+    num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads. None: the CPUs that this
+                 process may use, shared with the other ranks of the machine.
+    prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
+    pin_memory:  None: pinned if batches go to a GPU.
+    persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine.
+    timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError is raised; 0
+                 waits for ever.
+    engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU.
+    rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
+    order:       an `Order` or a torch `Sampler` instead of `shuffle`.
+    on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
+                 order and list it in `bad_samples`.
+
+    Iterating yields (images, labels): images of shape (N, 3, height, width) in the recipe's dtype and layout, labels
+    int64 (N,), both on the device. An epoch that was iterated to its end is followed by the next one; one that was
+    left early starts again. `set_epoch` goes to any epoch.
+
+    Raises ConfigError, DataError and EngineUnavailableError when built; SampleError for a bad sample while iterating.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        recipe: Recipe,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        num_workers: int | None = None,
+        pin_memory: bool | None = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        multiprocessing_context: Any = None,
+        engine: EngineName = "auto",
+        device: str | torch.device = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
+        order: Order | torch.utils.data.Sampler[int] | None = None,
+        on_error: OnError = "raise",
+    ) -> None:
+        if not isinstance(recipe, Recipe):
+            raise ConfigError(f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224)")
+        name, where = choose(engine, device)
+        rank, world_size = rank_and_world_size(rank, world_size)
+        self.recipe = recipe
+        self.dataset: Source = open_source(data)
+        self.order = _order(order, shuffle, len(self.dataset))
+        self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
+        self.seed = _seed(seed)
+        self.settings = EngineSettings(
+            engine=name,
+            device=where,
+            batch_size=batch_size,
+            num_workers=system.default_workers() if num_workers is None else num_workers,
+            prefetch_factor=prefetch_factor or (DALI_PREFETCH if name == "dali" else TORCH_PREFETCH),
+            pin_memory=where.type == "cuda" and name == "torch" if pin_memory is None else pin_memory,
+            persistent_workers=persistent_workers,
+            timeout=timeout,
+            multiprocessing_context=multiprocessing_context,
+        )
+        self.sampler = EpochSampler(self)
+        self.batch_sampler = BatchSampler(self.sampler)
+        self._repair = Repair(self.dataset, recipe, self.order, on_error)
+        self._buffers = BufferPool()
+        self._engine: Engine | None = open_engine(self.dataset, recipe, self.settings)
+        self._epoch = 0
+        self._step = 0  # steps delivered in this epoch
+        self._resume = False  # whether the next iteration goes on at _step rather than at 0
+        self._turn = 0  # counts iterations, so that an older one notices that a newer one has begun
+
+    # What DataLoader has.
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch of this rank."""
+        return self.batches.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is not full is left out."""
+        return self.batches.drop_last
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes, or DALI's CPU threads."""
+        return self.settings.num_workers
+
+    @property
+    def prefetch_factor(self) -> int:
+        """Batches ahead, per worker or for DALI in all."""
+        return self.settings.prefetch_factor
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether batches pass through page-locked memory."""
+        return self.settings.pin_memory
+
+    @property
+    def persistent_workers(self) -> bool:
+        """Whether worker processes live on between epochs."""
+        return self.settings.persistent_workers
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for a batch, 0 for ever."""
+        return self.settings.timeout
+
+    def __len__(self) -> int:
+        """Batches in an epoch: the same on every rank."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The epoch's batches; nothing happens before the first is asked for."""
+        self._turn += 1
+        return self._iterate(self._turn)
+
+    # What it has beyond.
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch: the one being iterated, or the next to come."""
+        return self._epoch
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self.batches.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share an epoch."""
+        return self.batches.world_size
+
+    @property
+    def engine(self) -> Literal["dali", "torch"]:
+        """The engine at work."""
+        return self.settings.engine
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches lie."""
+        return self.settings.device
+
+    @property
+    def padding(self) -> int:
+        """How many rows at the end of this rank's last batch are repeats that make the ranks equal."""
+        return self.batches.padding(len(self) - 1) if len(self) else 0
+
+    @property
+    def bad_samples(self) -> list[SampleError]:
+        """The bad samples that this rank has met, each once, in order."""
+        return self._repair.bad_samples
+
+    def batch_indices(self, step: int) -> NDArray[np.int64]:
+        """The sample indices of this rank's batch at `step` of the current epoch, (N,) int64, without loading it."""
+        return self._job(step).indices
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; the current one goes on where a loaded state has put it."""
+        if not 0 <= epoch < 2**32:
+            raise ConfigError(f"set_epoch: epoch={epoch} must lie in [0, 2**32)")
+        if epoch != self._epoch:
+            self._epoch, self._step, self._resume = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been delivered, as a few plain values that JSON can hold (below 1 kB).
+
+        Prefetched batches don't count. It can be loaded with another engine, worker count or world size, as long as
+        the global batch stays the same.
+        """
+        return self._state(self.batches.delivered(self._step)).as_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the last batch that `state` says was delivered. Raises StateError where it does not fit."""
+        loaded = LoaderState.from_dict(state)
+        loaded.check(self._state(0), positions=len(self.order), steps=len(self))
+        self._epoch = loaded.epoch
+        self._step = min(-(-loaded.position // self.batches.global_batch), len(self))
+        self._resume = True
+        self._turn += 1
+
+    def close(self) -> None:
+        """End workers and threads and give back memory. Batches that were delivered stay valid."""
+        self._turn += 1
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self._buffers.clear()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"Loader({len(self.dataset)} samples, {len(self)} batches of {self.batch_size}, engine={self.engine!r}, "
+            f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
+        )
+
+    # How a batch comes about.
+
+    def _iterate(self, turn: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self._check_turn(turn)
+        if not self._resume:
+            self._step = 0
+        self._resume = False
+        for batch in self._made(self._step):
+            self._step += 1
+            yield self._finished(batch), to_device(batch.labels, self.device)
+            self._check_turn(turn)
+        self._epoch, self._step = self._epoch + 1, 0
+
+    def _check_turn(self, turn: int) -> None:
+        if self._engine is None:
+            raise GpupipeError("this Loader was closed; build a new one to iterate again")
+        if turn != self._turn:
+            raise GpupipeError(
+                "this iterator has ended, because a newer iter() or load_state_dict() on the same Loader took over; "
+                "build a second Loader to read an epoch twice at the same time"
+            )
+
+    def _made(self, start: int) -> Iterator[EngineBatch]:
+        """The engine's batches from step `start` on, repaired, on the device."""
+        batches = self._repaired(start)
+        if self.engine == "torch" and self.device.type == "cuda":
+            return transferred(batches, self.device)
+        return batches
+
+    def _repaired(self, start: int) -> Iterator[EngineBatch]:
+        assert self._engine is not None
+        ahead: deque[Job] = deque()
+
+        def jobs() -> Iterator[Job]:
+            for step in range(start, len(self)):
+                ahead.append(self._job(step))
+                yield ahead[-1]
+
+        stream = self._engine.stream(jobs())
+        try:
+            for batch in stream:
+                yield self._repair(batch, ahead.popleft())
+        finally:
+            stream.close()  # type: ignore[attr-defined]
+
+    def _job(self, step: int) -> Job:
+        positions = self.batches.positions(step)
+        indices = self.order.indices(self.seed, self._epoch, positions % max(1, len(self.order)))
+        return Job(self.seed, self._epoch, positions, indices)
+
+    def _finished(self, batch: EngineBatch) -> torch.Tensor:
+        """The images in the recipe's dtype and layout."""
+        if batch.finished:
+            return batch.images
+        dtype: torch.dtype = getattr(torch, self.recipe.dtype)
+        channels_last = self.recipe.layout == "channels_last"
+        mean, std = self.recipe.statistics
+        return finish(batch.images, mean, std, dtype, channels_last, self._output(batch.images.shape, dtype))
+
+    def _output(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
+        """Memory for a finished batch, used again and again on the CPU; torch itself does so on the GPU."""
+        if self.device.type != "cpu" or dtype == torch.uint8:
+            return None
+        n, height, width, channels = shape
+        if self.recipe.layout == "channels_last":
+            return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
+        return self._buffers.take((n, channels, height, width), dtype)
+
+    def _state(self, position: int) -> LoaderState:
+        return LoaderState(
+            source=self.dataset.fingerprint,
+            recipe=self.recipe.fingerprint,
+            order=self.order.fingerprint,
+            seed=self.seed,
+            global_batch=self.batches.global_batch,
+            drop_last=self.drop_last,
+            epoch=self._epoch,
+            position=position,
+        )
+
+
+def _seed(seed: int) -> int:
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ConfigError(f"seed={seed!r} must be an int in [0, 2**64)")
+    return seed
+
+
+def _order(order: Any, shuffle: bool, size: int) -> Order:
+    """The order that the arguments mean for a source of `size` samples."""
+    if order is None:
+        return Shuffled(size) if shuffle else Sequential(size)
+    if shuffle:
+        raise ConfigError("order and shuffle=True exclude each other, as sampler and shuffle do in DataLoader")
+    if isinstance(order, Order):
+        return order
+    if isinstance(order, torch.utils.data.Sampler):
+        return SamplerOrder(order)
+    raise ConfigError(f"order={order!r} must be a gpupipe order or a torch Sampler")

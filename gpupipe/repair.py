@@ -1,0 +1,106 @@
+"""What becomes of rows that an engine could not make: another try on the CPU, then the policy for bad samples.
+
+The substitute for a bad sample is a pure function of the epoch, so that every rank, and every resumed run, picks the
+same one without talking: the sample at the next position of the epoch's order that can be read, drawn with the bad
+position's own numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.torch import render_batch
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.kernels import finish
+from gpupipe.order import Order
+from gpupipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gpupipe.sources import Source
+
+__all__ = ["OnError", "Repair"]
+
+log = logging.getLogger("gpupipe")
+
+OnError = Literal["raise", "skip"]
+
+MAX_SUBSTITUTES = 1000  # bad samples in a row before the dataset as a whole is called unusable
+
+
+class Repair:
+    """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once."""
+
+    def __init__(self, source: Source, recipe: Recipe, order: Order, on_error: OnError) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ConfigError(f"on_error={on_error!r} must be 'raise' or 'skip'")
+        self._source = source
+        self._recipe = recipe
+        self._order = order
+        self._on_error = on_error
+        self._bad: dict[int, SampleError] = {}
+
+    @property
+    def bad_samples(self) -> list[SampleError]:
+        """In the order in which they were met."""
+        return list(self._bad.values())
+
+    def __call__(self, batch: EngineBatch, job: Job) -> EngineBatch:
+        """The batch with every failed row made good, in place. Raises SampleError under on_error="raise"."""
+        for row in sorted(batch.failures):
+            self._fill(batch, row, self._remade(job, row))
+        batch.failures = {}
+        return batch
+
+    def _remade(self, job: Job, row: int) -> EngineBatch:
+        """That row's sample by the CPU's decoders, or its substitute."""
+        own = self._attempt(job, row, int(job.indices[row]))
+        if own is not None:
+            return own
+        if self._on_error == "raise":
+            raise self._bad[int(job.indices[row])]
+        for index in self._candidates(job, int(job.positions[row])):
+            substitute = self._attempt(job, row, index)
+            if substitute is not None:
+                return substitute
+        raise DataError(
+            f"the {min(MAX_SUBSTITUTES, len(self._order))} samples after position {int(job.positions[row])} of epoch "
+            f"{job.epoch} are all bad (the last: {self.bad_samples[-1]}); the dataset or its storage is damaged"
+        )
+
+    def _candidates(self, job: Job, position: int) -> list[int]:
+        """The samples at the positions that follow."""
+        size = len(self._order)
+        following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
+        return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
+
+    def _attempt(self, job: Job, row: int, index: int) -> EngineBatch | None:
+        """A batch of one with that sample at that row's position, or None, noted, if the sample is bad."""
+        if index in self._bad:
+            return None
+        out = torch.empty((1, *self._recipe.crop.output_size, 3), dtype=torch.uint8)
+        one = replace(job, positions=job.positions[row : row + 1], indices=np.array([index], dtype=np.int64))
+        made = render_batch(self._source, self._recipe, one, out)
+        if not made.failures:
+            return made
+        self._bad[index] = made.failures[0]
+        if self._on_error == "skip":
+            log.warning("bad sample replaced: %s", made.failures[0])
+        return None
+
+    def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
+        images = one.images
+        if batch.finished:
+            images = finish(
+                images,
+                *self._recipe.statistics,
+                dtype=batch.images.dtype,
+                channels_last=self._recipe.layout == "channels_last",
+            )
+        batch.images[row].copy_(images[0])
+        batch.labels[row] = one.labels[0]

@@ -1,0 +1,58 @@
+"""What trainers look for on a DataLoader: `sampler` and `batch_sampler`, views of the loader's order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch.utils.data
+
+if TYPE_CHECKING:
+    from gpupipe.loader import Loader
+
+__all__ = ["BatchSampler", "EpochSampler"]
+
+
+class EpochSampler(torch.utils.data.Sampler[int]):
+    """The sample indices of this rank in the loader's current epoch; `set_epoch` is the loader's."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        batches = self._loader.batches
+        return sum(len(batches.positions(step)) for step in {0, len(batches) - 1} if len(batches)) + (
+            max(0, len(batches) - 2) * batches.batch_size
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        for step in range(len(self._loader)):
+            yield from (int(index) for index in self._loader.batch_indices(step))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch."""
+        self._loader.set_epoch(epoch)
+
+
+class BatchSampler(torch.utils.data.Sampler[list[int]]):
+    """The same indices, as the lists of each batch."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch of this rank."""
+        return self.sampler._loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is not full is left out."""
+        return self.sampler._loader.drop_last
+
+    def __len__(self) -> int:
+        return len(self.sampler._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(len(self)):
+            yield self.sampler._loader.batch_indices(step).tolist()

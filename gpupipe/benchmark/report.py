@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from gpupipe.benchmark.contenders import BASELINE
@@ -60,9 +61,9 @@ def row(result: Result, baseline: Result | None) -> Row:
 
 def table(measured: Sequence[Row], facts: dict[str, Any]) -> Table:
     """The rows for a terminal, the fastest first; `remarks` has those without figures."""
-    made = Table(title="gpupipe bench", caption=describe(facts), caption_justify="left")
+    made = Table(box=box.SIMPLE_HEAD, caption=describe(facts), caption_justify="left", padding=(0, 1, 0, 0))
     made.add_column("contender", no_wrap=True)
-    for heading in ("img/s", "min - max", "ratio", "first batch s", "CPU ms/img", "memory MB", "on"):
+    for heading in ("img/s", "min - max", "ratio", "first\nbatch s", "CPU ms\n/image", "memory\nMB", "on"):
         made.add_column(heading, justify="right", no_wrap=True)
     for one in by_rate(measured):
         made.add_row(*cells(one))

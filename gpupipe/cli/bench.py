@@ -23,8 +23,8 @@ EXTRA = ("matplotlib", "psutil", "torchvision")
 
 DESCRIPTION = """
 Measures the contenders in turn, each in a process of its own, on the same images and with the same output: float32
-batches, randomly cropped, resized, flipped and normalized. Without DATA it makes a sample set once, in the cache folder.
-Writes a table here, and results.csv, results.json and results.png into the output folder.
+batches, randomly cropped, resized, flipped and normalized. Without DATA it makes a sample set once, in the cache
+folder. Writes a table here, and results.csv, results.json and results.png into the output folder.
 """
 
 
@@ -99,7 +99,7 @@ def measure_with_progress(names: Sequence[str], settings: Settings, output: Path
     console = Console()
     console.print(report.table(measured, facts))
     for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
     return results
 
 

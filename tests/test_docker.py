@@ -391,7 +391,7 @@ def test_entry_point_on_dockers_own_64_mib(path_with_gpupipe: str, tmp_path: Pat
     assert result.returncode == 1
     assert result.stdout == ""
     assert "has 64 MiB free of 64 MiB" in result.stderr
-    assert "need 259 MiB" in result.stderr
+    assert "259 MiB needed" in result.stderr
     assert "--shm-size=259m" in result.stderr
 
 

@@ -265,9 +265,9 @@ def test_workers_default_to_the_loaders(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(system, "usable_cpus", lambda: 24)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     run_doctor("--shm-only")
-    assert "6 workers, prefetch factor 2, 4 processes" in capsys.readouterr().out
+    assert "processes: 4, workers in each: 6, prefetch factor: 2" in capsys.readouterr().out
     run_doctor("--shm-only", "--processes", "2")
-    assert "12 workers, prefetch factor 2, 2 processes" in capsys.readouterr().out
+    assert "processes: 2, workers in each: 12, prefetch factor: 2" in capsys.readouterr().out
 
 
 def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ def check_cpus(settings: Settings) -> Finding:
     """CPUs that this process may use beside what the host has and what the settings ask for."""
     usable, host = system.usable_cpus(), system.host_cpus()
     asked = settings.processes * settings.workers
-    detail = f"{usable} usable of {host} on the host; {settings.processes} x {settings.workers} workers"
+    detail = f"{usable} usable of {host} on the host; workers asked for: {asked}"
     if asked > 2 * usable:  # up to twice as many still hides waits for files
         remedy = f"use {system.default_workers(settings.processes)} workers per process, or grant more CPUs"
         return Finding("CPUs", "warn", detail, remedy)
@@ -228,8 +228,9 @@ def check_shm(settings: Settings) -> Finding:
     name, needed = "shared memory", settings.shm_needed
     free, total = system.shm_bytes_free(settings.shm_path), system.shm_bytes_total(settings.shm_path)
     asked = (
-        f"batches of {settings.batch_size} x {settings.size} x {settings.size} x 3, {settings.workers} workers, "
-        f"prefetch factor {settings.prefetch_factor}, {settings.processes} processes need {_size(needed)}"
+        f"{_size(needed)} needed for batches of {settings.batch_size} x {settings.size} x {settings.size} x 3 bytes, "
+        f"processes: {settings.processes}, workers in each: {settings.workers}, "
+        f"prefetch factor: {settings.prefetch_factor}"
     )
     flag = f"--shm-size={docker_size(needed)}"
     if free is None or total is None:

@@ -158,7 +158,7 @@ def synchronize() -> None:
     """Wait for the GPU, where this process has used one."""
     import torch
 
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
 from gpupipe.benchmark.settings import Settings
+from gpupipe.engines.choose import DALI_PREFETCH, TORCH_PREFETCH
 from gpupipe.order import Shuffled
 from gpupipe.sources import open_source
 
@@ -62,7 +63,8 @@ class GpupipeTorch:
     """gpupipe.Loader(engine="torch")."""
 
     name = "gpupipe-torch"
-    engine, device = "torch", "auto"
+    engine: Literal["dali", "torch"] = "torch"
+    device = "auto"
 
     def available(self, settings: Settings) -> str | None:
         """Every machine has what this engine needs."""
@@ -74,7 +76,7 @@ class GpupipeTorch:
 
     def queued(self, settings: Settings) -> int:
         """What the workers prefetch, and the batch that is being finished."""
-        return settings.workers * 2 + 1
+        return settings.workers * TORCH_PREFETCH + 1
 
     def parallel(self, settings: Settings) -> int:
         """The loader's `num_workers`."""
@@ -100,7 +102,8 @@ class GpupipeDaliCpu(GpupipeTorch):
     """gpupipe.Loader(engine="dali", device="cpu")."""
 
     name = "gpupipe-dali-cpu"
-    engine, device = "dali", "cpu"
+    engine: Literal["dali", "torch"] = "dali"
+    device = "cpu"
 
     def cycle(self, settings: Settings) -> int:
         """One pipeline makes every batch."""
@@ -108,7 +111,7 @@ class GpupipeDaliCpu(GpupipeTorch):
 
     def queued(self, settings: Settings) -> int:
         """DALI's queue and the batch in the making."""
-        return 4
+        return DALI_PREFETCH + 1
 
     def parallel(self, settings: Settings) -> int:
         """DALI's threads."""

@@ -1,0 +1,339 @@
+"""ImageNet-style training that says what its data loading costs.
+
+    python bench/train_imagenet.py --data imagenet/train --val-data imagenet/val
+    torchrun --nproc-per-node 8 bench/train_imagenet.py --data imagenet/train --val-data imagenet/val --loader torch
+    python bench/train_imagenet.py --made-classes        # ten made classes: minutes on a CPU
+
+SGD with momentum, a cosine after a warm-up, label smoothing, bfloat16 autocast and channels_last on a GPU. Each epoch
+prints images a second, top-1 and the share of time in which the device waited for data; the end is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+# What --made-classes changes unless it is given on the command line.
+MADE_DEFAULTS = {"model": "tiny", "size": 64, "epochs": 8, "batch_size": 64, "lr": 0.4, "warmup_epochs": 1.0}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
+    add("--data", help="training images: an image folder, or shards for --loader gpupipe")
+    add("--val-data", help="validation images; without them top-1 is not measured")
+    add("--made-classes", action="store_true", help="train on ten made classes, with small defaults")
+    add("--loader", choices=("gpupipe", "torch"), default="gpupipe", help="torch: ImageFolder, Pillow and DataLoader")
+    add("--engine", choices=("auto", "dali", "torch"), default="auto", help="engine of --loader gpupipe")
+    add("--workers", type=int, help="processes or threads of a loader (default: the CPUs that may be used)")
+    add("--model", default="resnet50", help="a torchvision model, 'timm:NAME', or 'tiny'")
+    add("--epochs", type=int, default=90)
+    add("--batch-size", type=int, default=256, help="images a step and process")
+    add("--size", type=int, default=224, help="side of the images in pixels")
+    add("--lr", type=float, default=0.1, help="learning rate for 256 images a step; scaled to the global batch")
+    add("--momentum", type=float, default=0.9)
+    add("--weight-decay", type=float, default=1e-4)
+    add("--label-smoothing", type=float, default=0.1)
+    add("--warmup-epochs", type=float, default=5.0)
+    add("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 autocast (default: on a GPU)")
+    add("--channels-last", action=argparse.BooleanOptionalAction, help="memory layout (default: on a GPU)")
+    add("--seed", type=int, default=0)
+    add("--json", type=Path, help="also write the final JSON to this file")
+    return made
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments, with the small defaults and the made data where they are asked for."""
+    command_line = parser()
+    if command_line.parse_args(argv).made_classes:
+        command_line.set_defaults(**MADE_DEFAULTS)
+    args = command_line.parse_args(argv)
+    if not args.made_classes and not args.data:
+        command_line.error("give --data, or --made-classes")
+    return args
+
+
+class Process:
+    """Who this process is among those of torchrun, and which device it uses; leaving the block ends the group."""
+
+    def __init__(self) -> None:
+        self.rank, self.world, self.local = (int(os.environ.get(name, value)) for name, value in RANK_VARIABLES)
+        self.device = torch.device("cuda", self.local) if torch.cuda.is_available() else torch.device("cpu")
+
+    def __enter__(self) -> Process:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1:
+            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def sum(self, *values: float) -> list[float]:
+        """The values summed over all processes."""
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        if self.world > 1:
+            dist.all_reduce(total)
+        return [float(value) for value in total.tolist()]
+
+    def say(self, text: str) -> None:
+        """Print on the first process only."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+
+RANK_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+
+
+class WaitClock:
+    """Seconds for which the device stood still because the next batch was not there.
+
+    On a GPU two events enclose each wait on the stream of the model: the first passes when the step before is done,
+    the second when the batch is there. While the host runs ahead of the GPU they pass together and nothing is counted.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self._seconds = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def timed(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """The batches, with the time that each takes to come added up."""
+        iterator = iter(batches)
+        while True:
+            before = self._mark()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._add(before, self._mark())
+            yield batch
+
+    def _mark(self) -> Any:
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _add(self, before: Any, after: Any) -> None:
+        if self.on_gpu:
+            self._events.append((before, after))
+        else:
+            self._seconds += after - before
+
+    def seconds(self) -> float:
+        """The sum so far; waits for the GPU."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return self._seconds + sum(before.elapsed_time(after) for before, after in self._events) / 1000
+
+
+def tiny_model(classes: int) -> nn.Module:
+    """Five convolutions: enough for the made classes, and quick on a CPU."""
+    widths = (3, 24, 48, 96, 128, 160)
+    layers: list[nn.Module] = []
+    for narrow, wide in zip(widths, widths[1:], strict=False):
+        layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+def build_model(name: str, classes: int) -> nn.Module:
+    """A new model by name: 'tiny', 'timm:NAME', or one of torchvision's."""
+    if name == "tiny":
+        return tiny_model(classes)
+    if name.startswith("timm:"):
+        import timm
+
+        return timm.create_model(name.removeprefix("timm:"), num_classes=classes)  # type: ignore[no-any-return]
+    import torchvision
+
+    return torchvision.models.get_model(name, weights=None, num_classes=classes)  # type: ignore[no-any-return]
+
+
+def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, layout: str) -> Any:
+    """`gpupipe.Loader`; rank and world size come from torch.distributed."""
+    import gpupipe
+
+    recipe = gpupipe.imagenet_train if train else gpupipe.imagenet_eval
+    return gpupipe.Loader(
+        data,
+        recipe(args.size, layout=layout),
+        batch_size=args.batch_size,
+        shuffle=train,
+        drop_last=train,
+        seed=args.seed,
+        num_workers=args.workers,
+        engine=args.engine,
+    )
+
+
+def torch_loader(args: argparse.Namespace, process: Process, data: str, train: bool) -> Any:
+    """What gpupipe replaces: torchvision's ImageFolder with Pillow behind a DataLoader."""
+    from torch.utils.data import DataLoader, DistributedSampler
+    from torchvision import datasets, transforms
+
+    from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+    from gpupipe.system import default_workers
+
+    crop = [transforms.RandomResizedCrop(args.size), transforms.RandomHorizontalFlip()]
+    whole = [transforms.Resize(round(args.size / 0.875)), transforms.CenterCrop(args.size)]
+    finish = [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+    dataset = datasets.ImageFolder(data, transforms.Compose([*(crop if train else whole), *finish]))
+    workers = default_workers() if args.workers is None else args.workers
+    return DataLoader(
+        dataset,
+        args.batch_size,
+        sampler=DistributedSampler(dataset, process.world, process.rank, train, args.seed, drop_last=train),
+        num_workers=workers,
+        pin_memory=process.device.type == "cuda",
+        drop_last=train,
+        persistent_workers=workers > 0,
+    )
+
+
+def make_loader(args: argparse.Namespace, process: Process, data: str, train: bool) -> Any:
+    """The loader that the arguments ask for."""
+    if args.loader == "torch":
+        return torch_loader(args, process, data, train)
+    return gpupipe_loader(args, data, train, "channels_last" if args.channels_last else "NCHW")
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Both loaders shuffle by the epoch's number."""
+    (loader if hasattr(loader, "set_epoch") else loader.sampler).set_epoch(epoch)
+
+
+def learning_rate(args: argparse.Namespace, world: int, epoch: float) -> float:
+    """At a fractional epoch: linear up to the peak, then half a cosine down to 0."""
+    peak = args.lr * args.batch_size * world / 256
+    warmup = min(args.warmup_epochs, args.epochs / 2)
+    if epoch < warmup:
+        return float(peak * (epoch + 0.01) / warmup)
+    return float(peak * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / max(args.epochs - warmup, 1e-9))))
+
+
+class Trainer:
+    """Model, optimizer and the loops over batches."""
+
+    def __init__(self, args: argparse.Namespace, process: Process, classes: int) -> None:
+        self.args, self.process = args, process
+        torch.manual_seed(args.seed)
+        self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        model = build_model(args.model, classes).to(process.device, memory_format=self.layout)
+        self.model = nn.parallel.DistributedDataParallel(model) if process.world > 1 else model
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
+        self.optimizer = torch.optim.SGD(
+            model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, nesterov=True
+        )
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bfloat16 where it is asked for."""
+        return torch.autocast(self.process.device.type, torch.bfloat16, enabled=self.args.amp)
+
+    def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Batch on the model's device, in its memory layout."""
+        device = self.process.device
+        images = images.to(device, non_blocking=True, memory_format=self.layout)
+        return images, labels.to(device, non_blocking=True)
+
+    def train_epoch(self, loader: Any, epoch: int) -> dict[str, float]:
+        """One pass; images a second over all processes, the share of time waited for data, the mean loss."""
+        self.model.train()
+        clock, start, images_seen, losses = WaitClock(self.process.device), time.perf_counter(), 0, []
+        for step, batch in enumerate(clock.timed(loader)):
+            images, labels = self.to_device(*batch)
+            self.set_learning_rate(epoch + step / len(loader))
+            losses.append(self.step(images, labels))
+            images_seen += len(labels)
+        waited = clock.seconds()
+        seconds = time.perf_counter() - start
+        images_all, waited_all = self.process.sum(images_seen, waited)
+        loss = float(torch.stack(losses).mean()) if losses else float("nan")
+        share = waited_all / self.process.world / seconds
+        return {"img_per_s": images_all / seconds, "data_wait_share": share, "loss": loss}
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One update; the loss stays on the device, so the host can run ahead."""
+        with self.autocast():
+            loss: torch.Tensor = self.criterion(self.model(images), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def set_learning_rate(self, epoch: float) -> None:
+        """For the step that comes."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.args, self.process.world, epoch)
+
+    @torch.no_grad()
+    def top1(self, loader: Any) -> float:
+        """Share of images whose class is right; on several processes a few images may be repeated to fill the last."""
+        self.model.eval()
+        right, count = torch.zeros((), device=self.process.device), 0
+        for batch in loader:
+            images, labels = self.to_device(*batch)
+            with self.autocast():
+                right += (self.model(images).argmax(1) == labels).sum()
+            count += len(labels)
+        right_all, count_all = self.process.sum(float(right), count)
+        return right_all / max(count_all, 1)
+
+
+def prepare(args: argparse.Namespace, process: Process) -> None:
+    """Fill in what depends on the machine, and make the ten classes where they are asked for."""
+    on_gpu = process.device.type == "cuda"
+    args.amp = on_gpu if args.amp is None else args.amp
+    args.channels_last = on_gpu if args.channels_last is None else args.channels_last
+    if args.made_classes:
+        from gpupipe.benchmark.made_classes import made_classes
+
+        args.data, args.val_data = (str(folder) for folder in made_classes())
+
+
+def train(args: argparse.Namespace, process: Process) -> dict[str, Any]:
+    """The whole run; returns what the final JSON says."""
+    prepare(args, process)
+    start = time.perf_counter()
+    loader = make_loader(args, process, args.data, train=True)
+    val_loader = make_loader(args, process, args.val_data, train=False) if args.val_data else None
+    trainer = Trainer(args, process, classes=len(loader.dataset.classes))
+    epochs = []
+    for epoch in range(args.epochs):
+        set_epoch(loader, epoch)
+        facts = trainer.train_epoch(loader, epoch)
+        facts |= {} if val_loader is None else {"top1": trainer.top1(val_loader)}
+        epochs.append(facts)
+        process.say(f"epoch {epoch + 1}/{args.epochs}  " + "  ".join(f"{k} {v:.4g}" for k, v in facts.items()))
+    settings = {name: getattr(args, name) for name in ("loader", "engine", "model", "size", "batch_size", "epochs")}
+    return settings | {"world": process.world, "seconds": time.perf_counter() - start, **epochs[-1], "history": epochs}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train as the command line says."""
+    args = parse(argv)
+    with Process() as process:
+        result = json.dumps(train(args, process))
+        process.say(result)
+        if args.json and process.rank == 0:
+            args.json.write_text(result + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -46,10 +46,10 @@ def check_end(path: str, file: BinaryIO, end: int) -> None:
     """Raise DataError unless the archive's end mark, a block of zeros, lies at `end`."""
     block = os.pread(file.fileno(), BLOCK, end)
     if len(block) < BLOCK:
-        raise DataError(
-            f"shard {path} is cut: it ends at offset {end + len(block)} without an end mark; copy or download it "
-            f"again (if its writer leaves the mark out, add one: truncate -s %512 {path}; truncate -s +1024 {path})"
-        )
+        # at a member's very end the rest may have been cut off, or the writer never closed the archive
+        mend = "" if block else f" (if it is whole and its writer left the mark out, add one: truncate -s +1024 {path})"
+        size = end + len(block)
+        raise DataError(f"shard {path} is cut: no end mark at offset {size}; copy or download it again{mend}")
     if block.strip(b"\0"):
         raise DataError(f"shard {path} is damaged: no tar header at offset {end}; copy or download it again")
 

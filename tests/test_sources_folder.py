@@ -1,0 +1,255 @@
+"""Image folders, against torchvision's ImageFolder and Pillow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import encode, picture, write_folder
+from PIL import Image
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources import FolderSource, open_source
+from gpupipe.sources.folder import EXTENSIONS, INDEX_NAME
+
+NAMES = [
+    "b/2.jpg",
+    "b/10.jpg",
+    "b/1.JPEG",
+    "a/x.png",
+    "a-b/y.JPG",
+    "a/deep/er/z.jpg",
+    "a/deep-er/z.jpg",
+    "a/deep/er.jpg",
+    "a/.hidden.jpg",
+    "ä ö/über uns.webp",
+    "B/.dir/q.bmp",
+    "b/dots.in.name.jpeg",
+    "b/w.ppm",
+    "b/v.pgm",
+    "b/t.tif",
+    "b/s.TIFF",
+]
+PILLOW_KINDS = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "pgm": "PPM"}
+
+
+@pytest.fixture
+def varied(tmp_path: Path) -> Path:
+    root = tmp_path / "varied"
+    for number, name in enumerate(NAMES):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        suffix = path.suffix[1:].lower()
+        mode = "L" if suffix == "pgm" else "RGB"
+        kind = PILLOW_KINDS.get(suffix, suffix.upper())
+        path.write_bytes(encode(picture(20 + number, 50 - number, number), kind, mode))
+    (root / "b/notes.txt").write_text("no image")
+    (root / "loose.jpg").write_bytes(b"not in a class")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(root / "a", elsewhere)
+    (root / "linked").symlink_to(elsewhere, target_is_directory=True)
+    (root / "b/linked").symlink_to(elsewhere / "deep", target_is_directory=True)
+    (root / "b/link.jpg").symlink_to(root / "a/x.png")
+    return root
+
+
+def source_of(root: Path) -> FolderSource:
+    source = open_source(root)
+    assert isinstance(source, FolderSource)
+    return source
+
+
+def test_extensions_are_torchvisions() -> None:
+    assert EXTENSIONS == IMG_EXTENSIONS
+
+
+def test_same_samples_as_torchvision(varied: Path) -> None:
+    source, expected = source_of(varied), ImageFolder(varied)
+    everything = np.arange(len(source))
+    assert list(zip(source.paths(everything), source.targets.tolist(), strict=True)) == expected.samples
+    assert source.classes == expected.classes
+    assert source.class_to_idx == expected.class_to_idx
+
+
+def test_the_index_does_not_disturb_torchvision(varied: Path) -> None:
+    before = ImageFolder(varied).samples
+    source_of(varied)
+    assert (varied / INDEX_NAME).is_file()
+    assert ImageFolder(varied).samples == before
+
+
+def test_meta_keys_and_bytes(varied: Path) -> None:
+    source = source_of(varied)
+    shuffled = np.random.default_rng(1).permutation(len(source))
+    meta = source.meta(shuffled)
+    for place, index in enumerate(shuffled.tolist()):
+        path = Path(source.location(index))
+        assert path == varied / source.key(index)
+        assert source.read(index).tobytes() == path.read_bytes()
+        with Image.open(path) as image:
+            assert (meta.widths[place], meta.heights[place]) == image.size
+        assert meta.labels[place] == source.targets[index]
+    assert (meta.labels.dtype, meta.heights.dtype, meta.widths.dtype) == (np.int64, np.int32, np.int32)
+    assert meta.orientations.dtype == np.uint8
+    assert len(meta) == len(source)
+
+
+def test_fetch_is_read_and_meta(varied: Path) -> None:
+    source = source_of(varied)
+    indices = np.array([5, 0, 5])
+    data, meta = source.fetch(indices)
+    assert [part.tobytes() for part in data] == [source.read(int(index)).tobytes() for index in indices]
+    np.testing.assert_array_equal(meta.heights, source.meta(indices).heights)
+
+
+def test_a_string_a_path_and_a_relative_path_give_the_same(varied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(varied.parent)
+    sources = [open_source(form) for form in (varied, str(varied), "varied", "./varied/")]
+    assert len({source.fingerprint for source in sources}) == 1
+    assert {os.path.isabs(source.location(0)) for source in sources} == {True}
+
+
+def touch(folder: Path) -> None:
+    """Give a folder a time of change that differs, whatever the file system's clock resolves."""
+    stat = folder.stat()
+    os.utime(folder, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
+
+
+def test_a_second_opening_uses_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_folder(tmp_path / "data")
+    first = source_of(root)
+
+    def never(*args: object) -> None:
+        raise AssertionError("scanned again")
+
+    monkeypatch.setattr("gpupipe.sources.folder._scan", never)
+    second = source_of(root)
+    assert second.fingerprint == first.fingerprint
+    with pytest.raises(AssertionError, match="scanned again"):
+        open_source(root, rebuild=True)
+
+
+@pytest.mark.parametrize("folder", ["class_1", "class_1/deep"])
+def test_an_added_file_makes_the_index_stale(tmp_path: Path, folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    root = write_folder(tmp_path / "data")
+    (root / "class_1/deep").mkdir()
+    before = source_of(root)
+    (root / folder / "new.jpg").write_bytes(encode(picture(33, 44)))
+    touch(root / folder)
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        after = source_of(root)
+    assert len(caplog.records) == 1
+    assert f"folder {folder} was changed" in caplog.text
+    assert len(after) == len(before) + 1
+    assert after.fingerprint != before.fingerprint
+    assert f"{folder}/new.jpg" in {after.key(index) for index in range(len(after))}
+
+
+def test_added_and_removed_classes_make_the_index_stale(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    assert source_of(root).classes == ["class_0", "class_1", "class_2"]
+    shutil.copytree(root / "class_2", root / "class_15")
+    assert source_of(root).classes == ["class_0", "class_1", "class_15", "class_2"]
+    shutil.rmtree(root / "class_0")
+    assert source_of(root).classes == ["class_1", "class_15", "class_2"]
+
+
+def test_a_moved_folder_keeps_its_index_and_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_folder(tmp_path / "data")
+    before = source_of(root)
+    shutil.move(root, tmp_path / "moved")
+    monkeypatch.delattr("gpupipe.sources.folder._scan")
+    after = source_of(tmp_path / "moved")
+    assert after.fingerprint == before.fingerprint
+    assert after.read(3).tobytes() == (tmp_path / "moved" / after.key(3)).read_bytes()
+
+
+def test_the_fingerprint_ignores_times_but_not_content(tmp_path: Path) -> None:
+    one, two = source_of(write_folder(tmp_path / "one")), source_of(write_folder(tmp_path / "two"))
+    assert one.fingerprint == two.fingerprint
+    (tmp_path / "two/class_0/img_0.jpg").write_bytes(encode(picture(99, 98)))
+    assert open_source(tmp_path / "two", rebuild=True).fingerprint != one.fingerprint
+    (tmp_path / "one/class_0").rename(tmp_path / "one/class_00")
+    assert source_of(tmp_path / "one").fingerprint != one.fingerprint
+
+
+def test_a_file_of_another_size_says_what_to_do(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    source = source_of(root)
+    (root / "class_0/img_1.jpg").write_bytes(encode(picture(99, 98)))
+    with pytest.raises(SampleError, match=r"class_0/img_1\.jpg.*index says.*gpupipe index .* --rebuild") as caught:
+        source.read(1)
+    assert caught.value.index == 1
+    (root / "class_0/img_1.jpg").unlink()
+    with pytest.raises(SampleError, match="No such file"):
+        source.read(1)
+
+
+def test_damaged_files_have_size_zero(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    (root / "class_0/img_0.jpg").write_bytes(b"<html>")
+    (root / "class_1/img_0.jpg").write_bytes(b"")
+    (root / "class_2/img_0.jpg").write_bytes(encode(picture(50, 60))[:700])
+    (root / "class_2/gone.jpg").symlink_to(root / "nowhere")
+    source = source_of(root)
+    damaged = {source.key(index) for index in np.flatnonzero(source.meta(np.arange(len(source))).heights == 0)}
+    assert damaged == {"class_0/img_0.jpg", "class_1/img_0.jpg", "class_2/img_0.jpg", "class_2/gone.jpg"}
+    assert source.read(0).tobytes() == b"<html>"
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no folder at .*nothing.*check the path"):
+        open_source(tmp_path / "nothing")
+
+
+def test_an_empty_folder_and_one_without_classes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no class folders"):
+        open_source(tmp_path)
+    (tmp_path / "1.jpg").write_bytes(encode(picture(20, 20)))
+    with pytest.raises(DataError, match="one sub-folder per class"):
+        open_source(tmp_path)
+
+
+def test_a_class_without_images_is_named_as_in_torchvision(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    (root / "empty one").mkdir()
+    (root / "text only").mkdir()
+    (root / "text only/readme.txt").write_text("no image")
+    with pytest.raises(FileNotFoundError, match="empty one, text only"):
+        ImageFolder(root)
+    with pytest.raises(DataError, match="empty one, text only"):
+        open_source(root)
+    assert not (root / INDEX_NAME).exists()
+
+
+def test_pickled_sources_carry_no_data(tmp_path: Path) -> None:
+    source = source_of(write_folder(tmp_path / "data"))
+    blob = pickle.dumps(source)
+    copy = pickle.loads(blob)
+    assert len(blob) < 1000
+    assert copy.read(5).tobytes() == source.read(5).tobytes()
+    assert copy.fingerprint == source.fingerprint
+    (tmp_path / "data/class_0/img_1.jpg").write_bytes(encode(picture(99, 98)))
+    open_source(tmp_path / "data", rebuild=True)
+    with pytest.raises(DataError, match="indexed again"):
+        pickle.loads(blob)
+
+
+def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", classes=1)
+    odd = os.fsencode(root / "class_0") + b"/\xff\xfe.jpg"
+    with open(odd, "wb") as file:
+        file.write(encode(picture(21, 22)))
+    source = source_of(root)
+    assert [(path, label) for path, label in zip(source.paths(np.arange(5)), [0] * 5, strict=True)] == ImageFolder(
+        root
+    ).samples
+    assert source.location(4).encode("ascii").endswith(b"\\udcff\\udcfe.jpg")
+    assert source.read(4).tobytes() == encode(picture(21, 22))

@@ -1,0 +1,123 @@
+"""Sizes, orientation and damage from a file's first bytes, against what the images were made as."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, picture
+from PIL import Image
+
+from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, probe, probe_bytes
+
+HEIGHT, WIDTH = 37, 91
+PIXELS = picture(HEIGHT, WIDTH)
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("JPEG", "RGB", {}),
+    ("JPEG", "RGB", {"progressive": True}),
+    ("JPEG", "RGB", {"subsampling": 2, "quality": 30}),
+    ("JPEG", "L", {}),
+    ("JPEG", "CMYK", {}),
+    ("PNG", "RGB", {}),
+    ("PNG", "RGBA", {}),
+    ("PNG", "P", {}),
+    ("PNG", "I;16", {}),
+    ("WEBP", "RGB", {}),
+    ("WEBP", "RGB", {"lossless": True}),
+    ("BMP", "RGB", {}),
+    ("PPM", "RGB", {}),
+    ("PPM", "L", {}),
+    ("TIFF", "RGB", {}),
+    ("GIF", "P", {}),
+]
+
+
+def encoded(kind: str, mode: str, options: dict[str, Any]) -> bytes:
+    return encode(PIXELS[..., 0].astype(np.uint16) if mode == "I;16" else PIXELS, kind, mode, **options)
+
+
+@pytest.mark.parametrize(("kind", "mode", "options"), KINDS)
+def test_every_kind_gives_its_size(kind: str, mode: str, options: dict[str, Any]) -> None:
+    data = encoded(kind, mode, options)
+    assert probe_bytes(data) == Header(HEIGHT, WIDTH, 1)
+    assert explain_damage(data) == ""
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert probe_bytes(encode(PIXELS, kind, exif=exif)) == Header(HEIGHT, WIDTH, orientation)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 255])
+def test_an_impossible_orientation_counts_as_none(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert probe_bytes(encode(PIXELS, exif=exif)).orientation == 1
+
+
+def test_a_small_file_is_read_once_and_a_long_header_in_full() -> None:
+    calls: list[tuple[int, int]] = []
+
+    def reader(data: bytes) -> Any:
+        def read(offset: int, length: int) -> bytes:
+            calls.append((offset, length))
+            return data[offset : offset + length]
+
+        return read
+
+    small = encode(PIXELS)
+    assert probe(reader(small), len(small))[:2] == (HEIGHT, WIDTH)
+    assert calls == [(0, len(small))]
+    calls.clear()
+    # colour profiles are stored before the size: this one fills the prefix
+    late = encode(PIXELS, icc_profile=np.random.default_rng(0).bytes(3 * PREFIX))
+    assert probe(reader(late), len(late))[:2] == (HEIGHT, WIDTH)
+    assert (0, len(late)) in calls
+
+
+@pytest.mark.parametrize(("kind", "mode", "options"), KINDS[:8])
+@pytest.mark.parametrize("part", [0.97, 0.5, 0.1])
+def test_a_cut_jpeg_or_png_is_damaged(kind: str, mode: str, options: dict[str, Any], part: float) -> None:
+    data = encoded(kind, mode, options)
+    cut = data[: int(len(data) * part)]
+    assert probe_bytes(cut) == DAMAGED
+    assert explain_damage(cut)
+
+
+@pytest.mark.parametrize("data", [b"", b"<html><body>404</body></html>", b"\xff\xd8\xff\xe0", bytes(5000)])
+def test_what_is_no_image_is_damaged(data: bytes) -> None:
+    assert probe_bytes(data) == DAMAGED
+    assert explain_damage(data)
+
+
+def test_the_reason_shows_the_first_bytes() -> None:
+    assert "<html>" in explain_damage(b"<html>not found</html>")
+    assert "empty" in explain_damage(b"")
+
+
+def test_bytes_behind_the_end_do_no_harm() -> None:
+    assert probe_bytes(encode(PIXELS) + bytes(300)) == Header(HEIGHT, WIDTH, 1)
+
+
+def test_a_header_that_claims_a_huge_image_is_damaged() -> None:
+    data = bytearray(encode(PIXELS))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 65500, 65500)
+    assert probe_bytes(bytes(data)) == DAMAGED
+    assert "65500" in explain_damage(bytes(data)) or "pixels" in explain_damage(bytes(data))
+
+
+def test_flipped_bytes_in_the_header_never_raise() -> None:
+    rng = np.random.default_rng(7)
+    data = encode(PIXELS, exif=Image.Exif())
+    for _ in range(300):
+        broken = bytearray(data)
+        for place in rng.integers(0, 400, 3):
+            broken[place] = rng.integers(256)
+        header = probe_bytes(bytes(broken))
+        assert header == DAMAGED or (header.height > 0 and header.width > 0)

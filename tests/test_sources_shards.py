@@ -1,0 +1,379 @@
+"""WebDataset shards, against the webdataset library, DALI's wds2idx and the standard library's tarfile."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wds2idx
+import webdataset
+from images import encode, picture
+from tars import jpeg, write_samples, write_tar
+
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.sources import ShardSource, open_source
+from gpupipe.sources.patterns import expand_shards
+
+FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+
+
+def source_of(data: Any, **options: Any) -> ShardSource:
+    source = open_source(data, **options)
+    assert isinstance(source, ShardSource)
+    return source
+
+
+def by_webdataset(*shards: Path) -> list[dict[str, Any]]:
+    """What the library reads, undecoded."""
+    return list(webdataset.WebDataset([str(shard) for shard in shards], shardshuffle=False, empty_check=False))
+
+
+def three_shards(folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    return [write_samples(folder / f"train-{number:03d}.tar", 10 * number, 3 + number) for number in range(3)]
+
+
+def check_against_webdataset(source: ShardSource, shards: list[Path], image: str = "jpg") -> None:
+    expected = by_webdataset(*shards)
+    assert len(source) == len(expected)
+    for index, sample in enumerate(expected):
+        assert source.key(index) == sample["__key__"]
+        assert source.read(index).tobytes() == sample[image]
+        assert source.targets[index] == int(sample["cls"])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_same_samples_as_webdataset(tmp_path: Path, format: int) -> None:
+    shards = [write_samples(tmp_path / f"{number}.tar", 10 * number, 5, format) for number in range(2)]
+    source = source_of(shards)
+    check_against_webdataset(source, shards)
+    meta = source.meta(np.array([7, 0]))
+    assert meta.heights.tolist() == [40 + 12, 40]
+    assert meta.widths.tolist() == [60, 60]
+    assert meta.labels.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_odd_names(tmp_path: Path, format: int) -> None:
+    names = ["x" * 180, "folder/" * 30 + "y", "ünï côdé", "with space", "./dot", "a/../up", "/absolute"]
+    members = [(f"{name}.{kind}", data) for name in names for kind, data in (("jpg", jpeg(len(name))), ("cls", b"3"))]
+    shard = write_tar(tmp_path / "a.tar", members, format)
+    check_against_webdataset(source_of(shard), [shard])
+
+
+def test_shards_written_by_webdataset(tmp_path: Path) -> None:
+    shard = tmp_path / "w.tar"
+    with webdataset.TarWriter(str(shard)) as writer:
+        for number in range(5):
+            sample = {"__key__": f"k{number}", "jpg": jpeg(number), "cls": number, "json": {"caption": "x"}}
+            writer.write(sample)
+    check_against_webdataset(source_of(shard), [shard])
+
+
+def test_links_folders_hidden_and_meta_members_are_left_out(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, kind, target in [("s", tarfile.DIRTYPE, ""), ("s/l.jpg", tarfile.SYMTYPE, "s/0000.jpg")]:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            tar.addfile(member)
+        extra = [("._a.jpg", b"mac"), ("__meta__/x.jpg", b"m"), ("README", b"r"), ("about.txt", b"t")]
+        for name, data in [*extra, ("s/1.jpg", jpeg(1)), ("s/1.cls", b"1")]:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    source = source_of(tmp_path / "a.tar")
+    assert [source.key(index) for index in range(len(source))] == ["s/1"]
+
+
+@pytest.mark.parametrize(
+    ("members", "chosen"),
+    [
+        (["seg.png", "jpg"], "jpg"),
+        (["img.jpg", "seg.png"], "img.jpg"),
+        (["mask.png", "JPG"], "jpg"),
+        (["thumb.small.jpg", "webp"], "webp"),
+        (["gif", "jpeg"], "jpeg"),
+    ],
+)
+def test_compound_extensions(tmp_path: Path, members: list[str], chosen: str) -> None:
+    images = {extension: jpeg(number) for number, extension in enumerate(members)}
+    parts = [(f"d.ir/k.{extension}", data) for extension, data in images.items()]
+    shard = write_tar(tmp_path / "a.tar", [*parts, ("d.ir/k.cls", b"4")])
+    source = source_of(shard)
+    assert source.read(0).tobytes() == by_webdataset(shard)[0][chosen]
+    assert source.key(0) == "d.ir/k"
+
+
+def test_png_and_webp(tmp_path: Path) -> None:
+    kinds = {"png": encode(picture(11, 22), "PNG"), "webp": encode(picture(13, 24), "WEBP")}
+    members = [(f"{kind}.{end}", data) for kind in kinds for end, data in ((kind, kinds[kind]), ("cls", b"0"))]
+    source = source_of(write_tar(tmp_path / "a.tar", members))
+    assert source.meta(np.arange(2)).heights.tolist() == [11, 13]
+
+
+def test_labels_from_json(tmp_path: Path) -> None:
+    record = json.dumps({"label": 7, "fine": 12}).encode()
+    shard = write_tar(tmp_path / "a.tar", [("a.jpg", jpeg(0)), ("a.json", record)])
+    assert source_of(shard).targets.tolist() == [7]
+    assert source_of(shard, label_field="fine").targets.tolist() == [12]
+    assert source_of(shard).targets.tolist() == [7]
+    both = write_tar(tmp_path / "b.tar", [("a.jpg", jpeg(0)), ("a.json", record), ("a.cls", b" 5\n")])
+    assert source_of(both).targets.tolist() == [5]
+    assert source_of(both, label_field="fine").targets.tolist() == [12]
+
+
+def test_every_way_to_name_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = three_shards(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    forms: list[Any] = [
+        "data/train-{000..002}.tar",
+        str(tmp_path / "data/train-{000,001,002}.tar"),
+        "data/*.tar",
+        "data/train-00[0-2].tar",
+        [str(shard) for shard in shards],
+        tuple(shards),
+        ["data/train-{000..001}.tar", Path("data/train-002.tar")],
+    ]
+    sources = [source_of(form) for form in forms]
+    assert {tuple(source.shards) for source in sources} == {tuple(str(shard) for shard in shards)}
+    assert len({source.fingerprint for source in sources}) == 1
+    assert len(list((tmp_path / "data").glob(".gpupipe*"))) == 1
+
+
+def test_a_file_named_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+    shard = write_samples(tmp_path / "odd[1]{a}.tar")
+    assert expand_shards([str(shard)]) == [shard]
+
+
+@pytest.mark.parametrize(
+    "url", ["pipe:touch ran; cat a.tar", "s3://bucket/a.tar", "http://host/{0..3}.tar", "{pipe:touch ran,b}.tar"]
+)
+def test_urls_and_commands_are_refused(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for form in (url, [url]):
+        with pytest.raises(ConfigError, match="URL or command"):
+            open_source(form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_shards(tmp_path: Path) -> None:
+    three_shards(tmp_path)
+    with pytest.raises(DataError, match=r"train-003\.tar \(from the pattern"):
+        open_source(str(tmp_path / "train-{000..003}.tar"))
+    with pytest.raises(DataError, match="no shard matches"):
+        open_source(str(tmp_path / "val-*.tar"))
+    with pytest.raises(DataError, match=r"no shard at .*/x\.tar"):
+        open_source(tmp_path / "x.tar")
+    with pytest.raises(DataError, match=r"train-000\.tar is listed twice"):
+        open_source([tmp_path / "train-000.tar", str(tmp_path / "train-*.tar")])
+    with pytest.raises(DataError, match="list of shards is empty"):
+        open_source([])
+    with pytest.raises(ConfigError, match="unbalanced"):
+        open_source(str(tmp_path / "train-{000..001.tar"))
+
+
+def test_reads_are_read_only_views_that_hold_no_descriptor(tmp_path: Path) -> None:
+    shards = [write_samples(tmp_path / f"{number:02d}.tar", number, 1) for number in range(40)]
+    source = source_of(shards)
+    before = len(os.listdir("/proc/self/fd"))
+    views = [source.read(index) for index in range(len(source))]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert np.shares_memory(views[3], source.read(3))
+    with pytest.raises(ValueError, match="read-only"):
+        views[0][0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        views[0].flags.writeable = True
+    kept = views[5]
+    del source, views
+    gc.collect()
+    mapped = Path("/proc/self/maps").read_text()
+    assert str(shards[5]) in mapped
+    assert str(shards[6]) not in mapped
+    assert kept.tobytes() == jpeg(5, 45, 60)
+
+
+def test_opening_maps_no_shard(tmp_path: Path) -> None:
+    shards = three_shards(tmp_path / "data")
+    source = source_of(shards)
+    assert str(shards[0]) not in Path("/proc/self/maps").read_text()
+    source.read(0)
+    assert str(shards[0]) in Path("/proc/self/maps").read_text()
+
+
+def read_in_child(source: ShardSource, indices: list[int], queue: Any) -> None:
+    queue.put([source.read(index).tobytes() for index in indices])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_child_processes_read_the_same(tmp_path: Path, method: Any) -> None:
+    source = source_of(three_shards(tmp_path / "data"))
+    source.read(0)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    child = context.Process(target=read_in_child, args=(source, [0, 4, 11], queue))
+    child.start()
+    got = queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    assert got == [source.read(index).tobytes() for index in (0, 4, 11)]
+
+
+def test_pickled_sources_carry_no_data(tmp_path: Path) -> None:
+    source = source_of(three_shards(tmp_path / "data"))
+    source.read(0)
+    blob = pickle.dumps(source)
+    assert len(blob) < 1000
+    assert pickle.loads(blob).read(4).tobytes() == source.read(4).tobytes()
+
+
+def test_locations_and_class_names(tmp_path: Path) -> None:
+    shards = three_shards(tmp_path / "data")
+    source = source_of(shards)
+    with tarfile.open(shards[1]) as tar:
+        offset = tar.getmember("s/0011.jpg").offset_data
+    assert source.location(4) == f"key 's/0011' in shard {shards[1]} at offset {offset}"
+    assert source.paths(np.arange(2)) is None
+    assert source.classes is None
+    (tmp_path / "data/classes.json").write_text(json.dumps(["cat", "dog"]))
+    named = source_of(shards)
+    assert named.class_to_idx == {"cat": 0, "dog": 1}
+    assert named.fingerprint == source.fingerprint
+    (tmp_path / "data/classes.json").write_text(json.dumps({"cat": 0}))
+    assert source_of(shards).classes is None
+
+
+def test_the_fingerprint_follows_content_not_place(tmp_path: Path) -> None:
+    one = source_of(three_shards(tmp_path / "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "two", ignore=shutil.ignore_patterns(".*"))
+    assert source_of(str(tmp_path / "two/*.tar")).fingerprint == one.fingerprint
+    assert source_of(one.shards[::-1]).fingerprint != one.fingerprint
+    write_samples(tmp_path / "two/train-001.tar", 10, 3)
+    assert source_of(str(tmp_path / "two/*.tar")).fingerprint != one.fingerprint
+
+
+def test_a_changed_shard_makes_the_index_stale(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shards = three_shards(tmp_path / "data")
+    assert len(source_of(shards)) == 12
+    write_samples(shards[1], 50, 9)
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        assert len(source_of(shards)) == 17
+    assert "train-001.tar was changed" in caplog.text
+    os.utime(shards[2], (1, 1))
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        source_of(shards)
+    assert "train-002.tar was changed" in caplog.text
+
+
+def test_a_shard_that_changes_while_open(tmp_path: Path) -> None:
+    shards = three_shards(tmp_path / "data")
+    source = source_of(shards)
+    first = source.read(0)
+    replacement = write_samples(tmp_path / "new.tar", 70, 9)
+    os.replace(replacement, shards[0])
+    os.replace(write_samples(tmp_path / "new.tar", 70, 9), shards[1])
+    shards[2].unlink()
+    assert source.read(0).tobytes() == first.tobytes() == jpeg(0, 40, 60)
+    with pytest.raises(SampleError, match=r"s/0010.*train-001\.tar.*was changed.*--rebuild"):
+        source.read(3)
+    with pytest.raises(SampleError, match=r"train-002\.tar.*No such file"):
+        source.read(8)
+
+
+def test_damaged_images_have_size_zero(tmp_path: Path) -> None:
+    members = [
+        ("a.jpg", b"<html>"),
+        ("a.cls", b"1"),
+        ("b.jpg", jpeg(1)),
+        ("b.cls", b"2"),
+        ("c.png", b""),
+        ("c.cls", b"3"),
+    ]
+    source = source_of(write_tar(tmp_path / "a.tar", members))
+    assert source.meta(np.arange(3)).heights.tolist() == [0, 40, 0]
+    assert source.read(0).tobytes() == b"<html>"
+    assert source.read(2).size == 0
+
+
+def make_idx(shard: Path, version: str = "v1.2") -> Path:
+    """DALI's own index beside a shard; v1.1 is the same without names."""
+    idx = shard.with_suffix(".idx")
+    with wds2idx.IndexCreator(str(shard), str(idx), verbose=False) as creator:
+        creator.create_index()
+    if version == "v1.1":
+        first, *rows = idx.read_text().splitlines()
+        tokens = [row.split(" ") for row in rows]
+        shorter = [" ".join(token for place, token in enumerate(row) if place % 4 != 3) for row in tokens]
+        idx.write_text("\n".join([first.replace("v1.2", "v1.1"), *shorter]) + "\n")
+    return idx
+
+
+@pytest.mark.parametrize("version", ["v1.2", "v1.1"])
+def test_a_wds2idx_file_replaces_the_scan(tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = three_shards(tmp_path / "data")
+    scanned = source_of(shards)
+    for shard in shards:
+        make_idx(shard, version)
+    monkeypatch.delattr("gpupipe.sources.shards.scan_tar")
+    indexed = source_of(shards, rebuild=True)
+    assert indexed.fingerprint == scanned.fingerprint
+    check_against_webdataset(indexed, shards)
+    assert [indexed.location(index) for index in range(12)] == [scanned.location(index) for index in range(12)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_wds2idx_of_long_names_and_spaces(tmp_path: Path, format: int) -> None:
+    names = ["n" * 90, "deep/" * 12 + "k" * 40, "a b", "ü"] if format != tarfile.USTAR_FORMAT else ["n" * 90, "a b"]
+    members = [(f"{name}.{kind}", data) for name in names for kind, data in (("jpg", jpeg(len(name))), ("cls", b"3"))]
+    shard = write_tar(tmp_path / "a.tar", members, format)
+    for version in ("v1.2", "v1.1"):
+        make_idx(shard, version)
+        check_against_webdataset(source_of(shard, rebuild=True), [shard])
+
+
+def test_an_idx_that_does_not_fit_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shard = write_samples(tmp_path / "a.tar", 0, 6)
+    idx = make_idx(shard)
+    good = idx.read_text()
+    lines = good.splitlines()
+    wrong = {
+        "of another version": good.replace("v1.2", "v1.0"),
+        "empty": "",
+        "cut": good[: len(good) // 2],
+        "without the last sample": "\n".join(["v1.2 5", *lines[1:6]]),
+        "of shifted offsets": "\n".join([lines[0], *(row.replace(" 512 ", " 1024 ") for row in lines[1:])]),
+        "no text": "v1.2 1\n\x00\xff\n",
+        "of negative offsets": "v1.2 1\njpg -512 10 s/0.jpg\n",
+    }
+    for text in wrong.values():
+        caplog.clear()
+        idx.write_text(text, "utf-8")
+        check_against_webdataset(source_of(shard, rebuild=True), [shard])
+        assert "a.idx does not fit its shard" in caplog.text
+    idx.write_text(good)
+    write_samples(shard, 3, 6)
+    caplog.clear()
+    check_against_webdataset(source_of(shard, rebuild=True), [shard])
+    assert "a.idx does not fit its shard" in caplog.text
+
+
+def test_an_idx_with_bytes_changed_at_random_never_misleads(tmp_path: Path) -> None:
+    shard = write_samples(tmp_path / "a.tar", 0, 6)
+    idx = make_idx(shard)
+    good, rng = idx.read_bytes(), np.random.default_rng(3)
+    for _ in range(40):
+        broken = bytearray(good)
+        broken[rng.integers(len(good))] = rng.integers(256)
+        idx.write_bytes(bytes(broken))
+        check_against_webdataset(source_of(shard, rebuild=True), [shard])

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from gpupipe.errors import (
-    ConfigError,
-    DataError,
-    EngineUnavailableError,
-    GpupipeError,
-    LoaderTimeoutError,
-    SampleError,
-    StateError,
-)
-from gpupipe.loader import Loader
-from gpupipe.order import Order, Sequential, Shuffled, Subset, Weighted
-from gpupipe.recipe import (
-    Normalize,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Recipe,
-    ResizeCenterCrop,
-    imagenet_eval,
-    imagenet_train,
-)
-from gpupipe.sources import open_source
+if TYPE_CHECKING:
+    from gpupipe.errors import (
+        ConfigError,
+        DataError,
+        EngineUnavailableError,
+        GpupipeError,
+        LoaderTimeoutError,
+        SampleError,
+        StateError,
+    )
+    from gpupipe.loader import Loader
+    from gpupipe.order import Order, Sequential, Shuffled, Subset, Weighted
+    from gpupipe.recipe import (
+        Normalize,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        Recipe,
+        ResizeCenterCrop,
+        imagenet_eval,
+        imagenet_train,
+    )
+    from gpupipe.sources import open_source
 
 __all__ = [
     "ConfigError",
@@ -54,3 +57,30 @@ try:
     __version__ = version("gpupipe")
 except PackageNotFoundError:  # used from a checkout that was not installed
     __version__ = "0+unknown"
+
+# Where public names live. They are imported when they are first used, since torch takes a second to import, and
+# `gpupipe doctor` has to start where torch can't be imported at all.
+_HOMES = {"loader": ("Loader",), "sources": ("open_source",)} | {
+    "order": ("Order", "Sequential", "Shuffled", "Subset", "Weighted"),
+    "recipe": (
+        "Normalize",
+        "RandomHorizontalFlip",
+        "RandomResizedCrop",
+        "Recipe",
+        "ResizeCenterCrop",
+        "imagenet_eval",
+        "imagenet_train",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name, "errors" if name in __all__ else None)
+    if home is None:
+        raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"gpupipe.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

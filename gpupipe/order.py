@@ -208,14 +208,16 @@ class Weighted:
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """An independent draw at each position, or the positions of one weighted permutation."""
         if not self.replacement:
-            return self._permutation(seed, epoch)[positions]
+            permuted: Indices = self._permutation(seed, epoch)[positions]
+            return permuted
         unsigned = positions.astype(np.uint64)
         low, high = unsigned & np.uint64(0xFFFFFFFF), unsigned >> np.uint64(32)
         words = philox4x32((low, high, epoch, WEIGHTED), split64(seed))
         # 53 bits, so that a billion weights are still told apart.
         point = ((words[0] >> np.uint64(5)) * np.uint64(1 << 26) + (words[1] >> np.uint64(6))) * 2.0**-53
         found = np.searchsorted(self._cumulative, point * self._cumulative[-1], side="right")
-        return np.minimum(found, self._last_possible).astype(np.int64)
+        last: Indices = np.minimum(found, self._last_possible).astype(np.int64)
+        return last
 
     @property
     def _last_possible(self) -> int:

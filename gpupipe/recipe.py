@@ -251,7 +251,7 @@ def imagenet_train(
     >>> imagenet_train(224).output_spec(256)
     OutputSpec(shape=(256, 3, 224, 224), dtype='float32', layout='NCHW')
     """
-    operations = (RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(dtype))
+    operations: tuple[Operation, ...] = (RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(dtype))
     return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation)
 
 
@@ -269,7 +269,7 @@ def imagenet_eval(
     """
     if resize is None:
         resize = round(max(_pair("imagenet_eval", "size", size)) / 0.875)
-    operations = (ResizeCenterCrop(size, resize), *_normalization(dtype))
+    operations: tuple[Operation, ...] = (ResizeCenterCrop(size, resize), *_normalization(dtype))
     return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 __all__ = ["finish", "finish_reference"]
 
@@ -28,8 +30,7 @@ def finish(
         return _rearranged(images, channels_last, out)
     if out is None:
         out = empty_batch(images.shape, dtype, channels_last, images.device)
-    offset = torch.tensor([255 * m for m in mean], dtype=torch.float32)
-    scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32)
+    offset, scale = [255 * m for m in mean], [1 / (255 * s) for s in std]
     if images.device.type == "cpu":
         _finish_samples(images, offset, scale, channels_last, out)
     else:
@@ -54,31 +55,50 @@ def _rearranged(images: torch.Tensor, channels_last: bool, out: torch.Tensor | N
 
 
 def _finish_samples(
-    images: torch.Tensor, offset: torch.Tensor, scale: torch.Tensor, channels_last: bool, out: torch.Tensor
+    images: torch.Tensor, offset: list[float], scale: list[float], channels_last: bool, out: torch.Tensor
 ) -> None:
-    """One sample after the other, which stays in the cache between the passes (1 thread, 128 images of 224 x 224
-    into memory that is already mapped: 8 ms; whole-batch passes take 38 ms, most of it for new pages)."""
+    """One sample after the other, which stays in the cache between the passes, on this thread alone.
+
+    With NumPy, whose loops are as fast here as torch's on one thread (6.6 and 7.3 ms for 128 images of 224 x 224 on
+    an AMD EPYC) and never wait for others: torch's parallel regions end at a barrier, and where worker processes hold
+    the cores that cut a loader of 1,000 img/s to 280.
+    """
     height, width = images.shape[1:3]
+    offsets, scales = np.array(offset, np.float32), np.array(scale, np.float32)
     if channels_last:
         # Rows of interleaved pixels: the constants repeat along a row, so that the inner loop is long.
-        offset, scale = offset.repeat(width), scale.repeat(width)
-        sources, targets = images.view(-1, height, width * 3), out.permute(0, 2, 3, 1).view(-1, height, width * 3)
+        offsets, scales = np.tile(offsets, width), np.tile(scales, width)
+        sources = images.numpy().reshape(-1, height, width * 3)
+        targets = out.permute(0, 2, 3, 1).reshape(-1, height, width * 3)
     else:
-        offset, scale = offset.view(3, 1, 1), scale.view(3, 1, 1)
-        sources, targets = images.permute(0, 3, 1, 2), out
-    scratch = None if out.dtype == torch.float32 else torch.empty(targets.shape[1:], dtype=torch.float32)
-    for source, target in zip(sources.unbind(), targets.unbind(), strict=True):
-        exact = target if scratch is None else scratch
-        exact.copy_(source).sub_(offset).mul_(scale)
-        if scratch is not None:
-            target.copy_(scratch)
+        offsets, scales = offsets.reshape(3, 1, 1), scales.reshape(3, 1, 1)
+        sources, targets = images.numpy().transpose(0, 3, 1, 2), out
+    scratch = np.empty(targets.shape[1:], dtype=np.float32)
+    for source, target in zip(sources, targets, strict=True):
+        exact = target.numpy() if out.dtype == torch.float32 else scratch
+        np.copyto(exact, source)
+        exact -= offsets
+        exact *= scales
+        if exact is scratch:
+            _cast(scratch, target)
 
 
-def _finish_whole(images: torch.Tensor, offset: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
-    planes = images.permute(0, 3, 1, 2)
-    offset = offset.to(images.device, non_blocking=True).view(1, 3, 1, 1)
-    scale = scale.to(images.device, non_blocking=True).view(1, 3, 1, 1)
-    out.copy_(planes.to(torch.float32).sub_(offset).mul_(scale))
+# torch runs a loop over fewer elements than this on the calling thread (at::internal::GRAIN_SIZE).
+_SERIAL = 32768 - 1
+
+
+def _cast(exact: NDArray[np.float32], target: torch.Tensor) -> None:
+    """float32 to half precision, which NumPy has in part (no bfloat16), in pieces that torch runs on this thread."""
+    for piece, place in zip(
+        torch.from_numpy(exact).view(-1).split(_SERIAL), target.view(-1).split(_SERIAL), strict=True
+    ):
+        place.copy_(piece)
+
+
+def _finish_whole(images: torch.Tensor, offset: list[float], scale: list[float], out: torch.Tensor) -> None:
+    constants = torch.tensor([offset, scale], dtype=torch.float32).to(images.device, non_blocking=True)
+    planes = images.permute(0, 3, 1, 2).to(torch.float32)
+    out.copy_(planes.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1)))
 
 
 def finish_reference(

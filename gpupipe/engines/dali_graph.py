@@ -42,7 +42,7 @@ def build_pipeline(feed: Callable[[], tuple[Any, ...]], as_paths: bool, **option
     return pipeline
 
 
-@pipeline_def
+@pipeline_def  # type: ignore[untyped-decorator]
 def _graph(feed: Callable[[], tuple[Any, ...]], as_paths: bool, recipe: Recipe, mixed: bool, crop_decode: bool) -> Any:
     encoded, start, shape, roi_start, roi_end, mirror = fn.external_source(
         source=feed,

@@ -1,0 +1,36 @@
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import gpupipe
+
+PACKAGES = [m.name for m in pkgutil.walk_packages(gpupipe.__path__, "gpupipe.") if not m.name.endswith("__main__")]
+
+
+def test_public_names():
+    assert gpupipe.__all__ == sorted(gpupipe.__all__)
+    for name in gpupipe.__all__:
+        assert getattr(gpupipe, name).__name__ == name
+    assert set(gpupipe.__all__) <= set(dir(gpupipe))
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="Lodaer"):
+        gpupipe.Lodaer  # noqa: B018
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_module_exports_what_it_says(name):
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert list(exported) == sorted(exported)
+    assert all(hasattr(module, attribute) for attribute in exported)
+
+
+def test_importing_the_package_and_the_command_line_is_light():
+    code = "import sys, gpupipe.cli; gpupipe.cli.parser(); print([m for m in ('torch', 'nvidia.dali') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,69 @@
+"""`gpupipe show`: a contact sheet of what the model will see."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpupipe.recipe import Recipe
+
+__all__ = ["add_parser", "run"]
+
+COLUMNS = 6
+
+DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, resized and flipped as the model will see
+them, with their labels."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "show", help="write a contact sheet of what the model will see", description=DESCRIPTION
+    )
+    parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
+    parser.add_argument("--recipe", choices=("train", "eval"), default="train", help="default: train")
+    parser.add_argument("--size", type=int, default=224, metavar="PX", help="of each picture (default: 224)")
+    parser.add_argument("--count", type=int, default=24, metavar="N", help="so many samples (default: 24)")
+    parser.add_argument("--columns", type=int, metavar="N", help=f"default: {COLUMNS}, or what --repeat says")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="show each sample in N epochs (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the run (default: 0)")
+    parser.add_argument("--epoch", type=int, default=0, metavar="E", help="the first epoch shown (default: 0)")
+    parser.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=False, help="as in the Loader")
+    parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the samples, write the sheet, print where it lies."""
+    from gpupipe.contact_sheet import draw_sheet, read_tiles, sheet_format, write_sheet
+    from gpupipe.loader import Loader
+
+    sheet_format(args.output)  # a wrong name is better known before the work than after
+    columns = args.columns if args.columns is not None else (args.repeat if args.repeat > 1 else COLUMNS)
+    data = args.data[0] if len(args.data) == 1 else args.data
+    loader = Loader(
+        data,
+        _recipe(args),
+        shuffle=args.shuffle,
+        seed=args.seed,
+        num_workers=0,
+        engine=args.engine,
+        device="cpu" if args.engine == "torch" else "auto",
+        rank=0,
+        world_size=1,
+    )
+    with loader:
+        loader.set_epoch(args.epoch)
+        tiles = list(read_tiles(loader, args.count, args.repeat))
+    write_sheet(draw_sheet(tiles, columns), args.output)
+    print(f"{len(tiles)} pictures written to {args.output}")
+    return 0
+
+
+def _recipe(args: argparse.Namespace) -> Recipe:
+    from gpupipe.recipe import imagenet_eval, imagenet_train
+
+    return (imagenet_train if args.recipe == "train" else imagenet_eval)(args.size, dtype="uint8")

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from images import write_folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a test makes reaches the user's cache folder."""
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder of 5 classes with 5 images each, of varying sizes."""
+    return write_folder(tmp_path_factory.mktemp("folder"), classes=5, per_class=5)
+
+
+@pytest.fixture(scope="session")
+def shards(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same images in the same order as `folder`, in three WebDataset shards, as a brace pattern."""
+    root = tmp_path_factory.mktemp("shards")
+    files = sorted(folder.glob("*/*.jpg"))
+    for number in range(3):
+        with tarfile.open(root / f"part-{number}.tar", "w") as tar:
+            for file in files[number * 9 : number * 9 + 9]:
+                key = f"{file.parent.name}_{file.stem}"
+                for name, data in ((f"{key}.jpg", file.read_bytes()), (f"{key}.cls", file.parent.name[-1].encode())):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    return str(root / "part-{0..2}.tar")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import FolderSource, ShardSource, explain_damage
+from gpupipe.sources.building import folder_lock
 from gpupipe.sources.headers import FORMATS
 from gpupipe.sources.progress import progress
 from gpupipe.sources.shards import CLASSES_NAME, open_shards
@@ -97,10 +97,12 @@ def pack(source: Packable, destination: str | os.PathLike[str], settings: PackSe
     names = [folder / SHARD_NAME.format(number) for number in range(len(cuts))]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _exclusive(folder):
+        with folder_lock(folder, wait=False):
             _keep_plan(folder, source, settings)
             _write_classes(folder, source)
             _write_shards(source, order, cuts, names, settings, workers or usable_cpus())
+    except BlockingIOError as error:
+        raise ConfigError(f"another process is packing into {folder}: wait for it or write elsewhere") from error
     except OSError as error:
         raise DataError(f"can't write to {folder}: {error}; once that is mended, run it again to go on") from error
     shards = open_shards(names)
@@ -165,20 +167,6 @@ def _check_destination(source: Packable, folder: Path) -> None:
         raise ConfigError(
             f"{folder} has shards but no {PLAN_NAME}, so they are not of this tool: write to a new folder"
         )
-
-
-@contextlib.contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Refuse to run beside another `pack` into the same folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another process is packing into {folder}: wait for it or write elsewhere") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _keep_plan(folder: Path, source: Packable, settings: PackSettings) -> None:

@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     table = Table(show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
-    Console(soft_wrap=True).print(table)
+    Console().print(table)
+    print(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
     _list_damaged(source, damaged)
     return DAMAGED_FOUND if len(damaged) else 0
 
@@ -64,7 +65,6 @@ def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
         "heights": _spread(meta.heights[good]),
         "widths": _spread(meta.widths[good]),
         "damaged": f"{int((~good).sum()):,}",
-        "index": str(getattr(source, "index_path", "none")),
     }
     return np.flatnonzero(~good), rows
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["BuiltIndex", "cache_folder", "load_or_build"]
+__all__ = ["BuiltIndex", "cache_folder", "folder_lock", "load_or_build"]
 
 log = logging.getLogger("gpupipe")
 
@@ -48,7 +48,7 @@ def load_or_build(
     found = None if rebuild else _fresh(places, stale)
     if found is not None:
         return found
-    with _locked(folder):
+    with folder_lock(folder, wait=True):
         found = None if rebuild else _fresh(places, stale, quiet=True)
         return found if found is not None else _store(places, _build(folder, build))
 
@@ -113,22 +113,30 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. It is the folder itself that is locked, so no lock file is left behind."""
+def folder_lock(folder: Path, *, wait: bool) -> Iterator[None]:
+    """Keep other processes of this machine out of the block. The folder itself is locked: no lock file stays behind.
+
+    Without `wait` raises BlockingIOError where another process is in. On a file system without locks (some network
+    ones) all go in: then several may build an index, and the last whole one stays.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, folder)
+        _lock(descriptor, folder, wait)
         yield
     finally:
+        # closing alone would leave the lock with a child that was forked meanwhile, for as long as it lives
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock(descriptor: int, folder: Path, wait: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        if not wait:
+            raise
         log.info("waiting for another process that builds the index of %s", folder)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:
-        # Some network file systems have no locks: then several may build, and the last whole index stays.
         log.debug("no lock on %s", folder, exc_info=True)

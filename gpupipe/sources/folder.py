@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build
-from gpupipe.sources.headers import DAMAGED, Header, probe
-from gpupipe.sources.progress import progress
-from gpupipe.sources.scanning import map_in_threads
+from gpupipe.sources.headers import DAMAGED, probe
+from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
@@ -139,26 +138,20 @@ class _Listing:
 def _scan(root: Path) -> BuiltIndex:
     listing = _list(root)
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
-    with progress(f"indexing {root.name}", len(listing.paths)) as advance:
 
-        def measure(paths: list[str]) -> list[tuple[int, Header]]:
-            found = [_measure(f"{root}/{path}") for path in paths]
-            advance(len(paths))
-            return found
+    def measure(paths: list[str], advance: Advance) -> NDArray[np.int64]:
+        found = np.array([_measure(f"{root}/{path}") for path in paths], np.int64)
+        advance(len(paths))
+        return found
 
-        measured = [sample for chunk in map_in_threads(measure, chunks) for sample in chunk]
-    return _built(listing, measured)
-
-
-def _built(listing: _Listing, measured: list[tuple[int, Header]]) -> BuiltIndex:
-    headers = np.array([header for _, header in measured], np.int32).reshape(-1, 3)
+    measured = np.concatenate(scan_in_threads(f"indexing {root.name}", len(listing.paths), measure, chunks))
     blob, offsets = pack_strings(listing.paths)
     arrays: dict[str, NDArray[Any]] = {
         "labels": np.array(listing.labels, np.int64),
-        "sizes": np.array([size for size, _ in measured], np.int64),
-        "heights": headers[:, 0].copy(),
-        "widths": headers[:, 1].copy(),
-        "orientations": headers[:, 2].astype(np.uint8),
+        "sizes": measured[:, 0].copy(),
+        "heights": measured[:, 1].astype(np.int32),
+        "widths": measured[:, 2].astype(np.int32),
+        "orientations": measured[:, 3].astype(np.uint8),
         "keys": blob,
         "key_offsets": offsets,
     }
@@ -167,15 +160,15 @@ def _built(listing: _Listing, measured: list[tuple[int, Header]]) -> BuiltIndex:
     return BuiltIndex(fingerprint, info, arrays)
 
 
-def _measure(path: str) -> tuple[int, Header]:
-    """Size in bytes and header of a file; what can't be read counts as damaged and says so again in `read`."""
+def _measure(path: str) -> tuple[int, int, int, int]:
+    """Bytes, height, width and orientation of a file; one that can't be read counts as damaged, and `read` says why."""
     try:
         with open(path, "rb", buffering=0) as file:
             descriptor = file.fileno()
             size = os.fstat(descriptor).st_size
-            return size, probe(lambda offset, length: os.pread(descriptor, length, offset), size)
+            return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)
     except OSError:
-        return 0, DAMAGED
+        return 0, *DAMAGED
 
 
 def _list(root: Path) -> _Listing:

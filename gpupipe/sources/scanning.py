@@ -1,17 +1,20 @@
-"""Run the scan of many files or shards in a few threads."""
+"""Run the scan of many files or shards in a few threads, with a progress bar."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
+from gpupipe.sources.progress import progress
 from gpupipe.system import usable_cpus
 
-__all__ = ["map_in_threads"]
+__all__ = ["Advance", "scan_in_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Advance = Callable[[int], None]
 
 # Reading waits for storage without the interpreter's lock, parsing holds it: threads overlap the waiting. Processes
 # would parse in parallel too, but spawning them from inside a training script runs that script again.
@@ -19,11 +22,26 @@ THREADS_PER_CPU = 2
 MOST_THREADS = 32
 
 
-def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`function` of every item, in order. The first exception, KeyboardInterrupt included, drops what has not begun."""
+def scan_in_threads(
+    description: str, total: int, function: Callable[[Item, Advance], Result], items: Iterable[Item]
+) -> list[Result]:
+    """`function(item, advance)` of every item, in order.
+
+    The function calls `advance` now and then with how much of `total` is done. After the first exception,
+    KeyboardInterrupt included, `advance` raises in all threads, so that none goes on for long.
+    """
+    stopped = threading.Event()
     threads = min(MOST_THREADS, THREADS_PER_CPU * usable_cpus())
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="gpupipe-scan")
-    try:
-        return list(pool.map(function, items))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with progress(description, total) as tick:
+
+        def advance(steps: int) -> None:
+            if stopped.is_set():
+                raise CancelledError
+            tick(steps)
+
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="gpupipe-scan")
+        try:
+            return list(pool.map(lambda item: function(item, advance), items))
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
@@ -21,9 +22,8 @@ from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.headers import Header, ReadRange, probe
 from gpupipe.sources.mapping import map_file
 from gpupipe.sources.patterns import expand_shards
-from gpupipe.sources.progress import progress
 from gpupipe.sources.samples import Sample, group, read_label
-from gpupipe.sources.scanning import map_in_threads
+from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
@@ -32,8 +32,6 @@ __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
-
-CHUNK = 256
 
 log = logging.getLogger("gpupipe")
 
@@ -166,49 +164,58 @@ def _class_names(folder: Path) -> list[str] | None:
 
 
 @dataclass(frozen=True)
-class _Shard:
-    """One shard's samples, and the size and time of change of its tar and of the .idx used."""
+class _Part:
+    """What the scan of one shard found.
 
-    path: str
-    samples: list[Sample]
+    `files` are size and time of change of the tar and of the .idx used. `keys` and `key_offsets` are packed strings,
+    `facts` is (N, 6) int64: label, offset, bytes, height, width, orientation. Arrays, as the samples of all shards
+    would take several times the memory as objects.
+    """
+
     files: dict[str, Any]
-
-
-Measured = tuple[int, Header]
+    keys: NDArray[np.uint8]
+    key_offsets: NDArray[np.int64]
+    facts: NDArray[np.int64]
 
 
 def _scan(shards: Sequence[Path], label_field: str) -> BuiltIndex:
-    with progress("listing shards", len(shards)) as advance:
-        listed = map_in_threads(lambda shard: _list(shard, advance), shards)
-    chunks = [
-        (shard.path, shard.samples[i : i + CHUNK]) for shard in listed for i in range(0, len(shard.samples), CHUNK)
-    ]
-    if not chunks:
+    total = sum(shard.stat().st_size for shard in shards)
+
+    def scan(shard: Path, advance: Advance) -> _Part:
+        return _scan_shard(shard, label_field, advance)
+
+    parts = scan_in_threads(f"indexing {len(shards)} shards", total, scan, shards)
+    if not any(len(part.facts) for part in parts):
         raise DataError(f"no images in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
-    with progress("indexing samples", sum(len(shard.samples) for shard in listed)) as advance:
-        measured = map_in_threads(lambda chunk: _measure(*chunk, label_field, advance), chunks)
-    return _built(listed, [sample for chunk in measured for sample in chunk], label_field)
+    return _built(parts, label_field)
 
 
-def _list(path: Path, advance: Callable[[int], None]) -> _Shard:
+def _scan_shard(path: Path, label_field: str, advance: Advance) -> _Part:
+    advance(0)
     files: dict[str, Any] = _stamp(path)  # before reading: a change meanwhile makes the index stale, not wrong
     with open(path, "rb", buffering=0) as file:
         members, files["idx"] = _members(path, file)
-    advance(1)
-    return _Shard(str(path), group(members, str(path)), files)
+        samples = group(members, str(path))
+        facts = _facts(samples, file, label_field, advance)
+    advance(files["size"] - (samples[-1].image.offset if samples else 0))
+    keys, key_offsets = pack_strings([sample.key for sample in samples])
+    return _Part(files, keys, key_offsets, np.array(facts, np.int64).reshape(-1, 6))
 
 
-def _measure(shard: str, samples: Sequence[Sample], label_field: str, advance: Callable[[int], None]) -> list[Measured]:
-    """Label and header of some samples of a shard."""
-    with open(shard, "rb", buffering=0) as file:
-        descriptor = file.fileno()
+def _facts(samples: Sequence[Sample], file: io.FileIO, label_field: str, advance: Advance) -> list[tuple[int, ...]]:
+    descriptor, shard, done = file.fileno(), str(file.name), 0
+    facts: list[tuple[int, ...]] = []
 
-        def read(offset: int, length: int) -> bytes:
-            return os.pread(descriptor, length, offset)
+    def read(offset: int, length: int) -> bytes:
+        return os.pread(descriptor, length, offset)
 
-        found = [(read_label(sample, read, shard, label_field), _header(read, sample.image)) for sample in samples]
-    advance(len(samples))
-    return found
+    for sample in samples:
+        offset, size = sample.image.offset, sample.image.size
+        label = read_label(sample, read, shard, label_field)
+        facts.append((label, offset, size, *_header(read, sample.image)))
+        advance(offset - done)
+        done = offset
+    return facts
 
 
 def _header(read: ReadRange, image: Member) -> Header:
@@ -233,24 +240,24 @@ def _stamp(path: Path) -> dict[str, Any]:
     return {"name": path.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
-def _built(shards: Sequence[_Shard], measured: Sequence[Measured], label_field: str) -> BuiltIndex:
-    samples = [sample for shard in shards for sample in shard.samples]
-    headers = np.array([header for _, header in measured], np.int32).reshape(-1, 3)
-    blob, key_offsets = pack_strings([sample.key for sample in samples])
+def _built(parts: Sequence[_Part], label_field: str) -> BuiltIndex:
+    facts = np.concatenate([part.facts for part in parts])
+    key_offsets = np.zeros(len(facts) + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])
     arrays: dict[str, NDArray[Any]] = {
-        "labels": np.array([label for label, _ in measured], np.int64),
-        "offsets": np.array([sample.image.offset for sample in samples], np.int64),
-        "sizes": np.array([sample.image.size for sample in samples], np.int64),
-        "heights": headers[:, 0].copy(),
-        "widths": headers[:, 1].copy(),
-        "orientations": headers[:, 2].astype(np.uint8),
-        "keys": blob,
+        "labels": facts[:, 0].copy(),
+        "offsets": facts[:, 1].copy(),
+        "sizes": facts[:, 2].copy(),
+        "heights": facts[:, 3].astype(np.int32),
+        "widths": facts[:, 4].astype(np.int32),
+        "orientations": facts[:, 5].astype(np.uint8),
+        "keys": np.concatenate([part.keys for part in parts]),
         "key_offsets": key_offsets,
-        "starts": np.cumsum([0] + [len(shard.samples) for shard in shards])[:-1].astype(np.int64),
+        "starts": np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
     }
     content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels")]
-    fingerprint = content_fingerprint([shard.files["name"] for shard in shards], content)
-    info = {"kind": "shards", "label_field": label_field, "shards": [shard.files for shard in shards]}
+    fingerprint = content_fingerprint([part.files["name"] for part in parts], content)
+    info = {"kind": "shards", "label_field": label_field, "shards": [part.files for part in parts]}
     return BuiltIndex(fingerprint, info, arrays)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,7 +35,8 @@ def idx_path(shard: Path) -> Path:
 def read_idx(path: Path, shard: BinaryIO) -> list[Member]:
     """The members of an opened shard from its index. Raises OSError, and BadIdxError where it doesn't fit.
 
-    What is checked against the shard: some headers spread over it, and that the archive ends after the last member.
+    What is checked: that the members lie one behind the other, some of their tar headers spread over the shard, and
+    that the archive ends after the last one.
     """
     lines = path.read_text("utf-8", "surrogateescape").split("\n")
     version, _, count = lines[0].partition(" ")
@@ -66,15 +68,30 @@ def _row(tokens: list[str], fields: int, shard: BinaryIO) -> Iterable[Member]:
 
 
 def _check(members: list[Member], shard: BinaryIO) -> None:
-    last = max(members, key=lambda member: member.offset)
-    for member in [*members[:: max(1, len(members) // CHECKED)], last]:
+    for member in _doubtful(members):
         header = _header(shard, member.offset)
         if header.size != member.size or header.name != member.name:
             raise BadIdxError(f"the shard has {header.name!r} ({header.size} bytes) where it says {member}")
-    end = last.offset + -(-last.size // BLOCK) * BLOCK
+    end = _padded_end(members[-1])
     block = os.pread(shard.fileno(), BLOCK, end)
     if len(block) < BLOCK or block.strip(b"\0"):
         raise BadIdxError("the shard does not end after the last member")
+
+
+def _doubtful(members: list[Member]) -> list[Member]:
+    """Members to compare with their tar headers: some spread over the shard, and those that don't touch the next."""
+    chosen = members[:: max(1, len(members) // CHECKED)] + members[-1:]
+    for member, following in pairwise(members):
+        gap = following.offset - _padded_end(member)
+        if gap < BLOCK or gap % BLOCK:
+            raise BadIdxError(f"no tar header fits between {member} and {following}")
+        if gap > BLOCK:  # a folder, a link or a long name; or a wrong size here
+            chosen.append(member)
+    return chosen
+
+
+def _padded_end(member: Member) -> int:
+    return member.offset + -(-member.size // BLOCK) * BLOCK
 
 
 def _header(shard: BinaryIO, offset: int) -> tarfile.TarInfo:

@@ -1,0 +1,155 @@
+"""A user's own dataset as a source, and what `open_source` takes at all."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture, write_folder
+from PIL import Image
+from tars import jpeg, write_samples
+
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.sources import DatasetSource, FolderSource, ShardSource, open_source
+
+
+class Images(torch.utils.data.Dataset[Any]):
+    """Counts what it is asked for."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        if isinstance(self.items[index], Exception):
+            raise self.items[index]
+        return self.items[index]
+
+
+def images(count: int = 4) -> Images:
+    return Images([(jpeg(number, 30 + number, 50), number * 2) for number in range(count)])
+
+
+def test_meta_reads_each_sample_once() -> None:
+    dataset = images()
+    source = open_source(dataset)
+    assert isinstance(source, DatasetSource)
+    assert len(source) == 4
+    assert dataset.asked == []
+    meta = source.meta(np.array([3, 1, 3]))
+    assert meta.heights.tolist() == [33, 31, 33]
+    assert meta.labels.tolist() == [6, 2, 6]
+    source.meta(np.array([1, 3]))
+    assert sorted(dataset.asked) in ([1, 3], [1, 3, 3])
+    assert (meta.labels.dtype, meta.heights.dtype, meta.orientations.dtype) == (np.int64, np.int32, np.uint8)
+
+
+def test_fetch_reads_each_sample_once() -> None:
+    dataset = images()
+    source = open_source(dataset)
+    for _ in range(2):
+        dataset.asked.clear()
+        data, meta = source.fetch(np.array([2, 0]))
+        assert dataset.asked == [2, 0]
+        assert [part.tobytes() for part in data] == [jpeg(2, 32, 50), jpeg(0, 30, 50)]
+        assert meta.heights.tolist() == [32, 30]
+        assert meta.labels.tolist() == [4, 0]
+
+
+def test_every_kind_of_bytes_and_labels() -> None:
+    data = jpeg(0)
+    array = np.frombuffer(data, np.uint8)
+    kinds = [data, bytearray(data), memoryview(data), array, torch.tensor(array.copy()), np.repeat(array, 2)[::2]]
+    labels = [1, np.int32(1), np.array(1), torch.tensor(1), np.uint8(1), True]
+    source = open_source(list(zip(kinds, labels, strict=True)))
+    read, meta = source.fetch(np.arange(len(kinds)))
+    assert {part.tobytes() for part in read} == {data}
+    assert {(part.dtype, part.ndim) for part in read} == {(np.dtype(np.uint8), 1)}
+    assert set(meta.labels.tolist()) == {1}
+
+
+def test_damaged_images_have_size_zero() -> None:
+    source = open_source([(b"<html>", 1), (b"", 2), (jpeg(0), 3)])
+    assert source.meta(np.arange(3)).heights.tolist() == [0, 0, 40]
+
+
+def test_the_users_own_exception_is_the_cause() -> None:
+    own = KeyError("no such row")
+    source = open_source(Images([(jpeg(0), 0), own]))
+    for call in (lambda: source.read(1), lambda: source.meta(np.array([0, 1])), lambda: source.fetch(np.array([0, 1]))):
+        with pytest.raises(SampleError, match=r"Images\[1\].*__getitem__ raised KeyError: 'no such row'") as caught:
+            call()
+        assert caught.value.__cause__ is own
+        assert caught.value.index == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        ((Image.fromarray(picture(8, 8)), 0), "Image"),
+        ((torch.zeros(3, 8, 8), 0), "Tensor"),
+        ((b"x", "cat"), "str"),
+        ((b"x", 1.5), "float"),
+        (("path.jpg", 0), "str"),
+        ((b"x", 0, 1), "bytes, int, int"),
+        (b"only bytes", "bytes"),
+        (None, "NoneType"),
+        ({"image": b"x", "label": 0}, "dict"),
+    ],
+)
+def test_items_of_another_kind_are_refused(item: Any, kind: str) -> None:
+    with pytest.raises(DataError, match=rf"Images\[0\] is .*{kind}.*must be \(the bytes of an image file, an integer"):
+        open_source(Images([item])).read(0)
+
+
+def test_labels_are_not_known_at_once() -> None:
+    with pytest.raises(DataError, match="labels of Images are known only by reading"):
+        _ = open_source(images()).targets
+
+
+def test_an_empty_dataset() -> None:
+    with pytest.raises(DataError, match="Images is empty"):
+        open_source(Images([]))
+
+
+def test_classes_and_fingerprint_of_the_object_are_taken() -> None:
+    dataset = images()
+    plain = open_source(dataset)
+    assert plain.classes is None
+    assert open_source(images()).fingerprint == plain.fingerprint
+    assert open_source(images(5)).fingerprint != plain.fingerprint
+    dataset.classes, dataset.class_to_idx = ["a", "b"], {"a": 0, "b": 1}  # type: ignore[attr-defined]
+    dataset.fingerprint = "version 2"  # type: ignore[attr-defined]
+    named = open_source(dataset)
+    assert named.class_to_idx == {"a": 0, "b": 1}
+    assert named.fingerprint != plain.fingerprint
+
+
+def test_locations_keys_and_pickling() -> None:
+    source = open_source(images())
+    assert (source.location(2), source.key(2), source.paths(np.arange(2))) == ("Images[2]", "2", None)
+    assert pickle.loads(pickle.dumps(source)).read(2).tobytes() == jpeg(2, 32, 50)
+
+
+def test_what_open_source_takes(tmp_path: Path) -> None:
+    folder, shard = write_folder(tmp_path / "data"), write_samples(tmp_path / "s.tar")
+    assert isinstance(open_source(folder), FolderSource)
+    assert isinstance(open_source(str(shard)), ShardSource)
+    assert isinstance(open_source([shard]), ShardSource)
+    assert isinstance(open_source([(encode(picture(9, 9)), 0)]), DatasetSource)
+    for source in (open_source(folder), open_source(shard), open_source(images())):
+        assert open_source(source) is source
+
+
+@pytest.mark.parametrize("data", [7, None, (part for part in "ab"), {1, 2}])
+def test_anything_else_is_refused(data: Any) -> None:
+    with pytest.raises(ConfigError, match=f"data is {type(data).__name__}: pass a folder"):
+        open_source(data)

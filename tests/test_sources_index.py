@@ -1,0 +1,237 @@
+"""The index file: its format, where it lies, and several processes at once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import write_folder
+from tars import write_samples
+
+from gpupipe.errors import DataError
+from gpupipe.sources import building, folder, headers, open_source
+from gpupipe.sources.building import cache_folder
+from gpupipe.sources.storage import BadIndexError, Strings, open_index, pack_strings, write_index
+
+
+def some_arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "a": rng.integers(0, 9, 7).astype(np.int64),
+        "b": rng.integers(0, 255, (3, 5)).astype(np.uint8),
+        "none": np.empty(0, np.int32),
+        "c": rng.normal(size=(2, 2)).astype(np.float32),
+    }
+
+
+def test_arrays_come_back_as_aligned_read_only_views(tmp_path: Path) -> None:
+    write_index(tmp_path / "i", "print", {"x": ["ä", 1]}, some_arrays())
+    index = open_index(tmp_path / "i")
+    assert index.fingerprint == "print"
+    assert index.info == {"x": ["ä", 1]}
+    for name, array in some_arrays().items():
+        np.testing.assert_array_equal(index.arrays[name], array)
+        assert index.arrays[name].dtype == array.dtype
+        assert not index.arrays[name].flags.writeable
+        assert index.arrays[name].__array_interface__["data"][0] % 64 == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["i"]
+
+
+@pytest.mark.parametrize("strings", [[], [""], ["a", "", "bc"], ["ü" * 9, "\udcff\udc80", "x/y z"]])
+def test_strings(strings: list[str]) -> None:
+    packed = Strings(*pack_strings(strings))
+    assert list(packed) == strings
+    assert len(packed) == len(strings)
+
+
+def test_a_file_of_any_other_length_is_no_index(tmp_path: Path) -> None:
+    write_index(tmp_path / "i", "print", {}, some_arrays())
+    whole = (tmp_path / "i").read_bytes()
+    for length in [*range(0, len(whole), 7), len(whole) - 1]:
+        (tmp_path / "cut").write_bytes(whole[:length])
+        with pytest.raises(BadIndexError):
+            open_index(tmp_path / "cut")
+    (tmp_path / "longer").write_bytes(whole + b"x")
+    with pytest.raises(BadIndexError, match="instead of"):
+        open_index(tmp_path / "longer")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"nothing",
+        b'{"version": 99}',
+        b'{"version": 1}',
+        b'{"version": 1, "fingerprint": "", "info": {}, "data_bytes": 0, "arrays": [{"name": "a"}]}',
+        b'{"version": 1, "fingerprint": "", "info": {}, "data_bytes": 64,'
+        b' "arrays": [{"name": "a", "dtype": "|O", "shape": [8], "offset": 0}]}',
+        b'{"version": 1, "fingerprint": "", "info": {}, "data_bytes": 64,'
+        b' "arrays": [{"name": "a", "dtype": "<i8", "shape": [900], "offset": 0}]}',
+    ],
+)
+def test_hostile_headers_are_refused(tmp_path: Path, header: bytes) -> None:
+    begin = -(-(16 + len(header)) // 64) * 64
+    text = b"gpupipe\n" + len(header).to_bytes(8, "little") + header
+    (tmp_path / "i").write_bytes(text.ljust(begin, b"\0") + bytes(64))
+    with pytest.raises(BadIndexError):
+        open_index(tmp_path / "i")
+
+
+def test_a_broken_index_is_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = write_folder(tmp_path / "data")
+    expected = open_source(root).fingerprint
+    index = root / folder.INDEX_NAME
+    for broken in (b"", b"text", index.read_bytes()[:-1]):
+        index.write_bytes(broken)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "gpupipe"):
+            assert open_source(root).fingerprint == expected
+        assert "is stale" in caplog.text
+    index.write_bytes(index.read_bytes().replace(b'"directories"', b'"something__"'))
+    assert open_source(root).fingerprint == expected
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_index(tmp_path / "i", "print", {}, some_arrays())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_scan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_folder(tmp_path / "data")
+    shard = write_samples(tmp_path / "s.tar")
+
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(headers, "_parse", fail)
+    before = sorted(tmp_path.rglob("*"))
+    for data in (root, shard):
+        with pytest.raises(KeyboardInterrupt):
+            open_source(data)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_killed_processes_left_is_removed_when_old(tmp_path: Path) -> None:
+    old, young = tmp_path / "i.aa.tmp", tmp_path / "i.bb.tmp"
+    for path in (old, young):
+        path.write_bytes(b"part")
+    os.utime(old, (time.time() - 7200,) * 2)
+    write_index(tmp_path / "i", "print", {}, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "i.bb.tmp"]
+
+
+def refuse_below(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make index files below `root` impossible to write, as on a read-only disk."""
+    write = write_index
+
+    def refuse(path: Path, *args: Any) -> None:
+        if path.is_relative_to(root):
+            raise OSError(30, "Read-only file system")
+        write(path, *args)
+
+    monkeypatch.setattr(building, "write_index", refuse)
+
+
+def test_read_only_data_is_indexed_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, other = write_folder(tmp_path / "ro/data"), write_folder(tmp_path / "ro/else/data", per_class=2)
+    shard = write_samples(tmp_path / "ro/s.tar")
+    refuse_below(tmp_path / "ro", monkeypatch)
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
+    before = sorted((tmp_path / "ro").rglob("*"))
+    sizes = [len(open_source(data)) for data in (root, other, shard)]
+    assert sizes == [12, 6, 4]
+    assert sorted((tmp_path / "ro").rglob("*")) == before
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    monkeypatch.delattr(folder, "_scan")
+    assert [len(open_source(data)) for data in (root, other, shard)] == sizes
+
+
+def test_no_place_for_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_folder(tmp_path / "data")
+    refuse_below(tmp_path, monkeypatch)
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"neither to .*data.* nor to .*cache.*set GPUPIPE_CACHE"):
+        open_source(root)
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUPIPE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache_folder() == Path("/x/gpupipe")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder() == Path("/home/someone/.cache/gpupipe")
+    monkeypatch.setenv("GPUPIPE_CACHE", "~/own")
+    assert cache_folder() == Path("/home/someone/own")
+
+
+def open_and_count(root: Path, barrier: Any, queue: Any) -> None:
+    """Open the folder at the same time as others; tells the fingerprint and whether this process scanned."""
+    scans, scan = [], folder._scan
+
+    def counted(path: Path) -> Any:
+        scans.append(path)
+        time.sleep(0.3)
+        return scan(path)
+
+    folder._scan = counted
+    barrier.wait(60)
+    source = open_source(root)
+    queue.put((source.fingerprint, len(source.read(0)), len(scans)))
+
+
+def test_of_several_processes_one_scans(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    context = multiprocessing.get_context("spawn")
+    barrier, queue = context.Barrier(4), context.Queue()
+    children = [context.Process(target=open_and_count, args=(root, barrier, queue)) for _ in range(4)]
+    for child in children:
+        child.start()
+    answers = [queue.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(60)
+    assert len({answer[:2] for answer in answers}) == 1
+    assert sum(scans for _, _, scans in answers) == 1
+    assert sorted(path.name for path in root.iterdir()) == [folder.INDEX_NAME, "class_0", "class_1", "class_2"]
+
+
+def test_bench_index_open(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "bench/index_open.py"
+    command = [sys.executable, str(script), "--samples", "200000", "--classes", "20", "--folder", str(tmp_path)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    figures = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines()}
+    assert figures["samples"] == 200_000
+    # the index has 15 MiB: whoever copied it would have grown by as much
+    assert figures["private_mib_after"] - figures["private_mib_before"] < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+
+
+def test_the_index_holds_plain_json_and_numbers(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    open_source(root)
+    data = (root / folder.INDEX_NAME).read_bytes()
+    length = int.from_bytes(data[8:16], "little")
+    header = json.loads(data[16 : 16 + length])
+    assert header["info"]["classes"] == ["class_0", "class_1", "class_2"]
+    labels = next(entry for entry in header["arrays"] if entry["name"] == "labels")
+    begin = -(-(16 + length) // 64) * 64 + labels["offset"]
+    assert np.frombuffer(data, labels["dtype"], 12, begin).tolist() == [0] * 4 + [1] * 4 + [2] * 4

@@ -301,7 +301,7 @@ class TestRanks:
                 indices = [loader.batch_indices(step).tolist() for step in range(len(loader))]
                 parts.append([(at, *batch) for at, batch in zip(indices, collect(loader), strict=True)])
         for step, (indices, images, labels) in enumerate(expected):
-            assert sum((part[step][0] for part in parts), []) == indices
+            assert [at for part in parts for at in part[step][0]] == indices
             assert torch.cat([part[step][2] for part in parts]).tolist() == labels.tolist()
             together = torch.cat([part[step][1] for part in parts])
             if engine["engine"] == "torch":
@@ -446,7 +446,7 @@ class TestSettings:
             assert loader.dataset.classes == [f"class_{c}" for c in range(5)]
             assert loader.dataset.class_to_idx == {f"class_{c}": c for c in range(5)}
             assert len(loader.sampler) == 24
-            assert list(loader.sampler) == sum(loader.batch_sampler, [])
+            assert list(loader.sampler) == [at for batch in loader.batch_sampler for at in batch]
             assert loader.batch_sampler.sampler is loader.sampler
             assert (len(loader.batch_sampler), loader.batch_sampler.batch_size) == (6, 4)
             assert loader.batch_sampler.drop_last

@@ -1,0 +1,202 @@
+"""Samples that can't be read or decoded: the same ones, named, and the same substitutes, on every engine and rank."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from images import encode, picture
+
+import gpupipe
+
+ENGINES = [
+    pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
+    pytest.param({"engine": "torch", "num_workers": 2}, id="torch-2"),
+    pytest.param({"engine": "dali", "num_workers": 2}, id="dali"),
+]
+GOOD = encode(picture(200, 260, 50), quality=90)
+
+
+def broken_huffman(data: bytes) -> bytes:
+    at = data.index(b"\xff\xc4") + 10
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+DAMAGE = {
+    "empty": b"",
+    "html": b"<html><body>not found</body></html>" * 20,
+    "cut in half": GOOD[: len(GOOD) // 2],
+    "cut tail": GOOD[:-40],
+    "broken Huffman table": broken_huffman(GOOD),
+    "header only": GOOD[:700],
+}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """The shared folder's images, of which two are damaged: 1 (empty) and 13 (a broken Huffman table)."""
+    root = shutil.copytree(folder, tmp_path / "data")
+    files = sorted(root.glob("*/*.jpg"))
+    files[1].write_bytes(b"")
+    files[13].write_bytes(broken_huffman(files[13].read_bytes()))
+    return root
+
+
+def open_loader(data, batch_size=5, **options):
+    options = {"device": "cpu", "shuffle": True, "seed": 2} | options
+    return gpupipe.Loader(data, gpupipe.imagenet_train(48, dtype="uint8"), batch_size, **options)
+
+
+def collect(loader):
+    return [(images.clone(), labels.clone()) for images, labels in loader]
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_raise_names_the_sample(folder, tmp_path, engine, damage):
+    root = shutil.copytree(folder, tmp_path / "data")
+    victim = sorted(root.glob("*/*.jpg"))[8]
+    victim.write_bytes(damage)
+    with open_loader(root, **engine) as loader:
+        with pytest.raises(gpupipe.SampleError) as raised:
+            collect(loader)
+        assert raised.value.index == 8
+        for part in (str(victim.relative_to(root)), "on_error='skip'"):
+            assert part in str(raised.value)
+        assert [bad.index for bad in loader.bad_samples] == [8]
+
+
+def test_skip_goes_on_and_lists_each_bad_sample_once(damaged, engine, caplog):
+    with open_loader(damaged, on_error="skip", **engine) as loader:
+        for _ in range(3):
+            assert sum(len(labels) for _, labels in collect(loader)) == 25
+        assert sorted(bad.index for bad in loader.bad_samples) == [1, 13]
+        assert all(bad.reason for bad in loader.bad_samples)
+    assert len([record for record in caplog.records if "bad sample" in record.message]) == 2
+
+
+def test_the_substitute_is_the_next_good_sample_of_the_epochs_order(damaged, engine):
+    with open_loader(damaged, on_error="skip", **engine) as loader:
+        order = [index for step in range(len(loader)) for index in loader.batch_indices(step).tolist()]
+        labels = torch.cat([labels for _, labels in collect(loader)]).tolist()
+        targets = loader.dataset.targets
+    expected = []
+    for position in range(25):
+        at = position
+        while order[at] in (1, 13):
+            at = (at + 1) % 25
+        expected.append(int(targets[order[at]]))
+    assert labels == expected
+
+
+def test_engines_and_ranks_agree_on_substitutes(damaged):
+    with open_loader(damaged, on_error="skip", engine="torch", num_workers=0, batch_size=6) as loader:
+        reference = collect(loader)
+    for world in (1, 2, 3):
+        for engine in ("torch", "dali"):
+            parts = []
+            for rank in range(world):
+                options = {"engine": engine, "num_workers": 1, "rank": rank, "world_size": world}
+                with open_loader(damaged, on_error="skip", batch_size=6 // world, **options) as loader:
+                    parts.append(collect(loader))
+            for step in range(len(reference) - 1):
+                images = torch.cat([part[step][0] for part in parts])
+                labels = torch.cat([part[step][1] for part in parts])
+                assert torch.equal(labels, reference[step][1])
+                assert (images.int() - reference[step][0].int()).abs().float().mean() < 0.5
+
+
+def test_resume_gives_the_same_substitutes(damaged, engine):
+    with open_loader(damaged, on_error="skip", **engine) as loader:
+        whole = collect(loader)
+        loader.set_epoch(0)
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = loader.state_dict()
+    with open_loader(damaged, on_error="skip", **engine) as resumed:
+        resumed.load_state_dict(state)
+        for (images, labels), (other, others) in zip(collect(resumed), whole[2:], strict=True):
+            assert torch.equal(labels, others)
+            assert torch.equal(images, other)
+
+
+def test_a_file_that_vanishes_is_named(folder, tmp_path, engine):
+    root = shutil.copytree(folder, tmp_path / "data")
+    with open_loader(root, **engine) as loader:
+        (root / "class_2" / "img_0.jpg").unlink()
+        with pytest.raises(gpupipe.SampleError, match=r"class_2/img_0\.jpg"):
+            collect(loader)
+
+
+def test_what_dali_refuses_but_the_cpu_decodes_is_no_bad_sample(folder, tmp_path, caplog):
+    """A GIF in a file named .jpg: DALI has no decoder for it, Pillow has."""
+    root = shutil.copytree(folder, tmp_path / "data")
+    gif = encode(picture(90, 120, 3), kind="GIF", mode="P")
+    (root / "class_1" / "img_2.jpg").write_bytes(gif)
+    caplog.set_level("INFO", logger="gpupipe")
+    batches = {}
+    for engine in ("torch", "dali"):
+        with open_loader(root, engine=engine, num_workers=1) as loader:
+            batches[engine] = [*collect(loader), *collect(loader)]
+            assert not loader.bad_samples
+    for (images, labels), (other, others) in zip(batches["torch"], batches["dali"], strict=True):
+        assert torch.equal(labels, others)
+        assert (images.int() - other.int()).abs().float().mean() < 0.5
+    assert len([record for record in caplog.records if "DALI refused" in record.message]) == 1
+
+
+def test_only_bad_samples_end_the_run(tmp_path, engine):
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"no image")
+    with (
+        open_loader(tmp_path, on_error="skip", batch_size=2, **engine) as loader,
+        pytest.raises(gpupipe.DataError, match="all bad"),
+    ):
+        collect(loader)
+
+
+class Faulty:
+    """A user's dataset whose code fails at one sample."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        if index == 7:
+            raise KeyError("no such blob")
+        return GOOD, index
+
+
+def test_an_exception_in_user_code_is_named(engine):
+    with open_loader(Faulty(), **engine) as loader:
+        with pytest.raises(gpupipe.SampleError, match="no such blob") as raised:
+            collect(loader)
+        assert raised.value.index == 7
+
+
+def test_user_code_that_fails_can_be_skipped(engine):
+    with open_loader(Faulty(), on_error="skip", **engine) as loader:
+        labels = torch.cat([labels for _, labels in collect(loader)]).tolist()
+    assert 7 not in labels
+    assert len(labels) == 12
+
+
+def test_an_error_that_no_sample_caused_is_raised_as_it_is(folder, monkeypatch):
+    """DALI failing as a whole must not put every sample aside."""
+    with open_loader(folder, engine="dali") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        engine = loader._engine
+        monkeypatch.setattr(engine, "_decodes", lambda feed, rows: False)
+        monkeypatch.setattr(
+            engine._pipeline, "outputs", lambda: (_ for _ in ()).throw(RuntimeError("out of memory")), raising=False
+        )
+        with pytest.raises(RuntimeError, match="out of memory"):
+            next(iterator)

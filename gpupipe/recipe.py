@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
@@ -36,7 +37,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 def _pair(owner: str, field: str, value: int | Sequence[int]) -> tuple[int, int]:
     """`value` as (height, width), both at least 1."""
-    pair = (value, value) if isinstance(value, int) else tuple(value)
+    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
         raise ConfigError(f"{owner}: {field}={value!r} must be a positive int or a (height, width) pair of them")
     return (pair[0], pair[1])
@@ -44,15 +45,23 @@ def _pair(owner: str, field: str, value: int | Sequence[int]) -> tuple[int, int]
 
 def _range(owner: str, field: str, value: Sequence[float]) -> tuple[float, float]:
     """`value` as (low, high) with 0 < low <= high."""
-    pair = tuple(float(v) for v in value)
-    if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
+    pair = _floats(value)
+    if len(pair) != 2 or not 0 < pair[0] <= pair[1] < math.inf:
         raise ConfigError(f"{owner}: {field}={value!r} must be (low, high) with 0 < low <= high")
     return (pair[0], pair[1])
 
 
+def _floats(value: Any) -> tuple[float, ...]:
+    """`value` as floats; empty where it is no sequence of numbers."""
+    try:
+        return tuple(float(v) for v in value)
+    except (TypeError, ValueError):
+        return ()
+
+
 def _triple(owner: str, field: str, value: Sequence[float]) -> tuple[float, float, float]:
-    triple = tuple(float(v) for v in value)
-    if len(triple) != 3:
+    triple = _floats(value)
+    if len(triple) != 3 or not all(math.isfinite(v) for v in triple):
         raise ConfigError(f"{owner}: {field}={value!r} must have one value for each of R, G, B")
     return (triple[0], triple[1], triple[2])
 
@@ -111,8 +120,10 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.p <= 1:
+        p = _floats([self.p])
+        if not p or not 0 <= p[0] <= 1:
             raise ConfigError(f"RandomHorizontalFlip: p={self.p!r} must lie in [0, 1]")
+        object.__setattr__(self, "p", p[0])
 
 
 @dataclass(frozen=True)

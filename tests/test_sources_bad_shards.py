@@ -62,7 +62,7 @@ def test_a_damaged_header_inside_is_refused(tmp_path: Path) -> None:
         (b"just some text", "not a tar file: no tar header at offset 0"),
         (jpeg(0), "not a tar file"),
         (gzip.compress(bytes(2000)), "compressed .gzip."),
-        (bytes(100), "not a tar file|is cut"),
+        (bytes(100), "not a tar file"),
         (bytes(10240), "no images"),
     ],
 )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from images import encode, picture, write_folder
 from PIL import Image
 from torchvision.datasets import ImageFolder
@@ -64,6 +68,33 @@ def source_of(root: Path) -> FolderSource:
     source = open_source(root)
     assert isinstance(source, FolderSource)
     return source
+
+
+PART = st.text("aAbB.-_ é1", min_size=1, max_size=3).filter(lambda name: name.strip("."))
+
+
+@given(
+    st.lists(
+        st.tuples(PART, st.lists(PART, max_size=2), PART, st.sampled_from([".jpg", ".JPG", ".png", ".txt"])),
+        max_size=12,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_any_tree_has_torchvisions_order(names: list[tuple[str, list[str], str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        for class_name, folders, stem, suffix in names:
+            path = Path(root, class_name, *folders, stem + suffix)
+            with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x")
+        try:
+            expected = ImageFolder(root).samples
+        except FileNotFoundError:
+            with pytest.raises(DataError):
+                open_source(root)
+            return
+        source = source_of(Path(root))
+        assert list(zip(source.paths(np.arange(len(source))), source.targets.tolist(), strict=True)) == expected
 
 
 def test_extensions_are_torchvisions() -> None:
@@ -238,7 +269,10 @@ def test_pickled_sources_carry_no_data(tmp_path: Path) -> None:
     assert copy.fingerprint == source.fingerprint
     (tmp_path / "data/class_0/img_1.jpg").write_bytes(encode(picture(99, 98)))
     open_source(tmp_path / "data", rebuild=True)
-    with pytest.raises(DataError, match="indexed again"):
+    with pytest.raises(DataError, match=r"describes other content.*indexed again"):
+        pickle.loads(blob)
+    (tmp_path / "data" / INDEX_NAME).unlink()
+    with pytest.raises(DataError, match="can't be opened any more"):
         pickle.loads(blob)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["BuiltIndex", "cache_folder", "folder_lock", "load_or_build"]
+__all__ = ["BuiltIndex", "cache_folder", "folder_lock", "load_or_build", "reopen_index"]
 
 log = logging.getLogger("gpupipe")
 
@@ -51,6 +51,18 @@ def load_or_build(
     with folder_lock(folder, wait=True):
         found = None if rebuild else _fresh(places, stale, quiet=True)
         return found if found is not None else _store(places, _build(folder, build))
+
+
+def reopen_index(path: str, fingerprint: str) -> StoredIndex:
+    """The index that another process has open. Raises DataError where it is gone or now describes other content."""
+    again = "the data was indexed again while a loader used it; make the loader again"
+    try:
+        index = open_index(Path(path))
+    except (OSError, BadIndexError) as error:
+        raise DataError(f"index {path} can't be opened any more ({error}): {again}") from error
+    if index.fingerprint != fingerprint:
+        raise DataError(f"index {path} now describes other content: {again}")
+    return index
 
 
 def _build(folder: Path, build: Callable[[], BuiltIndex]) -> BuiltIndex:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
-from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
 from gpupipe.sources.scanning import Advance, scan_in_threads
-from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
+from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
@@ -119,10 +119,7 @@ def open_folder(root: str | os.PathLike[str], *, rebuild: bool = False) -> Folde
 
 
 def _reopen(root: str, index_path: str, fingerprint: str) -> FolderSource:
-    index = open_index(Path(index_path))
-    if index.fingerprint != fingerprint:
-        raise DataError(f"{root} was indexed again with other content while a loader used it; make the loader again")
-    return FolderSource(root, index)
+    return FolderSource(root, reopen_index(index_path, fingerprint))
 
 
 @dataclass

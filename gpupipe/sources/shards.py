@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
-from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import Header, ReadRange, probe
 from gpupipe.sources.mapping import map_file
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.samples import Sample, group, read_label
 from gpupipe.sources.scanning import Advance, scan_in_threads
-from gpupipe.sources.storage import StoredIndex, Strings, open_index, pack_strings
+from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
 
@@ -140,10 +140,7 @@ def open_shards(
 
 
 def _reopen(shards: list[str], index_path: str, fingerprint: str) -> ShardSource:
-    index = open_index(Path(index_path))
-    if index.fingerprint != fingerprint:
-        raise DataError(f"{shards[0]} and others were indexed again with other content; make the loader again")
-    return ShardSource(shards, index)
+    return ShardSource(shards, reopen_index(index_path, fingerprint))
 
 
 def _index_name(shards: Sequence[Path], label_field: str) -> str:

@@ -1,0 +1,124 @@
+"""What every source promises, asked of each kind."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from images import encode, picture, write_folder
+from PIL import Image
+from tars import jpeg, write_samples
+
+from gpupipe.sources import SampleMeta, Source, open_source
+from gpupipe.sources.headers import FORMATS
+
+
+class Items:
+    """A user's dataset."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return jpeg(index, 30 + index, 70), index % 4
+
+
+def folder(path: Path) -> Any:
+    root = write_folder(path / "data")
+    (root / "class_0/other.png").write_bytes(encode(picture(33, 22), "PNG"))
+    return root
+
+
+def shards(path: Path) -> Any:
+    return [write_samples(path / f"{number}.tar", 5 * number, 4) for number in range(3)]
+
+
+@pytest.fixture(params=[folder, shards, lambda path: Items()], ids=["folder", "shards", "dataset"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Source]:
+    data = request.param(tmp_path)
+    return lambda: open_source(data)
+
+
+def equal(one: SampleMeta, two: SampleMeta) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in SampleMeta.__dataclass_fields__)
+
+
+def test_bytes_are_those_of_the_image_that_meta_describes(make: Callable[[], Source]) -> None:
+    source = make()
+    everything = np.arange(len(source))
+    meta = source.meta(everything)
+    for index in everything.tolist():
+        data = source.read(index)
+        assert (data.dtype, data.ndim) == (np.dtype(np.uint8), 1)
+        with Image.open(io.BytesIO(data.tobytes()), formats=FORMATS) as image:
+            assert image.size == (meta.widths[index], meta.heights[index])
+            image.load()
+
+
+def test_dtypes_and_shapes(make: Callable[[], Source]) -> None:
+    for indices in (np.array([3, 0, 3]), np.empty(0, np.int64)):
+        meta = make().meta(indices)
+        found = {name: (getattr(meta, name).dtype.name, getattr(meta, name).shape) for name in vars(meta)}
+        shape = indices.shape
+        assert found == {
+            "labels": ("int64", shape),
+            "heights": ("int32", shape),
+            "widths": ("int32", shape),
+            "orientations": ("uint8", shape),
+        }
+
+
+def test_meta_gathers_in_any_order(make: Callable[[], Source]) -> None:
+    source = make()
+    order = np.random.default_rng(0).integers(0, len(source), 50)
+    whole = source.meta(np.arange(len(source)))
+    picked = SampleMeta(**{name: getattr(whole, name)[order] for name in vars(whole)})
+    assert equal(source.meta(order), picked)
+
+
+def test_fetch_is_read_and_meta(make: Callable[[], Source]) -> None:
+    source, indices = make(), np.array([4, 1, 4, 0])
+    data, meta = make().fetch(indices)
+    assert [part.tobytes() for part in data] == [source.read(int(index)).tobytes() for index in indices]
+    assert equal(meta, source.meta(indices))
+
+
+def test_meta_belongs_to_the_caller(make: Callable[[], Source]) -> None:
+    source = make()
+    before = source.meta(np.array([1]))
+    source.meta(np.array([1])).labels[0] = 99
+    assert equal(source.meta(np.array([1])), before)
+
+
+def test_keys_are_unique_and_locations_name_the_sample(make: Callable[[], Source]) -> None:
+    source = make()
+    keys = [source.key(index) for index in range(len(source))]
+    assert len(set(keys)) == len(keys)
+    assert all(key in source.location(index) for index, key in enumerate(keys))
+
+
+def test_paths_are_whole_files_or_none(make: Callable[[], Source]) -> None:
+    source, indices = make(), np.array([2, 0])
+    paths = source.paths(indices)
+    read = [source.read(int(index)).tobytes() for index in indices]
+    assert paths is None or [Path(path).read_bytes() for path in paths] == read
+
+
+def test_opened_again_and_pickled_it_is_the_same(make: Callable[[], Source]) -> None:
+    source = make()
+    for same in (make(), pickle.loads(pickle.dumps(source))):
+        assert same.fingerprint == source.fingerprint
+        assert len(same) == len(source)
+        assert same.read(1).tobytes() == source.read(1).tobytes()
+        assert same.classes == source.classes
+
+
+def test_an_index_beyond_the_end(make: Callable[[], Source]) -> None:
+    source = make()
+    with pytest.raises(IndexError):
+        source.meta(np.array([len(source)]))

@@ -182,9 +182,12 @@ def _below(word: NDArray[np.uint64], bound: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _central_boxes(crop: RandomResizedCrop, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The fallback of torchvision's algorithm: the whole image, cut to the nearest allowed ratio, in the middle."""
+    """The fallback of torchvision's algorithm: the whole image, cut to the nearest allowed ratio, in the middle.
+
+    At least one pixel remains, where torchvision's arithmetic leaves none of a tiny image (1 x 1, ratio up to 0.2).
+    """
     ratio = widths / heights
     low, high = crop.ratio
-    width = np.where(ratio > high, np.rint(heights * high), widths).astype(np.int64)
-    height = np.where(ratio < low, np.rint(widths / low), heights).astype(np.int64)
+    width = np.where(ratio > high, np.maximum(np.rint(heights * high), 1), widths).astype(np.int64)
+    height = np.where(ratio < low, np.maximum(np.rint(widths / low), 1), heights).astype(np.int64)
     return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)

@@ -51,6 +51,8 @@ def test_strings(strings: list[str]) -> None:
     packed = Strings(*pack_strings(strings))
     assert list(packed) == strings
     assert len(packed) == len(strings)
+    backwards = np.arange(len(strings))[::-1]
+    assert packed.take(backwards) == strings[::-1]
 
 
 def test_a_file_of_any_other_length_is_no_index(tmp_path: Path) -> None:

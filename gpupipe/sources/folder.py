@@ -91,7 +91,7 @@ class FolderSource(Source):
 
     def paths(self, indices: NDArray[np.int64]) -> list[str]:
         """Absolute paths of the files."""
-        return [self._path(int(index)) for index in indices]
+        return [f"{self.root}/{key}" for key in self._keys.take(indices)]
 
     def _path(self, index: int) -> str:
         return f"{self.root}/{self._keys[index]}"

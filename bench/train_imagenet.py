@@ -11,6 +11,7 @@ prints images a second, top-1 and the share of time in which the device waited f
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -147,7 +148,7 @@ def tiny_model(classes: int) -> nn.Module:
     """Five convolutions: enough for the made classes, and quick on a CPU."""
     widths = (3, 24, 48, 96, 128, 160)
     layers: list[nn.Module] = []
-    for narrow, wide in zip(widths, widths[1:], strict=False):
+    for narrow, wide in itertools.pairwise(widths):
         layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -312,13 +313,13 @@ def _gist(error: RuntimeError) -> str:
 
 def _padded(paths: list[str]) -> NDArray[np.uint8]:
     """Paths as one zero-padded array: DALI stops at the zero, and one array is fed faster than many."""
-    joined = np.array([path.encode() for path in paths])
+    joined = np.array([os.fsencode(path) for path in paths])
     return joined.view(np.uint8).reshape(len(paths), -1)
 
 
 def _with_path(encoded: NDArray[np.uint8], rows: list[int], path: str) -> NDArray[np.uint8]:
     """A copy in which `rows` hold `path`."""
-    raw = np.frombuffer(path.encode(), np.uint8)
+    raw = np.frombuffer(os.fsencode(path), np.uint8)
     wide = np.zeros((len(encoded), max(encoded.shape[1], len(raw))), np.uint8)
     wide[:, : encoded.shape[1]] = encoded
     wide[rows] = 0

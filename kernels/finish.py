@@ -23,9 +23,11 @@ def finish(
 
     images: uint8 (N, height, width, 3), contiguous, on any device. mean, std: three numbers each, for values in
     [0, 1]. Returns (N, 3, height, width) on the same device, contiguous or in torch's channels_last strides; that is
-    `out` if it is given, which then must have that shape and layout. For dtype uint8 mean and std are not used, and
-    a channels_last result shares the memory of `images`.
+    `out` if it is given, which then must have that shape, dtype and layout, else ValueError. For dtype uint8 mean and
+    std are not used, and a channels_last result shares the memory of `images`.
     """
+    if out is not None:
+        _check_out(out, images.shape, dtype, channels_last)
     if dtype == torch.uint8:
         return _rearranged(images, channels_last, out)
     if out is None:
@@ -38,12 +40,25 @@ def finish(
     return out
 
 
+def _check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, channels_last: bool) -> None:
+    n, height, width, channels = shape
+    wanted = (n, channels, height, width)
+    if out.shape != wanted or out.dtype != dtype:
+        raise ValueError(f"out is {out.dtype} {tuple(out.shape)}, but {dtype} {wanted} is to be written")
+    if not out.is_contiguous(memory_format=_memory_format(channels_last)):
+        raise ValueError(f"out has strides {out.stride()}, which are not those of {_memory_format(channels_last)}")
+
+
+def _memory_format(channels_last: bool) -> torch.memory_format:
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
 def empty_batch(
     shape: Sequence[int], dtype: torch.dtype, channels_last: bool, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
     """An uninitialized (N, 3, height, width) tensor for images of `shape` (N, height, width, 3)."""
     n, height, width, channels = shape
-    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    memory_format = _memory_format(channels_last)
     return torch.empty((n, channels, height, width), dtype=dtype, device=device, memory_format=memory_format)
 
 
@@ -113,6 +128,5 @@ def finish_reference(
     unit = images.permute(0, 3, 1, 2).double() / 255
     mean64 = torch.tensor(mean, dtype=torch.float64, device=images.device).view(shape)
     std64 = torch.tensor(std, dtype=torch.float64, device=images.device).view(shape)
-    memory_format = torch.channels_last if channels_last else torch.contiguous_format
     exact = images.permute(0, 3, 1, 2) if dtype == torch.uint8 else (unit - mean64) / std64
-    return exact.to(dtype).contiguous(memory_format=memory_format)
+    return exact.to(dtype).contiguous(memory_format=_memory_format(channels_last))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from gpupipe.draws import Plan
-from gpupipe.sources.headers import FORMATS
+from gpupipe.sources.headers import FORMATS, explain_damage
 
 __all__ = ["DecodeError", "decode_window", "render"]
 
@@ -131,11 +131,14 @@ def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: b
     top, left, tall, wide = window
     try:
         stream = codec.CodeStream(encoded)
-        if sorted((stream.height, stream.width)) != sorted((height, width)):
+        # Pillow, and so torchvision, turns every TIFF upright by its tag.
+        upright = exif or stream.codec_name == "tiff"
+        stored = (stream.height, stream.width)
+        if stored != (height, width) and not (upright and stored == (width, height)):
             return None
         if (tall, wide) != (height, width):
             stream = stream.get_sub_code_stream(image_idx=0, region=codec.Region(top, left, top + tall, left + wide))
-        decoded = decoder.decode(stream, params=params[exif])
+        decoded = decoder.decode(stream, params=params[upright])
     except RuntimeError:
         return None
     if decoded is None:
@@ -159,4 +162,5 @@ def _pillow(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -
     except DecodeError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
-        raise DecodeError(f"it can't be decoded ({type(error).__name__}: {error})") from error
+        reason = explain_damage(encoded.tobytes()) or f"it can't be decoded ({type(error).__name__}: {error})"
+        raise DecodeError(reason) from error

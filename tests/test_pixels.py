@@ -1,0 +1,296 @@
+"""Decoded windows against Pillow, to the bit, and rendered samples against the reference, within one level."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture
+from PIL import Image, ImageOps
+
+from gpupipe.draws import Plan, plan
+from gpupipe.engines import pixels
+from gpupipe.engines.pixels import DecodeError, decode_window, render
+from gpupipe.engines.reference import render_reference
+from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+
+ORIENTATION = 0x0112  # EXIF's tag
+SIZES = [(1, 1), (2, 2), (7, 3000), (3000, 7), (37, 91), (64, 48)]
+Box = tuple[int, int, int, int]
+
+
+def with_alpha(height: int, width: int, kind: str, mode: str) -> bytes:
+    image = Image.fromarray(picture(height, width)).convert(mode)
+    image.putalpha(Image.fromarray(picture(height, width, seed=1)[..., 0]))
+    buffer = io.BytesIO()
+    image.save(buffer, kind, lossless=True)
+    return buffer.getvalue()
+
+
+def maker(kind: str, mode: str = "RGB", **options: object) -> Callable[[int, int], bytes]:
+    return lambda height, width: encode(picture(height, width), kind, mode, **options)
+
+
+KINDS: dict[str, Callable[[int, int], bytes]] = {
+    "JPEG 4:4:4": maker("JPEG", subsampling=0),
+    "JPEG 4:2:2": maker("JPEG", subsampling=1),
+    "JPEG 4:2:0": maker("JPEG", subsampling=2),
+    "JPEG gray": maker("JPEG", "L"),
+    "JPEG progressive": maker("JPEG", progressive=True),
+    "JPEG progressive 4:4:4": maker("JPEG", progressive=True, subsampling=0),
+    "JPEG CMYK": maker("JPEG", "CMYK"),
+    "JPEG stored as RGB": maker("JPEG", keep_rgb=True),
+    "JPEG restart markers": maker("JPEG", restart_marker_blocks=3),
+    "JPEG restart markers in each row": maker("JPEG", restart_marker_rows=1, subsampling=1),
+    "PNG RGB": maker("PNG"),
+    "PNG gray": maker("PNG", "L"),
+    "PNG palette": maker("PNG", "P"),
+    "PNG palette with a transparent colour": maker("PNG", "P", transparency=3),
+    "PNG one bit": maker("PNG", "1"),
+    "PNG RGBA": lambda height, width: with_alpha(height, width, "PNG", "RGBA"),
+    "PNG LA": lambda height, width: with_alpha(height, width, "PNG", "LA"),
+    "WebP lossy": maker("WEBP"),
+    "WebP lossless": maker("WEBP", lossless=True),
+    "WebP RGBA": lambda height, width: with_alpha(height, width, "WEBP", "RGBA"),
+    "BMP": maker("BMP"),
+    "BMP gray": maker("BMP", "L"),
+    "PPM": maker("PPM"),
+    "TIFF": maker("TIFF"),
+    "GIF": maker("GIF", "P"),
+}
+
+
+def as_array(data: bytes) -> np.ndarray:
+    """Read-only, as from a memory map."""
+    return np.frombuffer(data, np.uint8)
+
+
+def pillow(data: bytes, exif: bool = False) -> np.ndarray:
+    image: Image.Image = Image.open(io.BytesIO(data))
+    return np.asarray((ImageOps.exif_transpose(image) if exif else image).convert("RGB"))
+
+
+def some_windows(height: int, width: int, count: int = 8) -> list[Box]:
+    """The whole image, and random windows (top, left, height, width) in it."""
+    rng = np.random.default_rng(height * 10_000 + width)
+    tops, lefts = rng.integers(0, height, count), rng.integers(0, width, count)
+    rows = zip(tops.tolist(), lefts.tolist(), strict=True)
+    windows = [(y, x, int(rng.integers(1, height - y + 1)), int(rng.integers(1, width - x + 1))) for y, x in rows]
+    return [(0, 0, height, width), *windows]
+
+
+def assert_windows_are_pillows(data: bytes, exif: bool = False) -> None:
+    whole = pillow(data, exif)
+    height, width = whole.shape[:2]
+    for top, left, tall, wide in some_windows(height, width):
+        window = decode_window(as_array(data), height, width, (top, left, tall, wide), exif)
+        np.testing.assert_array_equal(window, whole[top : top + tall, left : left + wide])
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_windows_are_pillows_crops(kind: str, height: int, width: int) -> None:
+    assert_windows_are_pillows(KINDS[kind](height, width))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pillow_decodes_only_what_the_native_decoder_does_not_know(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    own = pixels._pillow
+    monkeypatch.setattr(pixels, "_pillow", lambda *args: calls.append(args) or own(*args))
+    for window in ((0, 0, 37, 91), (5, 9, 20, 30)):
+        decode_window(as_array(KINDS[kind](37, 91)), 37, 91, window, False)
+    assert len(calls) == (2 if kind == "GIF" else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pillow_alone_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixels, "_nvimagecodec", lambda *args: None)
+    assert_windows_are_pillows(KINDS[kind](37, 91))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("exif", [False, True])
+def test_exif_orientation_is_pillows(kind: str, orientation: int, exif: bool) -> None:
+    """Pillow turns a TIFF upright in either case."""
+    tags = Image.Exif()
+    tags[ORIENTATION] = orientation
+    assert_windows_are_pillows(encode(picture(37, 62), kind, exif=tags), exif)
+
+
+def png16(values: np.ndarray) -> bytes:
+    """A 16-bit PNG of values (height, width, channels), which Pillow can't write."""
+    height, width, channels = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_16_bit_png_keeps_its_high_bytes(channels: int) -> None:
+    """As Pillow's own reading, but for gray, of which Pillow's conversion clips everything above 255 to white."""
+    values = np.random.default_rng(0).integers(0, 65536, (19, 23, channels))
+    data = png16(values)
+    colours = values[..., :3] if channels > 2 else values[..., :1].repeat(3, axis=-1)
+    for top, left, tall, wide in some_windows(19, 23):
+        window = decode_window(as_array(data), 19, 23, (top, left, tall, wide), False)
+        np.testing.assert_array_equal(window, (colours >> 8)[top : top + tall, left : left + wide])
+    if channels > 1:
+        np.testing.assert_array_equal(pillow(data), colours >> 8)
+
+
+def test_threads_decode_beside_each_other() -> None:
+    files = [KINDS[kind](64, 48) for kind in list(KINDS) * 4]
+    with ThreadPoolExecutor(4) as pool:
+        decoded = list(pool.map(lambda data: decode_window(as_array(data), 64, 48, (3, 5, 40, 30), False), files))
+    for data, window in zip(files, decoded, strict=True):
+        np.testing.assert_array_equal(window, pillow(data)[3:43, 5:35])
+
+
+# Damage
+
+
+@pytest.mark.parametrize(("height", "width"), [(90, 38), (37, 90), (91, 37)])
+@pytest.mark.parametrize("kind", ["JPEG 4:2:0", "PNG RGB", "WebP lossy", "GIF"])
+def test_another_size_than_expected_is_named(kind: str, height: int, width: int) -> None:
+    for window in ((0, 0, height, width), (1, 2, 10, 20)):
+        with pytest.raises(DecodeError, match=f"91 x 37 pixels, but {width} x {height} were expected; .* changed"):
+            decode_window(as_array(KINDS[kind](37, 91)), height, width, window, False)
+
+
+@pytest.mark.parametrize(
+    "kind", ["JPEG 4:2:0", "JPEG gray", "JPEG progressive", "PNG RGB", "WebP lossy", "GIF", "TIFF"]
+)
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_a_cut_file_is_an_error(kind: str, share: float) -> None:
+    data = KINDS[kind](120, 160)
+    cut = as_array(data[: int(share * len(data))])
+    for window in ((0, 0, 120, 160), (100, 20, 20, 100)):
+        with pytest.raises(DecodeError, match=r"can't be decoded|not a readable image") as raised:
+            decode_window(cut, 120, 160, window, False)
+        assert "BytesIO" not in str(raised.value)
+
+
+def test_a_window_above_the_cut_of_a_jpeg_is_whole() -> None:
+    """Only the window is decoded; sources find the cut when they index the file."""
+    data = KINDS["JPEG 4:2:0"](120, 160)
+    window = decode_window(as_array(data[: len(data) * 3 // 4]), 120, 160, (0, 0, 30, 40), False)
+    np.testing.assert_array_equal(window, pillow(data)[:30, :40])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"<html>404 Not Found</html>", "no known image format begins with the bytes b'<html>404"),
+        (bytes(1000), "no known image format"),
+        (np.random.default_rng(0).bytes(5000), "no known image format"),
+        (b"\xff\xd8\xff\xe0", "not a readable image"),
+        (b"\x89PNG\r\n\x1a\n", "not a readable image"),
+    ],
+)
+def test_what_is_no_image_is_an_error_with_a_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        decode_window(as_array(data), 37, 91, (0, 0, 37, 91), False)
+
+
+# Rendering
+
+CROP = Recipe((RandomResizedCrop(32), RandomHorizontalFlip()))
+EVAL = Recipe((ResizeCenterCrop(32, 36), RandomHorizontalFlip()))
+
+
+def planned(recipe: Recipe, position: int, height: int, width: int) -> Plan:
+    return plan(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
+
+
+def rendered(data: bytes, height: int, width: int, made: Plan, exif: bool = False) -> np.ndarray:
+    out = torch.empty((*made.size, 3), dtype=torch.uint8)
+    render(as_array(data), height, width, made, exif, out)
+    return out.numpy()
+
+
+def assert_within_one_level(image: np.ndarray, expected: np.ndarray) -> None:
+    assert image.shape == expected.shape
+    assert np.abs(image.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+@pytest.mark.parametrize("recipe", [CROP, EVAL], ids=["crop", "eval"])
+def test_render_is_the_reference(kind: str, height: int, width: int, recipe: Recipe) -> None:
+    data = KINDS[kind](height, width)
+    plans = [planned(recipe, position, height, width) for position in range(6)]
+    assert {bool(made.flips[0]) for made in plans} == {False, True}
+    for made in plans:
+        assert_within_one_level(rendered(data, height, width, made), render_reference(data, made))
+
+
+@pytest.mark.parametrize("recipe", [CROP, EVAL], ids=["crop", "eval"])
+@pytest.mark.parametrize("exif", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_render_turns_upright_when_asked(orientation: int, exif: bool, recipe: Recipe) -> None:
+    tags = Image.Exif()
+    tags[ORIENTATION] = orientation
+    data = encode(picture(50, 81), exif=tags)
+    height, width = pillow(data, exif).shape[:2]
+    assert (height, width) == ((81, 50) if exif and orientation >= 5 else (50, 81))
+    for position in range(3):
+        made = planned(recipe, position, height, width)
+        assert_within_one_level(rendered(data, height, width, made, exif), render_reference(data, made, exif))
+
+
+@pytest.mark.parametrize("recipe", [CROP, EVAL], ids=["crop", "eval"])
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_a_flip_mirrors_exactly(recipe: Recipe, height: int, width: int) -> None:
+    data = KINDS["JPEG 4:2:0"](height, width)
+    made = planned(recipe, 0, height, width)
+    flipped, straight = (
+        Plan(made.windows, made.resized, made.anchors, np.array([f]), made.size) for f in (True, False)
+    )
+    images = [rendered(data, height, width, each) for each in (flipped, straight)]
+    np.testing.assert_array_equal(images[0], images[1][:, ::-1])
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "recipe", "only_part"),
+    [
+        (37, 91, CROP, False),
+        (7, 3000, CROP, False),
+        (37, 91, EVAL, False),
+        (36, 455, EVAL, False),  # 36 x 455 is 15.996 times 32 x 32
+        (36, 456, EVAL, True),
+        (7, 3000, EVAL, True),
+        (3000, 7, EVAL, True),
+    ],
+)
+def test_which_way_a_long_image_takes(
+    height: int, width: int, recipe: Recipe, only_part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond 16 times the output's area only the wanted part is computed, and looks the same."""
+    calls = []
+    own = pixels.resize_part
+    monkeypatch.setattr(pixels, "resize_part", lambda *args: calls.append(args) or own(*args))
+    data, made = KINDS["JPEG 4:4:4"](height, width), planned(recipe, 0, height, width)
+    image = rendered(data, height, width, made)
+    assert len(calls) == only_part
+    assert_within_one_level(image, render_reference(data, made))
+
+
+def test_render_reports_damage() -> None:
+    with pytest.raises(DecodeError, match="the file is empty"):
+        rendered(b"", 37, 91, planned(CROP, 0, 37, 91))

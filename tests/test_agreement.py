@@ -137,6 +137,29 @@ def test_exif_orientation_is_an_option(tmp_path, orientation):
         assert levels(ignored["torch"], turned["torch"]).mean() > 5
 
 
+class Listed(list):
+    """A user's dataset of (encoded bytes, label)."""
+
+
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_tiffs_are_upright_on_every_engine(tmp_path, as_dataset):
+    """Pillow, and so torchvision, turns TIFFs by their tag whether it is asked to or not."""
+    from PIL import Image
+
+    (tmp_path / "a").mkdir()
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        encoded = encode(picture(90, 140, 3), kind="TIFF", exif=exif)
+        (tmp_path / "a" / f"{orientation}.TIF").write_bytes(encoded)
+    files = sorted(tmp_path.glob("a/*.TIF"))
+    data = Listed((file.read_bytes(), 0) for file in files) if as_dataset else tmp_path
+    truth = ImageFolder(tmp_path, Compose([Resize(64, antialias=True), CenterCrop(64), ToTensor()]))
+    for engine in ("torch", "dali"):
+        images, _ = epoch(data, engine, gpupipe.imagenet_eval(64, resize=64, dtype="uint8"))
+        assert_close((images / 255 - torch.stack([image for image, _ in truth])).abs() * 255, 0.5, 2)
+
+
 @pytest.mark.parametrize(
     "recipe", [gpupipe.imagenet_eval(64, dtype="uint8"), gpupipe.imagenet_train(64, dtype="uint8")]
 )

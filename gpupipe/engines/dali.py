@@ -216,6 +216,8 @@ class DaliEngine:
         )
         for row in np.flatnonzero(meta.heights == 0).tolist():
             failures.setdefault(row, self._unreadable(int(job.indices[row])))
+        for row in _tiffs(encoded):
+            failures.setdefault(row, self._left_to_the_cpu(int(job.indices[row])))
         for row, index in enumerate(job.indices) if self._refused else ():
             if int(index) in self._refused:
                 failures.setdefault(row, self._refused[int(index)])
@@ -225,6 +227,9 @@ class DaliEngine:
 
     def _unreadable(self, index: int) -> SampleError:
         return SampleError(index, self._source.location(index), "its image header can't be read")
+
+    def _left_to_the_cpu(self, index: int) -> SampleError:
+        return SampleError(index, self._source.location(index), "DALI does not turn TIFFs upright as Pillow does")
 
     def _blank(self, feed: _Feed, rows: list[int]) -> None:
         """Rows that DALI must not see get the placeholder."""
@@ -315,6 +320,18 @@ def _padded(paths: list[str]) -> NDArray[np.uint8]:
     """Paths as one zero-padded array: DALI stops at the zero, and one array is fed faster than many."""
     joined = np.array([os.fsencode(path) for path in paths])
     return joined.view(np.uint8).reshape(len(paths), -1)
+
+
+TIFF_ENDINGS = (b".tif", b".tiff")
+TIFF_STARTS = (b"II*\0", b"MM\0*")
+
+
+def _tiffs(encoded: Encoded) -> list[int]:
+    """The rows that hold TIFFs, by their names or their first bytes."""
+    if isinstance(encoded, np.ndarray):
+        names = encoded.view(f"S{encoded.shape[1]}")[:, 0].tolist()
+        return [row for row, name in enumerate(names) if name.lower().endswith(TIFF_ENDINGS)]
+    return [row for row, data in enumerate(encoded) if data[:4].tobytes() in TIFF_STARTS]
 
 
 def _with_path(encoded: NDArray[np.uint8], rows: list[int], path: str) -> NDArray[np.uint8]:

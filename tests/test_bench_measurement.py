@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,12 @@ from rich.console import Console
 
 from gpupipe.benchmark.checks import problem
 from gpupipe.benchmark.contenders import BASELINE
+from gpupipe.benchmark.contenders.base import Contender
+from gpupipe.benchmark.contenders.dali_native import DaliNativeCpu
 from gpupipe.benchmark.contenders.gpupipe_loader import ManyPasses
 from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.benchmark.contenders.torchvision_pillow import TorchvisionPillow
+from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
 from gpupipe.benchmark.environment import environment
 from gpupipe.benchmark.measurement import Opened, Result, Round, Spread, ratio, spread
 from gpupipe.benchmark.report import remarks, rows, table
@@ -96,6 +101,12 @@ def test_endless_orders_hold_each_sample_once_a_pass() -> None:
         assert len({tuple(line) for line in array.tolist()}) == 3
     assert (order.indices(3, 0, np.array([25, 7])) == ours.ravel()[[25, 7]]).all()
     assert len(order) > 1_000_000
+
+
+@pytest.mark.parametrize("contender", [TorchvisionPillow(), TorchvisionV2(), DaliNativeCpu()])
+def test_shards_are_not_for_those_that_read_folders(contender: Contender, tmp_path: Path) -> None:
+    assert contender.available(Settings(str(tmp_path))) is None
+    assert contender.available(Settings(str(tmp_path / "shard.tar"))) == "reads image folders only"
 
 
 @pytest.mark.parametrize("field", ["batch_size", "size", "workers", "threads", "rounds", "seconds", "timeout"])

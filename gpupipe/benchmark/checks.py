@@ -14,7 +14,7 @@ from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
 __all__ = ["COUNTED", "expected_labels", "noise_folder", "noise_problem", "problem"]
 
-COUNTED = 4096  # data sets with more images are not counted label by label: it would take longer than the measurement
+COUNTED = 2048  # data sets with more images are not counted label by label: it would take longer than the measurement
 TOLERANCE = 0.02  # of normalized values: rounding of the last bit before or after normalizing
 NOISE_SIDE = 512
 NOISE_LIMIT = 15.0  # gray levels; measured for the smallest of 16 crops: antialiased 6, unfiltered above 30

@@ -42,7 +42,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": versions(),
-        "settings": settings.as_dict(),
+        "settings": settings.as_dict() | {"data": Path(settings.data).name},  # results are shown to others
     }
 
 

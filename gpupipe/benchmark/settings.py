@@ -31,7 +31,7 @@ class Settings:
     threads: int = 2
     seconds: float = 5.0
     rounds: int = 5
-    timeout: float = 120.0
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "size", "workers", "threads", "rounds"):

@@ -67,7 +67,7 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
     rows = {
         "job": microseconds(job, repeat),
         "plan": microseconds(lambda: job_plan(recipe, fixed, meta), repeat),
-        "DALI's inputs": microseconds(lambda: engine._feed(job()), repeat),
+        "DALI's inputs": microseconds(lambda: engine._feeder(job()), repeat),
         "DALI fed, started": _scheduling(engine, job, repeat),
     }
     engine.close()

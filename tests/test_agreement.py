@@ -14,7 +14,8 @@ from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTen
 import gpupipe
 from gpupipe.draws import plan
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali import DaliEngine, visible_part
+from gpupipe.engines.dali import DaliEngine
+from gpupipe.engines.dali_feed import visible_part
 from gpupipe.engines.reference import render_reference
 from gpupipe.sources import open_source
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +17,9 @@ import torch
 import torch.utils.dlpack
 from numpy.typing import NDArray
 
-from gpupipe.draws import Plan
-from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
-from gpupipe.engines.dali_graph import PLACEHOLDER, build_pipeline, placeholder
+from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.dali_feed import Feed, Feeder
+from gpupipe.engines.dali_graph import build_pipeline
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
 from gpupipe.recipe import Recipe
@@ -30,55 +27,11 @@ from gpupipe.recipe import Recipe
 if TYPE_CHECKING:
     from gpupipe.sources import Source
 
-__all__ = ["DaliEngine", "visible_part"]
+__all__ = ["DaliEngine"]
 
 log = logging.getLogger("gpupipe")
 
 Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
-
-
-@dataclass
-class _Feed:
-    """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
-
-    encoded: uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
-    """
-
-    job: Job
-    encoded: Encoded
-    starts: NDArray[np.int32]
-    shapes: NDArray[np.int32]
-    roi_starts: NDArray[np.float32]
-    roi_ends: NDArray[np.float32]
-    mirrors: NDArray[np.int32]
-    labels: NDArray[np.int64]
-    failures: dict[int, SampleError] = field(default_factory=dict)
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """In the order of the pipeline's external sources."""
-        return self.encoded, self.starts, self.shapes, self.roi_starts, self.roi_ends, self.mirrors
-
-    def rows(self, rows: list[int]) -> tuple[Any, ...]:
-        """The inputs of some rows."""
-        encoded = self.encoded[rows] if isinstance(self.encoded, np.ndarray) else [self.encoded[r] for r in rows]
-        return encoded, *(array[rows] for array in self.inputs[1:])
-
-
-def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """The pixels that the output depends on, and where in them the output lies.
-
-    Returns windows int32 (N, 4), each within the plan's window, and the start and end, float32 (N, 2) as (y, x), of
-    the region in that window which the output covers. For a plan without an anchor that is the whole window.
-    """
-    window = plan.windows[:, 2:].astype(np.float64)
-    scale = window / plan.resized
-    start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
-    # The antialiasing filter reaches `scale` pixels beyond, at least 1; one more for rounding.
-    reach = np.maximum(scale, 1) + 1
-    low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
-    windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
-    return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
 
 
 class DaliEngine:
@@ -116,16 +69,11 @@ class DaliEngine:
             mixed=self._on_gpu,
             crop_decode=not self._on_gpu if crop_decode is None else crop_decode,
         )
-        self._refused: dict[int, SampleError] = {}
+        self._feeder = Feeder(source, recipe)
         self._jobs: Iterator[Job] = iter(())
-        self._in_flight: deque[_Feed] = deque()
+        self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
         self._draining = Draining(self._event)
-
-    @cached_property
-    def _as_paths(self) -> bool:
-        """Whether DALI's own threads read the files."""
-        return self._source.paths(np.zeros(1, np.int64)) is not None
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event()
@@ -156,7 +104,7 @@ class DaliEngine:
             self._pipeline.reset()
 
     def _build(self) -> None:
-        self._pipeline = build_pipeline(self._next_inputs, self._as_paths, **self._graph_options)
+        self._pipeline = build_pipeline(self._next_inputs, self._feeder.as_paths, **self._graph_options)
 
     def _schedule(self) -> None:
         """Fill the pipeline's queue, or add one batch to it."""
@@ -176,11 +124,11 @@ class DaliEngine:
 
     def _next_inputs(self) -> tuple[Any, ...]:
         """DALI's callback: the inputs of the next job. Its StopIteration ends the epoch."""
-        feed = self._feed(next(self._jobs))
+        feed = self._feeder(next(self._jobs))
         self._in_flight.append(feed)
         return feed.inputs
 
-    def _batch(self, outputs: Any, feed: _Feed) -> EngineBatch:
+    def _batch(self, outputs: Any, feed: Feed) -> EngineBatch:
         buffer = outputs[0].as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
@@ -191,57 +139,6 @@ class DaliEngine:
         if finished and self._recipe.layout == "channels_last":
             images = images.permute(0, 3, 1, 2)
         return EngineBatch(images, torch.from_numpy(feed.labels), feed.failures, finished)
-
-    # What DALI is fed.
-
-    def _feed(self, job: Job) -> _Feed:
-        if self._as_paths:
-            meta = self._source.meta(job.indices)
-            failures: dict[int, SampleError] = {}
-            encoded: Encoded = _padded(self._source.paths(job.indices) or [])
-        else:
-            fetched, meta, failures = fetch(self._source, job.indices)
-            encoded = [placeholder() if data is None else data for data in fetched]
-        windows, roi_starts, roi_ends = visible_part(planned := job_plan(self._recipe, job, meta))
-        feed = _Feed(
-            job,
-            encoded,
-            np.ascontiguousarray(windows[:, :2]),
-            np.ascontiguousarray(windows[:, 2:]),
-            roi_starts,
-            roi_ends,
-            planned.flips.astype(np.int32),
-            meta.labels.astype(np.int64),
-            failures,
-        )
-        for row in np.flatnonzero(meta.heights == 0).tolist():
-            failures.setdefault(row, self._unreadable(int(job.indices[row])))
-        for row in _tiffs(encoded):
-            failures.setdefault(row, self._left_to_the_cpu(int(job.indices[row])))
-        for row, index in enumerate(job.indices) if self._refused else ():
-            if int(index) in self._refused:
-                failures.setdefault(row, self._refused[int(index)])
-        if failures:
-            self._blank(feed, list(failures))
-        return feed
-
-    def _unreadable(self, index: int) -> SampleError:
-        return SampleError(index, self._source.location(index), "its image header can't be read")
-
-    def _left_to_the_cpu(self, index: int) -> SampleError:
-        return SampleError(index, self._source.location(index), "DALI does not turn TIFFs upright as Pillow does")
-
-    def _blank(self, feed: _Feed, rows: list[int]) -> None:
-        """Rows that DALI must not see get the placeholder."""
-        if isinstance(feed.encoded, np.ndarray):
-            feed.encoded = _with_path(feed.encoded, rows, str(PLACEHOLDER))
-        else:
-            for row in rows:
-                feed.encoded[row] = placeholder()
-        feed.starts[rows] = 0
-        feed.shapes[rows] = 1
-        feed.roi_starts[rows] = 0
-        feed.roi_ends[rows] = 1
 
     # When DALI refuses.
 
@@ -263,13 +160,13 @@ class DaliEngine:
         if not blamed:
             raise error
         log.info("DALI refused %d samples; its pipeline is rebuilt without them", len(blamed))
-        self._refused |= blamed
+        self._feeder.refused |= blamed
         self._in_flight.clear()
         self._jobs = itertools.chain([feed.job for feed in pending], self._jobs)
         self._build()
         self._schedule()
 
-    def _refused_rows(self, feed: _Feed) -> list[int]:
+    def _refused_rows(self, feed: Feed) -> list[int]:
         """The rows of a feed that DALI can't decode, by halving: a pipeline that meets one is lost."""
         rows = [row for row in range(len(feed.labels)) if row not in feed.failures]
         refused = self._refused_among(feed, rows)
@@ -277,7 +174,7 @@ class DaliEngine:
             return []  # then it is not the samples
         return refused
 
-    def _refused_among(self, feed: _Feed, rows: list[int]) -> list[int]:
+    def _refused_among(self, feed: Feed, rows: list[int]) -> list[int]:
         if not rows or self._decodes(feed, rows):
             return []
         if len(rows) == 1:
@@ -285,10 +182,10 @@ class DaliEngine:
         half = len(rows) // 2
         return self._refused_among(feed, rows[:half]) + self._refused_among(feed, rows[half:])
 
-    def _decodes(self, feed: _Feed, rows: list[int]) -> bool:
+    def _decodes(self, feed: Feed, rows: list[int]) -> bool:
         inputs = iter([feed.rows(rows)])
         options = self._graph_options | dict(prefetch_queue_depth=1)
-        trial = build_pipeline(lambda: next(inputs), self._as_paths, **options)
+        trial = build_pipeline(lambda: next(inputs), self._feeder.as_paths, **options)
         try:
             trial.schedule_run()
             trial.outputs()
@@ -314,31 +211,3 @@ def _gist(error: RuntimeError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     after = [later for earlier, later in itertools.pairwise(lines) if earlier.startswith("encountered")]
     return after[0] if after else lines[0] if lines else type(error).__name__
-
-
-def _padded(paths: list[str]) -> NDArray[np.uint8]:
-    """Paths as one zero-padded array: DALI stops at the zero, and one array is fed faster than many."""
-    joined = np.array([os.fsencode(path) for path in paths])
-    return joined.view(np.uint8).reshape(len(paths), -1)
-
-
-TIFF_ENDINGS = (b".tif", b".tiff")
-TIFF_STARTS = (b"II*\0", b"MM\0*")
-
-
-def _tiffs(encoded: Encoded) -> list[int]:
-    """The rows that hold TIFFs, by their names or their first bytes."""
-    if isinstance(encoded, np.ndarray):
-        names = encoded.view(f"S{encoded.shape[1]}")[:, 0].tolist()
-        return [row for row, name in enumerate(names) if name.lower().endswith(TIFF_ENDINGS)]
-    return [row for row, data in enumerate(encoded) if data[:4].tobytes() in TIFF_STARTS]
-
-
-def _with_path(encoded: NDArray[np.uint8], rows: list[int], path: str) -> NDArray[np.uint8]:
-    """A copy in which `rows` hold `path`."""
-    raw = np.frombuffer(os.fsencode(path), np.uint8)
-    wide = np.zeros((len(encoded), max(encoded.shape[1], len(raw))), np.uint8)
-    wide[:, : encoded.shape[1]] = encoded
-    wide[rows] = 0
-    wide[rows, : len(raw)] = raw
-    return wide

@@ -1,0 +1,164 @@
+"""What DALI is fed for a job: bytes or paths, boxes and flips, and which rows it must not see."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.draws import Plan
+from gpupipe.engines.base import Job, fetch, job_plan
+from gpupipe.engines.dali_graph import PLACEHOLDER, placeholder
+from gpupipe.errors import SampleError
+from gpupipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gpupipe.sources import SampleMeta, Source
+
+__all__ = ["Feed", "Feeder", "visible_part"]
+
+Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
+
+TIFF_ENDINGS = (b".tif", b".tiff")
+TIFF_STARTS = (b"II*\0", b"MM\0*")
+
+
+@dataclass
+class Feed:
+    """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
+
+    encoded:  uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
+    starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends: float32 (N, 2), the region in
+    it that the output covers; mirrors: int32 (N,). failures: rows that hold the placeholder, and why.
+    """
+
+    job: Job
+    encoded: Encoded
+    starts: NDArray[np.int32]
+    shapes: NDArray[np.int32]
+    roi_starts: NDArray[np.float32]
+    roi_ends: NDArray[np.float32]
+    mirrors: NDArray[np.int32]
+    labels: NDArray[np.int64]
+    failures: dict[int, SampleError]
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """In the order of the pipeline's external sources."""
+        return self.encoded, self.starts, self.shapes, self.roi_starts, self.roi_ends, self.mirrors
+
+    def rows(self, rows: list[int]) -> tuple[Any, ...]:
+        """The inputs of some rows."""
+        encoded = self.encoded[rows] if isinstance(self.encoded, np.ndarray) else [self.encoded[r] for r in rows]
+        return encoded, *(array[rows] for array in self.inputs[1:])
+
+
+class Feeder:
+    """Makes feeds. `refused` holds the samples, by index, that DALI has refused before."""
+
+    def __init__(self, source: Source, recipe: Recipe) -> None:
+        self._source = source
+        self._recipe = recipe
+        self.refused: dict[int, SampleError] = {}
+
+    @cached_property
+    def as_paths(self) -> bool:
+        """Whether DALI's own threads read the files."""
+        return self._source.paths(np.zeros(1, np.int64)) is not None
+
+    def __call__(self, job: Job) -> Feed:
+        """The job's inputs; rows that can't be read or that DALI can't decode hold the placeholder."""
+        encoded, meta, failures = self._fetched(job)
+        planned = job_plan(self._recipe, job, meta)
+        windows, roi_starts, roi_ends = visible_part(planned)
+        feed = Feed(
+            job,
+            encoded,
+            np.ascontiguousarray(windows[:, :2]),
+            np.ascontiguousarray(windows[:, 2:]),
+            roi_starts,
+            roi_ends,
+            planned.flips.astype(np.int32),
+            meta.labels.astype(np.int64),
+            failures,
+        )
+        self._add_failures(feed, meta)
+        if failures:
+            _blank(feed, list(failures))
+        return feed
+
+    def _fetched(self, job: Job) -> tuple[Encoded, SampleMeta, dict[int, SampleError]]:
+        if self.as_paths:
+            return _padded(self._source.paths(job.indices) or []), self._source.meta(job.indices), {}
+        fetched, meta, failures = fetch(self._source, job.indices)
+        return [placeholder() if data is None else data for data in fetched], meta, failures
+
+    def _add_failures(self, feed: Feed, meta: SampleMeta) -> None:
+        for row in np.flatnonzero(meta.heights == 0).tolist():
+            self._leave_to_the_cpu(feed, row, "its image header can't be read")
+        for row in _tiffs(feed.encoded):
+            self._leave_to_the_cpu(feed, row, "DALI does not turn TIFFs upright as Pillow does")
+        for row, index in enumerate(feed.job.indices.tolist()) if self.refused else ():
+            if index in self.refused:
+                feed.failures.setdefault(row, self.refused[index])
+
+    def _leave_to_the_cpu(self, feed: Feed, row: int, reason: str) -> None:
+        index = int(feed.job.indices[row])
+        feed.failures.setdefault(row, SampleError(index, self._source.location(index), reason))
+
+
+def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """The pixels that the output depends on, and where in them the output lies.
+
+    Returns windows int32 (N, 4), each within the plan's window, and the start and end, float32 (N, 2) as (y, x), of
+    the region in that window which the output covers. For a plan without an anchor that is the whole window.
+    """
+    window = plan.windows[:, 2:].astype(np.float64)
+    scale = window / plan.resized
+    start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
+    # The antialiasing filter reaches `scale` pixels beyond, at least 1; one more for rounding.
+    reach = np.maximum(scale, 1) + 1
+    low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
+    windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
+    return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
+
+
+def _blank(feed: Feed, rows: list[int]) -> None:
+    """Rows that DALI must not see get the placeholder."""
+    if isinstance(feed.encoded, np.ndarray):
+        feed.encoded = _with_path(feed.encoded, rows, str(PLACEHOLDER))
+    else:
+        for row in rows:
+            feed.encoded[row] = placeholder()
+    feed.starts[rows] = 0
+    feed.shapes[rows] = 1
+    feed.roi_starts[rows] = 0
+    feed.roi_ends[rows] = 1
+
+
+def _padded(paths: list[str]) -> NDArray[np.uint8]:
+    """Paths as one zero-padded array: DALI stops at the zero, and one array is fed faster than many."""
+    joined = np.array([os.fsencode(path) for path in paths])
+    return joined.view(np.uint8).reshape(len(paths), -1)
+
+
+def _tiffs(encoded: Encoded) -> list[int]:
+    """The rows that hold TIFFs, by their names or their first bytes."""
+    if isinstance(encoded, np.ndarray):
+        names = encoded.view(f"S{encoded.shape[1]}")[:, 0].tolist()
+        return [row for row, name in enumerate(names) if name.lower().endswith(TIFF_ENDINGS)]
+    return [row for row, data in enumerate(encoded) if data[:4].tobytes() in TIFF_STARTS]
+
+
+def _with_path(encoded: NDArray[np.uint8], rows: list[int], path: str) -> NDArray[np.uint8]:
+    """A copy in which `rows` hold `path`."""
+    raw = np.frombuffer(os.fsencode(path), np.uint8)
+    wide = np.zeros((len(encoded), max(encoded.shape[1], len(raw))), np.uint8)
+    wide[:, : encoded.shape[1]] = encoded
+    wide[rows] = 0
+    wide[rows, : len(raw)] = raw
+    return wide

@@ -1,0 +1,15 @@
+"""Which sample stands at which position of an epoch, as a pure function of (seed, epoch, position).
+
+No order holds random state, so any rank can resume at any position without replaying what came before.
+"""
+
+from __future__ import annotations
+
+from gpupipe.order.base import Order
+from gpupipe.order.plain import Sequential, Subset
+from gpupipe.order.ranks import RankBatches
+from gpupipe.order.sampler import SamplerOrder
+from gpupipe.order.shuffled import Shuffled
+from gpupipe.order.weighted import Weighted
+
+__all__ = ["Order", "RankBatches", "SamplerOrder", "Sequential", "Shuffled", "Subset", "Weighted"]

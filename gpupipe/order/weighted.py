@@ -1,0 +1,82 @@
+"""Samples drawn by weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpupipe.errors import ConfigError
+from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, Indices, digest, words
+from gpupipe.philox import uniform
+
+__all__ = ["Weighted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Samples drawn by weight, as `torch.utils.data.WeightedRandomSampler` means it.
+
+    weights:     one for each sample, 0 or more, not all 0; they need not sum to 1.
+    num_samples: positions in an epoch; by default as many as there are weights.
+    replacement: False draws each sample at most once in an epoch (by Efraimidis and Spirakis, "Weighted random
+                 sampling with a reservoir", 2006: the largest u**(1/w)); that sorts all samples once an epoch.
+    """
+
+    weights: ArrayLike
+    num_samples: int | None = None
+    replacement: bool = True
+    _cumulative: NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        weights = np.asarray(self.weights, dtype=np.float64)
+        if weights.ndim != 1 or not len(weights) or not np.isfinite(weights).all() or (weights < 0).any():
+            raise ConfigError("Weighted: weights must be one list of finite numbers of 0 or more")
+        if weights.sum() <= 0:
+            raise ConfigError("Weighted: all weights are 0, so nothing can be drawn")
+        if self.num_samples is not None and self.num_samples < 0:
+            raise ConfigError(f"Weighted: num_samples={self.num_samples} must be 0 or more")
+        if not self.replacement and len(self) > np.count_nonzero(weights):
+            raise ConfigError(
+                f"Weighted: num_samples={len(self)} without replacement, but only {np.count_nonzero(weights)} "
+                "weights are above 0; lower num_samples or set replacement=True"
+            )
+        object.__setattr__(self, "_cumulative", np.cumsum(weights))
+
+    def __len__(self) -> int:
+        return len(np.asarray(self.weights)) if self.num_samples is None else self.num_samples
+
+    def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        """An independent draw at each position, or the positions of one weighted permutation."""
+        if not self.replacement:
+            permuted: Indices = self._permutation(seed, epoch)[positions]
+            return permuted
+        drawn = words(seed, epoch, WEIGHTED, positions)
+        # 53 bits, so that a billion weights are still told apart.
+        point = ((drawn[0] >> np.uint64(5)) * np.uint64(1 << 26) + (drawn[1] >> np.uint64(6))) * 2.0**-53
+        found = np.searchsorted(self._cumulative, point * self._cumulative[-1], side="right")
+        last: Indices = np.minimum(found, self._last_possible).astype(np.int64)
+        return last
+
+    @property
+    def _last_possible(self) -> int:
+        """The last sample with a weight: rounding may carry a point to the very end."""
+        return int(np.searchsorted(self._cumulative, self._cumulative[-1], side="left"))
+
+    def _permutation(self, seed: int, epoch: int) -> Indices:
+        cached = self.__dict__.get("_epoch_cache")
+        if cached is None or cached[0] != (seed, epoch):
+            weights = np.asarray(self.weights, dtype=np.float64)
+            u = uniform(words(seed, epoch, WITHOUT_REPLACEMENT, np.arange(len(weights)))[0])
+            with np.errstate(divide="ignore"):
+                keys = np.where(weights > 0, np.log(u) / weights, -np.inf)
+            cached = ((seed, epoch), np.argsort(-keys, kind="stable")[: len(self)].astype(np.int64))
+            object.__setattr__(self, "_epoch_cache", cached)
+        permutation: Indices = cached[1]
+        return permutation
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of weights and settings."""
+        return f"weighted-{digest(self._cumulative.tobytes(), f'{len(self)}{self.replacement}'.encode())}"

@@ -151,6 +151,21 @@ def test_what_dali_refuses_but_the_cpu_decodes_is_no_bad_sample(folder, tmp_path
     assert len([record for record in caplog.records if "DALI refused" in record.message]) == 1
 
 
+def test_a_batch_that_dali_refuses_as_a_whole(tmp_path):
+    (tmp_path / "a").mkdir()
+    for number in range(4):
+        gif = encode(picture(60, 80, number), kind="GIF", mode="P")
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(gif)
+    for data in (tmp_path, [(file.read_bytes(), 0) for file in sorted(tmp_path.glob("a/*.jpg"))]):
+        with (
+            open_loader(data, engine="dali", num_workers=1, batch_size=2) as loader,
+            open_loader(data, engine="torch", num_workers=0, batch_size=2) as other,
+        ):
+            for (images, _), (truth, _) in zip(loader, other, strict=True):
+                assert torch.equal(images, truth)
+            assert not loader.bad_samples
+
+
 def test_only_bad_samples_end_the_run(tmp_path, engine):
     (tmp_path / "a").mkdir()
     for number in range(3):
@@ -194,7 +209,7 @@ def test_an_error_that_no_sample_caused_is_raised_as_it_is(folder, monkeypatch):
         iterator = iter(loader)
         next(iterator)
         engine = loader._engine
-        monkeypatch.setattr(engine, "_decodes", lambda feed, rows: False)
+        monkeypatch.setattr(engine, "_decodes", lambda inputs: False)
         monkeypatch.setattr(
             engine._pipeline, "outputs", lambda: (_ for _ in ()).throw(RuntimeError("out of memory")), raising=False
         )

@@ -170,22 +170,23 @@ class DaliEngine:
         """The rows of a feed that DALI can't decode, by halving: a pipeline that meets one is lost."""
         rows = [row for row in range(len(feed.labels)) if row not in feed.failures]
         refused = self._refused_among(feed, rows)
-        if len(refused) == len(rows) > 1:
-            return []  # then it is not the samples
+        if refused == rows and not self._decodes(self._feeder.blank()):
+            return []  # nothing can be decoded, so it is not the samples
         return refused
 
     def _refused_among(self, feed: Feed, rows: list[int]) -> list[int]:
-        if not rows or self._decodes(feed, rows):
+        if not rows or self._decodes(feed.rows(rows)):
             return []
         if len(rows) == 1:
             return rows
         half = len(rows) // 2
         return self._refused_among(feed, rows[:half]) + self._refused_among(feed, rows[half:])
 
-    def _decodes(self, feed: Feed, rows: list[int]) -> bool:
-        inputs = iter([feed.rows(rows)])
+    def _decodes(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether a pipeline of its own gets through these inputs."""
+        batches = iter([inputs])
         options = self._graph_options | dict(prefetch_queue_depth=1)
-        trial = build_pipeline(lambda: next(inputs), self._feeder.as_paths, **options)
+        trial = build_pipeline(lambda: next(batches), self._feeder.as_paths, **options)
         try:
             trial.schedule_run()
             trial.outputs()

@@ -91,6 +91,12 @@ class Feeder:
             _blank(feed, list(failures))
         return feed
 
+    def blank(self) -> tuple[Any, ...]:
+        """Inputs of one row that holds the placeholder."""
+        encoded = _padded([str(PLACEHOLDER)]) if self.as_paths else [placeholder()]
+        zeros, ones = np.zeros((1, 2), np.int32), np.ones((1, 2), np.int32)
+        return encoded, zeros, ones, zeros.astype(np.float32), ones.astype(np.float32), zeros[:, 0]
+
     def _fetched(self, job: Job) -> tuple[Encoded, SampleMeta, dict[int, SampleError]]:
         if self.as_paths:
             return _padded(self._source.paths(job.indices) or []), self._source.meta(job.indices), {}

@@ -179,6 +179,7 @@ def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, layout: str
         drop_last=train,
         seed=args.seed,
         num_workers=args.workers,
+        persistent_workers=True,
         engine=args.engine,
     )
 

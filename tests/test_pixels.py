@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -294,3 +295,22 @@ def test_which_way_a_long_image_takes(
 def test_render_reports_damage() -> None:
     with pytest.raises(DecodeError, match="the file is empty"):
         rendered(b"", 37, 91, planned(CROP, 0, 37, 91))
+
+
+def test_without_nvimagecodec_pillow_decodes_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise ImportError("no nvimgcodec here")
+
+    data = KINDS["JPEG 4:4:4"](37, 91)
+    truth = decode_window(np.frombuffer(data, np.uint8), 37, 91, (3, 5, 20, 40), False)
+    monkeypatch.setattr(pixels, "_local", threading.local())
+    monkeypatch.setattr(pixels, "_open_codec", missing)
+    for _ in range(3):
+        decoded = decode_window(np.frombuffer(data, np.uint8), 37, 91, (3, 5, 20, 40), False)
+        assert np.array_equal(decoded, truth)
+    assert [record.message for record in caplog.records if "no nvimgcodec here" in record.message] == [
+        "nvImageCodec can't be used (no nvimgcodec here); Pillow decodes instead, more slowly; "
+        "pip install --force-reinstall nvidia-nvimgcodec-cu12"
+    ]

@@ -9,8 +9,10 @@ is within 1 level of Pillow's (0.08 ms against 0.52 ms for a 300 x 280 window to
 from __future__ import annotations
 
 import io
+import logging
 import os
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from gpupipe.draws import Plan
 from gpupipe.sources.headers import FORMATS, explain_damage
 
 __all__ = ["DecodeError", "decode_window", "render"]
+
+log = logging.getLogger("gpupipe")
 
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
@@ -100,24 +104,42 @@ def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: b
     return _pillow(encoded, height, width, window, exif) if decoded is None else decoded
 
 
-def _decoder() -> tuple[Any, Any, Any]:
-    """nvImageCodec, a CPU decoder and its parameters: one per thread, and made anew after a fork."""
-    if getattr(_local, "owner", None) != os.getpid():
-        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # failures are ours to report, with the sample's name
-        from nvidia import nvimgcodec
+@dataclass(frozen=True)
+class _Codec:
+    """nvImageCodec's module, a decoder on the CPU, and its parameters without and with EXIF orientation."""
 
-        _local.codec = nvimgcodec
-        _local.decoder = nvimgcodec.Decoder(
-            backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)],
-            max_num_cpu_threads=1,
-            device_id=CPU_ONLY_DEVICE,
-        )
-        _local.params = {
-            exif: nvimgcodec.DecodeParams(apply_exif_orientation=exif, color_spec=nvimgcodec.ColorSpec.SRGB)
-            for exif in (False, True)
-        }
+    module: Any
+    decoder: Any
+    params: tuple[Any, Any]
+
+
+def _codec() -> _Codec | None:
+    """One per thread, made anew after a fork; None, said once, where nvImageCodec can't be used."""
+    if getattr(_local, "owner", None) != os.getpid():
         _local.owner = os.getpid()
-    return _local.codec, _local.decoder, _local.params
+        try:
+            _local.codec = _open_codec()
+        except Exception as error:  # whatever a missing or unfit binary raises
+            log.warning(
+                "nvImageCodec can't be used (%s); Pillow decodes instead, more slowly; "
+                "pip install --force-reinstall nvidia-nvimgcodec-cu12",
+                error,
+            )
+            _local.codec = None
+    codec: _Codec | None = _local.codec
+    return codec
+
+
+def _open_codec() -> _Codec:
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # failures are ours to report, with the sample's name
+    from nvidia import nvimgcodec
+
+    decoder = nvimgcodec.Decoder(
+        backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)], max_num_cpu_threads=1, device_id=CPU_ONLY_DEVICE
+    )
+    rgb = nvimgcodec.ColorSpec.SRGB
+    params = [nvimgcodec.DecodeParams(apply_exif_orientation=exif, color_spec=rgb) for exif in (False, True)]
+    return _Codec(nvimgcodec, decoder, (params[0], params[1]))
 
 
 CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h; the Python module does not name it
@@ -125,20 +147,22 @@ CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h; the Pyth
 
 def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels | None:
     """The window's pixels, or None where the decoder refuses."""
-    if not len(encoded):
+    codec = _codec()
+    if codec is None or not len(encoded):
         return None
-    codec, decoder, params = _decoder()
     top, left, tall, wide = window
     try:
-        stream = codec.CodeStream(encoded)
+        stream = codec.module.CodeStream(encoded)
         # Pillow, and so torchvision, turns every TIFF upright by its tag.
         upright = exif or stream.codec_name == "tiff"
         stored = (stream.height, stream.width)
         if stored != (height, width) and not (upright and stored == (width, height)):
             return None
         if (tall, wide) != (height, width):
-            stream = stream.get_sub_code_stream(image_idx=0, region=codec.Region(top, left, top + tall, left + wide))
-        decoded = decoder.decode(stream, params=params[upright])
+            stream = stream.get_sub_code_stream(
+                image_idx=0, region=codec.module.Region(top, left, top + tall, left + wide)
+            )
+        decoded = codec.decoder.decode(stream, params=codec.params[upright])
     except RuntimeError:
         return None
     if decoded is None:

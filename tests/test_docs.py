@@ -1,0 +1,71 @@
+"""What the documentation shows is run, and what it names exists."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpupipe
+from gpupipe.cli import COMMANDS
+from gpupipe.order import Order
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+MODULES = [m.name for m in pkgutil.walk_packages(gpupipe.__path__, "gpupipe.") if not m.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_readme_recipe_and_order():
+    names: dict[str, object] = {"gpupipe": gpupipe}
+    for block in python_blocks():
+        if "gpupipe.Recipe(" in block or "class " in block:
+            exec(block, names)  # the project's own README
+    recipe = names["recipe"]
+    assert isinstance(recipe, gpupipe.Recipe)
+    assert recipe.output_spec(4).shape == (4, 3, 176, 176)
+    order = names["EverySecond"]()  # type: ignore[operator]
+    assert isinstance(order, Order)
+    assert order.indices(0, 1, np.arange(3)).tolist() == [1, 3, 5]
+
+
+def test_readme_python_compiles():
+    assert len(python_blocks()) >= 4
+    for block in python_blocks():
+        compile(block, "README.md", "exec")
+
+
+def test_readme_names_every_command():
+    assert set(re.findall(r"^    gpupipe (\w+)", README, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_readme_names_tests_that_exist():
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", README)
+    assert len(named) > 5
+    for file, test in named:
+        text = (ROOT / "tests" / file).read_text()
+        assert not test or re.search(rf"^(class|def) {test}\b", text, re.MULTILINE)
+
+
+def test_readme_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists()
+
+
+def test_ci_calls_what_the_readme_says():
+    command = re.search(r'pip install -e "\.\[test\]" && (\w+)', README)
+    assert command is not None
+    assert command[1] in (ROOT / ".ci" / "run").read_text().splitlines()

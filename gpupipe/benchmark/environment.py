@@ -39,7 +39,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "gpus": gpu_names(),
         "driver": driver_version(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
         "versions": versions(),
         "settings": settings.as_dict() | {"data": Path(settings.data).name},  # results are shown to others

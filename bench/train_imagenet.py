@@ -141,7 +141,7 @@ class WaitClock:
         """The sum so far; waits for the GPU."""
         if self.on_gpu:
             torch.cuda.synchronize()
-        return self._seconds + sum(before.elapsed_time(after) for before, after in self._events) / 1000
+        return self._seconds + float(sum(before.elapsed_time(after) for before, after in self._events)) / 1000
 
 
 def tiny_model(classes: int) -> nn.Module:
@@ -166,14 +166,14 @@ def build_model(name: str, classes: int) -> nn.Module:
     return torchvision.models.get_model(name, weights=None, num_classes=classes)  # type: ignore[no-any-return]
 
 
-def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, layout: str) -> Any:
+def gpupipe_loader(args: argparse.Namespace, data: str, train: bool) -> Any:
     """`gpupipe.Loader`; rank and world size come from torch.distributed."""
     import gpupipe
 
     recipe = gpupipe.imagenet_train if train else gpupipe.imagenet_eval
     return gpupipe.Loader(
         data,
-        recipe(args.size, layout=layout),
+        recipe(args.size, layout="channels_last" if args.channels_last else "NCHW"),
         batch_size=args.batch_size,
         shuffle=train,
         drop_last=train,
@@ -212,7 +212,7 @@ def make_loader(args: argparse.Namespace, process: Process, data: str, train: bo
     """The loader that the arguments ask for."""
     if args.loader == "torch":
         return torch_loader(args, process, data, train)
-    return gpupipe_loader(args, data, train, "channels_last" if args.channels_last else "NCHW")
+    return gpupipe_loader(args, data, train)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
@@ -236,7 +236,8 @@ class Trainer:
         self.args, self.process = args, process
         torch.manual_seed(args.seed)
         self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
-        model = build_model(args.model, classes).to(process.device, memory_format=self.layout)
+        model = build_model(args.model, classes).to(process.device)
+        model = model.to(memory_format=self.layout)
         self.model = nn.parallel.DistributedDataParallel(model) if process.world > 1 else model
         self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
         self.optimizer = torch.optim.SGD(

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from images import write_folder
 from rich.console import Console
 
 from gpupipe.benchmark.checks import problem
 from gpupipe.benchmark.contenders import BASELINE
 from gpupipe.benchmark.contenders.base import Contender
 from gpupipe.benchmark.contenders.dali_native import DaliNativeCpu
-from gpupipe.benchmark.contenders.gpupipe_loader import ManyPasses
+from gpupipe.benchmark.contenders.gpupipe_loader import GpupipeTorch, ManyPasses
 from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.benchmark.contenders.torchvision_pillow import TorchvisionPillow
 from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
@@ -101,6 +103,20 @@ def test_endless_orders_hold_each_sample_once_a_pass() -> None:
         assert len({tuple(line) for line in array.tolist()}) == 3
     assert (order.indices(3, 0, np.array([25, 7])) == ours.ravel()[[25, 7]]).all()
     assert len(order) > 1_000_000
+
+
+@pytest.mark.parametrize("contender", [TorchvisionPillow(), TorchvisionV2(), DaliNativeCpu(), GpupipeTorch()])
+def test_the_first_pass_holds_each_image_once(contender: Contender, tmp_path: Path) -> None:
+    settings = Settings(str(write_folder(tmp_path, classes=3, per_class=4)), batch_size=8, size=16, workers=1)
+    stream = contender.open(settings)
+    batches = list(islice(iter(stream), 4))
+    stream.close()
+    seen = torch.cat([labels for _, labels in batches])
+    assert seen.dtype == torch.int64
+    assert [torch.bincount(part).tolist() for part in (seen[:12], seen[12:24])] == [[4, 4, 4]] * 2
+    for images, _ in batches:
+        assert (images.shape, images.dtype) == ((8, 3, 16, 16), torch.float32)
+        assert (images.min() >= -2.12, images.max() <= 2.65) == (True, True)
 
 
 @pytest.mark.parametrize("contender", [TorchvisionPillow(), TorchvisionV2(), DaliNativeCpu()])

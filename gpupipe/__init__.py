@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         LoaderTimeoutError,
         SampleError,
         StateError,
+        WorkerError,
     )
     from gpupipe.loader import Loader
     from gpupipe.order import Order, Sequential, Shuffled, Subset, Weighted
@@ -48,6 +49,7 @@ __all__ = [
     "StateError",
     "Subset",
     "Weighted",
+    "WorkerError",
     "imagenet_eval",
     "imagenet_train",
     "open_source",
@@ -60,7 +62,9 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 
 # Where public names live. They are imported when they are first used, since torch takes a second to import, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
-_HOMES = {"loader": ("Loader",), "sources": ("open_source",)} | {
+_HOMES = {
+    "loader": ("Loader",),
+    "sources": ("open_source",),
     "order": ("Order", "Sequential", "Shuffled", "Subset", "Weighted"),
     "recipe": (
         "Normalize",

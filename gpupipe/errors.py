@@ -10,6 +10,7 @@ __all__ = [
     "LoaderTimeoutError",
     "SampleError",
     "StateError",
+    "WorkerError",
 ]
 
 
@@ -35,6 +36,10 @@ class StateError(GpupipeError, ValueError):
 
 class LoaderTimeoutError(GpupipeError, RuntimeError):
     """No batch came within the `timeout` of the loader."""
+
+
+class WorkerError(GpupipeError, RuntimeError):
+    """A worker process of the torch engine died."""
 
 
 class SampleError(GpupipeError, RuntimeError):

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from gpupipe import system
 from gpupipe.distributed import rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
-from gpupipe.engines.choose import DALI_PREFETCH, TORCH_PREFETCH, EngineName, EngineSettings, choose, open_engine
+from gpupipe.engines.choose import PREFETCH, EngineName, EngineSettings, choose, open_engine
 from gpupipe.engines.lease import BufferPool
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
 from gpupipe.kernels import finish
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.recipe import Recipe
-from gpupipe.repair import OnError, Repair
+from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
 from gpupipe.sources import Source, open_source
 from gpupipe.state import LoaderState
@@ -46,7 +46,7 @@ class Loader:
     num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads. None: the CPUs that this
                  process may use, shared with the other ranks of the machine.
     prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
-    pin_memory:  None: pinned if batches go to a GPU.
+    pin_memory:  None: the torch engine's batches are pinned if they go to a GPU. DALI needs none.
     persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine.
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError is raised; 0
                  waits for ever.
@@ -87,28 +87,31 @@ class Loader:
     ) -> None:
         if not isinstance(recipe, Recipe):
             raise ConfigError(f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224)")
+        check_on_error(on_error)
         name, where = choose(engine, device)
-        rank, world_size = rank_and_world_size(rank, world_size)
         self.recipe = recipe
-        self.dataset: Source = open_source(data)
-        self.order = _order(order, shuffle, len(self.dataset))
-        self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
         self.seed = _seed(seed)
         self.settings = EngineSettings(
             engine=name,
             device=where,
             batch_size=batch_size,
             num_workers=system.default_workers() if num_workers is None else num_workers,
-            prefetch_factor=prefetch_factor or (DALI_PREFETCH if name == "dali" else TORCH_PREFETCH),
+            prefetch_factor=PREFETCH[name] if prefetch_factor is None else prefetch_factor,
             pin_memory=where.type == "cuda" and name == "torch" if pin_memory is None else pin_memory,
             persistent_workers=persistent_workers,
             timeout=timeout,
             multiprocessing_context=multiprocessing_context,
         )
+        rank, world_size = rank_and_world_size(rank, world_size)
+        RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
+        self.dataset: Source = open_source(data)
+        self.order = _order(order, shuffle, len(self.dataset))
+        self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
         self.sampler = EpochSampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         self._repair = Repair(self.dataset, recipe, self.order, on_error)
         self._buffers = BufferPool()
+        self._copies: torch.cuda.Stream | None = None
         self._engine: Engine | None = open_engine(self.dataset, recipe, self.settings)
         self._epoch = 0
         self._step = 0  # steps delivered in this epoch
@@ -208,6 +211,7 @@ class Loader:
             raise ConfigError(f"set_epoch: epoch={epoch} must lie in [0, 2**32)")
         if epoch != self._epoch:
             self._epoch, self._step, self._resume = epoch, 0, False
+            self._turn += 1  # an iteration of the old epoch is over
 
     def state_dict(self) -> dict[str, Any]:
         """What has been delivered, as a few plain values that JSON can hold (below 1 kB).
@@ -266,15 +270,17 @@ class Loader:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
         if turn != self._turn:
             raise GpupipeError(
-                "this iterator has ended, because a newer iter() or load_state_dict() on the same Loader took over; "
-                "build a second Loader to read an epoch twice at the same time"
+                "this iterator has ended, because a newer iter(), set_epoch() or load_state_dict() on the same Loader "
+                "took over; build a second Loader to read two epochs at the same time"
             )
 
     def _made(self, start: int) -> Iterator[EngineBatch]:
         """The engine's batches from step `start` on, repaired, on the device."""
         batches = self._repaired(start)
         if self.engine == "torch" and self.device.type == "cuda":
-            return transferred(batches, self.device)
+            if self._copies is None:
+                self._copies = torch.cuda.Stream(self.device)  # one for life: torch keeps memory for each stream
+            return transferred(batches, self._copies)
         return batches
 
     def _repaired(self, start: int) -> Iterator[EngineBatch]:
@@ -296,7 +302,24 @@ class Loader:
     def _job(self, step: int) -> Job:
         positions = self.batches.positions(step)
         indices = self.order.indices(self.seed, self._epoch, positions % max(1, len(self.order)))
-        return Job(self.seed, self._epoch, positions, indices)
+        return Job(self.seed, self._epoch, positions, self._checked(indices, positions))
+
+    def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What an order gave, which may be a user's own."""
+        indices = np.asarray(indices)
+        size = len(self.dataset)
+        if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
+            raise ConfigError(
+                f"order {self.order.fingerprint}: indices() gave {indices.dtype} of shape {indices.shape} for "
+                f"{len(positions)} positions; it must give as many integers"
+            )
+        outside = indices[(indices < 0) | (indices >= size)]
+        if len(outside):
+            raise ConfigError(
+                f"order {self.order.fingerprint}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
+                f"but the dataset has {size} samples; build the order for this dataset"
+            )
+        return indices.astype(np.int64, copy=False)
 
     def _finished(self, batch: EngineBatch) -> torch.Tensor:
         """The images in the recipe's dtype and layout."""

@@ -24,7 +24,7 @@ from gpupipe.recipe import Recipe
 if TYPE_CHECKING:
     from gpupipe.sources import Source
 
-__all__ = ["OnError", "Repair"]
+__all__ = ["OnError", "Repair", "check_on_error"]
 
 log = logging.getLogger("gpupipe")
 
@@ -33,12 +33,16 @@ OnError = Literal["raise", "skip"]
 MAX_SUBSTITUTES = 1000  # bad samples in a row before the dataset as a whole is called unusable
 
 
+def check_on_error(on_error: str) -> None:
+    """Raise ConfigError unless that is a policy."""
+    if on_error not in ("raise", "skip"):
+        raise ConfigError(f"on_error={on_error!r} must be 'raise' or 'skip'")
+
+
 class Repair:
     """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once."""
 
     def __init__(self, source: Source, recipe: Recipe, order: Order, on_error: OnError) -> None:
-        if on_error not in ("raise", "skip"):
-            raise ConfigError(f"on_error={on_error!r} must be 'raise' or 'skip'")
         self._source = source
         self._recipe = recipe
         self._order = order
@@ -60,13 +64,13 @@ class Repair:
     def _remade(self, job: Job, row: int) -> EngineBatch:
         """That row's sample by the CPU's decoders, or its substitute."""
         own = self._attempt(job, row, int(job.indices[row]))
-        if own is not None:
+        if isinstance(own, EngineBatch):
             return own
         if self._on_error == "raise":
-            raise self._bad[int(job.indices[row])]
+            raise own
         for index in self._candidates(job, int(job.positions[row])):
             substitute = self._attempt(job, row, index)
-            if substitute is not None:
+            if isinstance(substitute, EngineBatch):
                 return substitute
         raise DataError(
             f"the {min(MAX_SUBSTITUTES, len(self._order))} samples after position {int(job.positions[row])} of epoch "
@@ -79,19 +83,21 @@ class Repair:
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
 
-    def _attempt(self, job: Job, row: int, index: int) -> EngineBatch | None:
-        """A batch of one with that sample at that row's position, or None, noted, if the sample is bad."""
-        if index in self._bad:
-            return None
+    def _attempt(self, job: Job, row: int, index: int) -> EngineBatch | SampleError:
+        """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
+        if index in self._bad and self._on_error == "skip":
+            return self._bad[index]
         out = torch.empty((1, *self._recipe.crop.output_size, 3), dtype=torch.uint8)
         one = replace(job, positions=job.positions[row : row + 1], indices=np.array([index], dtype=np.int64))
         made = render_batch(self._source, self._recipe, one, out)
         if not made.failures:
             return made
-        self._bad[index] = made.failures[0]
+        error = made.failures[0]
+        # A copy without the traceback, whose frames would live as long as the loader.
+        self._bad[index] = SampleError(error.index, error.location, error.reason, error.remedy)
         if self._on_error == "skip":
-            log.warning("bad sample replaced: %s", made.failures[0])
-        return None
+            log.warning("bad sample replaced: %s", error)
+        return error
 
     def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
         images = one.images

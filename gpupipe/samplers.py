@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
     """The sample indices of this rank in the loader's current epoch; `set_epoch` is the loader's."""
 
     def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+        self._loader: Loader = weakref.proxy(loader)  # no circle, so that a dropped loader goes at once
 
     def __len__(self) -> int:
         batches = self._loader.batches

@@ -59,6 +59,10 @@ class LoaderState:
 
         positions, steps: of the loader's epoch.
         """
+        for name, limit in (("epoch", 2**32), ("position", 2**62)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < limit:
+                raise StateError(f"state_dict: {name} is {value!r}, no integer from 0 on; the state was changed")
         for name, remedy in REMEDY.items():
             saved, mine = getattr(self, name), getattr(own, name)
             if saved != mine:

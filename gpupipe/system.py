@@ -19,6 +19,7 @@ __all__ = [
     "cgroup_cpu_quota",
     "cgroup_memory_limit",
     "default_workers",
+    "docker_size",
     "host_cpus",
     "local_world_size",
     "memory_limit",
@@ -30,7 +31,7 @@ __all__ = [
     "usable_cpus",
 ]
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 SHM_MARGIN = 0.10  # pages are 4 KiB, and a last batch or another loader's labels lie in the same place
 SHM_BASE = 16 * MIB  # labels, semaphores, torch's own small segments
 BATCHES_BESIDE_QUEUE = 2  # one that the training step reads, one that is being finished (normalized, copied)
@@ -185,6 +186,11 @@ def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int,
     batch = batch_size * height * width * 3
     batches = num_workers * max(1, prefetch_factor) + BATCHES_BESIDE_QUEUE
     return math.ceil(batch * batches * (1 + SHM_MARGIN)) + SHM_BASE
+
+
+def docker_size(size: int) -> str:
+    """`size` bytes as docker writes it, rounded up: whole GiB ("2g") from 1 GiB, else whole MiB ("200m")."""
+    return f"{math.ceil(size / GIB)}g" if size >= GIB else f"{max(1, math.ceil(size / MIB))}m"
 
 
 def shm_bytes_free(path: str | Path = "/dev/shm") -> int | None:

@@ -20,13 +20,13 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def transferred(batches: Iterable[EngineBatch], device: torch.device) -> Iterator[EngineBatch]:
-    """The batches on `device`. While the consumer works on one, the next is being copied.
+def transferred(batches: Iterable[EngineBatch], stream: torch.cuda.Stream) -> Iterator[EngineBatch]:
+    """The batches on the device of `stream`, which copies. While the consumer works on one, the next is being copied.
 
     copy stream:      |copy 1|copy 2|       |copy 3|
     consumer stream:         | work 1 |wait for 2| work 2 |
     """
-    stream = torch.cuda.Stream(device)
+    device = stream.device
     ahead: tuple[EngineBatch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,11 @@ def broken_huffman(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """The images without their index, which knows their sizes."""
+    return Path(shutil.copytree(folder, tmp_path / "data", ignore=shutil.ignore_patterns(".gpupipe*")))
+
+
 DAMAGE = {
     "empty": b"",
     "html": b"<html><body>not found</body></html>" * 20,
@@ -42,7 +49,7 @@ def engine(request):
 @pytest.fixture
 def damaged(folder: Path, tmp_path: Path) -> Path:
     """The shared folder's images, of which two are damaged: 1 (empty) and 13 (a broken Huffman table)."""
-    root = shutil.copytree(folder, tmp_path / "data")
+    root = copied(folder, tmp_path)
     files = sorted(root.glob("*/*.jpg"))
     files[1].write_bytes(b"")
     files[13].write_bytes(broken_huffman(files[13].read_bytes()))
@@ -60,7 +67,7 @@ def collect(loader):
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_raise_names_the_sample(folder, tmp_path, engine, damage):
-    root = shutil.copytree(folder, tmp_path / "data")
+    root = copied(folder, tmp_path)
     victim = sorted(root.glob("*/*.jpg"))[8]
     victim.write_bytes(damage)
     with open_loader(root, **engine) as loader:
@@ -127,16 +134,48 @@ def test_resume_gives_the_same_substitutes(damaged, engine):
 
 
 def test_a_file_that_vanishes_is_named(folder, tmp_path, engine):
-    root = shutil.copytree(folder, tmp_path / "data")
+    root = copied(folder, tmp_path)
     with open_loader(root, **engine) as loader:
         (root / "class_2" / "img_0.jpg").unlink()
         with pytest.raises(gpupipe.SampleError, match=r"class_2/img_0\.jpg"):
             collect(loader)
 
 
+@pytest.mark.parametrize("size", [(400, 500), (40, 50)])
+def test_a_file_overwritten_after_indexing_is_named(folder, tmp_path, engine, size):
+    """In place, so that its folder counts as unchanged; a larger image would hold the window drawn for the old one."""
+    root = copied(folder, tmp_path)
+    with open_loader(root, **engine):
+        pass
+    victim = root / "class_3" / "img_1.jpg"
+    victim.write_bytes(encode(picture(*size, 3), quality=90))
+    with (
+        open_loader(root, **engine) as loader,
+        pytest.raises(gpupipe.SampleError, match="changed since it was indexed"),
+    ):
+        collect(loader)
+
+
+def test_an_error_does_not_hold_the_frames_it_passed(damaged):
+    class Witness:
+        pass
+
+    def run(loader) -> weakref.ref:
+        witness = Witness()
+        with pytest.raises(gpupipe.SampleError):
+            collect(loader)
+        return weakref.ref(witness)
+
+    with open_loader(damaged, engine="torch", num_workers=0) as loader:
+        gone = run(loader)
+        gc.collect()
+        assert gone() is None
+        assert loader.bad_samples
+
+
 def test_what_dali_refuses_but_the_cpu_decodes_is_no_bad_sample(folder, tmp_path, caplog):
     """A GIF in a file named .jpg: DALI has no decoder for it, Pillow has."""
-    root = shutil.copytree(folder, tmp_path / "data")
+    root = copied(folder, tmp_path)
     gif = encode(picture(90, 120, 3), kind="GIF", mode="P")
     (root / "class_1" / "img_2.jpg").write_bytes(gif)
     caplog.set_level("INFO", logger="gpupipe")

@@ -189,13 +189,6 @@ def test_shm_missing_is_a_fault_only_with_workers(tmp_path: Path) -> None:
     assert doctor.check_shm(doctor.Settings(workers=0, shm_path=missing)).status == "ok"
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "1m"), (1, "1m"), (1 << 20, "1m"), ((1 << 20) + 1, "2m"), (1 << 30, "1g"), (5 << 29, "3g")]
-)
-def test_docker_size_rounds_up(size: int, text: str) -> None:
-    assert doctor.docker_size(size) == text
-
-
 @pytest.mark.parametrize(("limit", "status"), [(64, "fail"), (1024, "ok"), (None, "ok")])
 def test_open_files(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str) -> None:
     monkeypatch.setattr(system, "open_file_limit", lambda: limit)
@@ -376,13 +369,14 @@ def test_outcomes_of_the_child(monkeypatch: pytest.MonkeyPatch, code: str, outco
 
 
 def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(psutil.Process().children())  # other tests' resource tracker may live on
     nap = "import subprocess, time; child = subprocess.Popen(['sleep', '99']); "
     child_that(monkeypatch, nap + "print(child.pid, flush=True); time.sleep(99)")
     answer = selftest.ask_child(selftest._command(), timeout=2)
     assert answer.returncode is None
     grandchild = int(answer.stdout)
     assert not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= before
     result = selftest.run_selftest("cpu", "full", timeout=0.5)
     assert (result.outcome, result.detail) == ("hung", "no answer within 0.5 s before the first image")
 

@@ -77,7 +77,7 @@ def test_a_slow_consumer_on_a_side_stream_never_sees_a_buffer_used_again(folder,
 def test_bad_samples_are_replaced_on_the_gpu(folder, tmp_path, engine):
     import shutil
 
-    root = shutil.copytree(folder, tmp_path / "data")
+    root = shutil.copytree(folder, tmp_path / "data", ignore=shutil.ignore_patterns(".gpupipe*"))
     (root / "class_1" / "img_1.jpg").write_bytes(b"")
     images, labels = epoch(root, gpupipe.imagenet_train(64), "cuda", engine, on_error="skip")
     truth, true_labels = epoch(root, gpupipe.imagenet_train(64), "cpu", "torch", on_error="skip")

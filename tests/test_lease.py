@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +18,33 @@ class Event:
 
     def __init__(self) -> None:
         self.passed = False
+        self.waited_for = False
 
     def query(self) -> bool:
         return self.passed
 
+    def synchronize(self) -> None:
+        self.waited_for = not self.passed
+        self.passed = True
 
-class Buffer:
-    """Stands for DALI's memory."""
+
+class Consumer:
+    """Records an event at each drop."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self) -> list[Event]:
+        self.events.append(Event())
+        return self.events[-1:]
 
 
-def lent(draining: Draining) -> tuple[torch.Tensor, Buffer]:
-    buffer = Buffer()
-    tensor = torch.from_dlpack(np.zeros((4, 6), np.float32))
-    draining.watch(tensor, buffer)
-    return tensor, buffer
+def lent(draining: Draining, record: Callable[[], Iterable[Event]]) -> tuple[torch.Tensor, weakref.ref[Any]]:
+    """A tensor over a buffer, and whether the buffer is still there."""
+    buffer = np.zeros((4, 6), np.float32)
+    tensor = torch.from_dlpack(buffer.copy())
+    draining.watch(tensor, buffer, record)
+    return tensor, weakref.ref(buffer)
 
 
 def test_lent_memory_comes_back_when_the_last_view_is_gone():
@@ -43,34 +59,47 @@ def test_lent_memory_comes_back_when_the_last_view_is_gone():
 
 
 def test_a_dropped_gpu_buffer_waits_for_the_consumers_work():
-    events: list[Event] = []
-    draining = Draining(lambda: events.append(Event()) or events[-1])
-    tensor, _ = lent(draining)
+    draining, consumer = Draining(), Consumer()
+    tensor, buffer = lent(draining, consumer)
     view = tensor[1:].t()
     del tensor
-    draining.sweep()
-    assert (len(events), len(draining)) == (0, 0)  # the consumer still holds a view: nothing to wait for yet
+    draining.sweep(keep=9)
+    assert (len(consumer.events), len(draining)) == (0, 0)  # the consumer still holds a view: nothing to wait for yet
     del view
-    assert (len(events), len(draining)) == (1, 1)
-    draining.sweep()
-    assert len(draining) == 1  # kernels that read it are still waiting in the stream
+    assert (len(consumer.events), len(draining)) == (1, 1)
+    draining.sweep(keep=9)
+    assert buffer() is not None  # kernels that read it are still waiting in the stream
+    consumer.events[0].passed = True
+    draining.sweep(keep=9)
+    assert buffer() is None
+    assert not consumer.events[0].waited_for
+
+
+def test_a_buffer_waits_for_every_stream():
+    draining, events = Draining(), [Event(), Event()]
+    buffer = lent(draining, lambda: events)[1]
     events[0].passed = True
-    draining.sweep()
-    assert len(draining) == 0
-
-
-def test_buffers_are_let_go_in_the_order_of_their_events():
-    events: list[Event] = []
-    draining = Draining(lambda: events.append(Event()) or events[-1])
-    for _ in range(3):
-        lent(draining)
-    assert len(draining) == 3
+    draining.sweep(keep=9)
+    assert buffer() is not None
     events[1].passed = True
-    draining.sweep()
-    assert len(draining) == 3
-    events[0].passed = True
-    draining.sweep()
-    assert len(draining) == 1
+    draining.sweep(keep=9)
+    assert buffer() is None
+
+
+def test_buffers_do_not_pile_up_behind_a_slow_consumer():
+    draining, consumer = Draining(), Consumer()
+    buffers = [lent(draining, consumer)[1] for _ in range(5)]
+    draining.sweep(keep=3)
+    assert [event.waited_for for event in consumer.events] == [True, True, False, False, False]
+    assert [buffer() is None for buffer in buffers] == [True, True, False, False, False]
+
+
+def test_finish_waits_for_everything():
+    draining, consumer = Draining(), Consumer()
+    buffers = [lent(draining, consumer)[1] for _ in range(3)]
+    draining.finish()
+    assert all(event.passed for event in consumer.events)
+    assert [buffer() for buffer in buffers] == [None] * 3
 
 
 def test_the_pool_keeps_a_bounded_number_of_buffers():

@@ -6,8 +6,10 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -115,11 +117,28 @@ class TestEpochs:
 
     def test_an_older_iterator_says_that_it_has_ended(self, folder, engine):
         with open_loader(folder, **engine) as loader:
+            whole = collect(loader)
+            loader.set_epoch(0)
             older = iter(loader)
             next(older)
-            next(iter(loader))
+            newer = iter(loader)
+            rest = [next(newer)]
             with pytest.raises(gpupipe.GpupipeError, match="newer iter"):
                 next(older)
+            del older
+            gc.collect()
+            rest += [(images.clone(), labels) for images, labels in newer]
+            assert_equal(rest, whole)
+
+    def test_set_epoch_ends_an_iteration(self, folder, engine):
+        with open_loader(folder, **engine) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            loader.set_epoch(3)
+            with pytest.raises(gpupipe.GpupipeError, match="set_epoch"):
+                next(iterator)
+            assert len(collect(loader)) == len(loader)
+            assert loader.epoch == 4
 
     def test_two_loaders_interleaved(self, folder, engine):
         with open_loader(folder, **engine) as one, open_loader(folder, **engine) as two:
@@ -162,6 +181,35 @@ class TestOrders:
     def test_order_and_shuffle_exclude_each_other(self, folder):
         with pytest.raises(gpupipe.ConfigError, match="exclude each other"):
             open_loader(folder, order=gpupipe.Sequential(3))
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (lambda positions: positions + 20, "it gave sample 25 at the positions from 4 on"),
+            (lambda positions: positions - 1, "it gave sample -1"),
+            (lambda positions: positions[1:], r"shape \(3,\) for 4 positions"),
+            (lambda positions: positions * 0.5, "float64"),
+        ],
+    )
+    def test_what_an_order_gives_is_checked(self, folder, given, message):
+        class Wrong(gpupipe.Sequential):
+            def indices(self, seed, epoch, positions):
+                return given(positions)
+
+        with (
+            open_loader(folder, shuffle=False, order=Wrong(12), num_workers=0) as loader,
+            pytest.raises(gpupipe.ConfigError, match=message),
+        ):
+            collect(loader)
+
+    def test_lists_and_small_integers_will_do(self, folder):
+        class Listed(gpupipe.Sequential):
+            def indices(self, seed, epoch, positions):
+                return positions.astype(np.int16).tolist()
+
+        with open_loader(folder, shuffle=False, order=Listed(8), num_workers=0) as loader:
+            assert loader.batch_indices(1).tolist() == [4, 5, 6, 7]
+            assert loader.batch_indices(1).dtype == np.int64
 
     def test_anything_else_is_refused(self, folder):
         with pytest.raises(gpupipe.ConfigError, match="must be a gpupipe order or a torch Sampler"):
@@ -274,7 +322,14 @@ class TestState:
 
     @pytest.mark.parametrize(
         ("change", "message"),
-        [({"version": 2}, "version is 2"), ({"position": 3}, "position is 3"), ({"position": 400}, "position is 400")],
+        [
+            ({"version": 2}, "version is 2"),
+            ({"position": 3}, "position is 3"),
+            ({"position": 400}, "position is 400"),
+            ({"position": "4"}, "position is '4'"),
+            ({"epoch": -1}, "epoch is -1"),
+            ({"epoch": "x"}, "epoch is 'x'"),
+        ],
     )
     def test_damaged_states_are_refused(self, folder, change, message):
         with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.StateError, match=message):
@@ -409,6 +464,7 @@ class TestLeavesNothingBehind:
         iterator = iter(loader)
         next(iterator)
         loader.close()
+        assert not multiprocessing.active_children()
         loader.close()
         with pytest.raises(gpupipe.GpupipeError, match="closed"):
             next(iterator)
@@ -433,6 +489,91 @@ class TestLeavesNothingBehind:
             expected = collect(plain)
         with open_loader(folder, engine="torch", num_workers=1, multiprocessing_context=context) as loader:
             assert_equal(collect(loader), expected)
+
+    def test_a_dropped_loader_goes_at_once(self, folder, engine):
+        loader = open_loader(folder, **engine)
+        collect(loader)
+        gone = weakref.ref(loader)
+        gc.disable()
+        try:
+            del loader
+            assert gone() is None
+        finally:
+            gc.enable()
+
+    def test_forked_processes_leave_inherited_pipelines_alone(self, folder):
+        """Collected in a child, a pipeline would wait for ever for its threads, which a fork does not copy."""
+        loader = open_loader(folder, engine="dali")
+        next(iter(loader))
+        circle = [loader._engine._pipeline]
+        circle.append(circle)
+        loader._engine._pipeline = None
+        child = os.fork()
+        if child == 0:
+            del circle
+            gc.collect()
+            os._exit(0)
+        for _ in range(200):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            time.sleep(0.05)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hung in its garbage collection")
+        assert status == 0
+
+
+class Slow:
+    """A user's dataset whose storage hangs at one sample."""
+
+    def __init__(self, data: bytes, seconds: float) -> None:
+        self.data, self.seconds = data, seconds
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        if index == 9:
+            time.sleep(self.seconds)
+        return self.data, index
+
+
+class Deadly(Slow):
+    """A user's dataset that kills its worker at one sample."""
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        if index == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.data, index
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+class TestWorkers:
+    @pytest.fixture
+    def data(self, folder):
+        return (folder / "class_0" / "img_0.jpg").read_bytes()
+
+    def test_a_hang_is_a_timeout(self, data, persistent):
+        with open_loader(
+            Slow(data, 60), engine="torch", num_workers=2, timeout=1, persistent_workers=persistent
+        ) as loader:
+            for _ in range(2):
+                with pytest.raises(gpupipe.LoaderTimeoutError, match="2 workers within timeout=1"):
+                    collect(loader)
+                assert not multiprocessing.active_children()
+
+    def test_a_killed_worker_is_an_error(self, data, persistent):
+        with open_loader(
+            Deadly(data, 0), engine="torch", num_workers=2, shuffle=False, persistent_workers=persistent
+        ) as loader:
+            for _ in range(2):
+                with pytest.raises(gpupipe.WorkerError, match="worker processes died"):
+                    collect(loader)
+                assert not multiprocessing.active_children()
+            loader.load_state_dict(loader.state_dict() | {"position": 12})
+            assert len(collect(loader)) == 1  # new workers take over
 
 
 class TestSettings:
@@ -481,6 +622,7 @@ class TestSettings:
             ({"device": "mps"}, "device='mps'"),
             ({"num_workers": -1}, "num_workers=-1"),
             ({"prefetch_factor": -2}, "prefetch_factor=-2"),
+            ({"prefetch_factor": 0}, "prefetch_factor=0"),
             ({"timeout": -1}, "timeout=-1"),
             ({"on_error": "ignore"}, "on_error='ignore'"),
             ({"seed": -1}, "seed=-1"),
@@ -492,6 +634,8 @@ class TestSettings:
     def test_bad_values_are_named(self, folder, options, message):
         with pytest.raises(gpupipe.ConfigError, match=message):
             open_loader(folder, **options)
+        with pytest.raises(gpupipe.ConfigError, match=message):
+            open_loader("no/such/folder", **options)  # settings are refused before the data is looked at
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
     def test_a_missing_gpu_is_explained(self, folder):

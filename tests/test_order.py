@@ -149,6 +149,12 @@ class TestSamplerOrder:
         everything(SamplerOrder(RandomSampler(range(50))))
         assert torch.equal(torch.get_rng_state(), before)
 
+    def test_leaves_the_samplers_own_generator_alone(self):
+        generator = torch.Generator().manual_seed(9)
+        before = generator.get_state()
+        everything(SamplerOrder(RandomSampler(range(50), generator=generator)))
+        assert torch.equal(generator.get_state(), before)
+
     def test_calls_set_epoch(self):
         sampler = DistributedSampler(range(20), num_replicas=1, rank=0, seed=3)
         taken = everything(SamplerOrder(sampler), 0, 4).tolist()

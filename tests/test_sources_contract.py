@@ -70,6 +70,7 @@ def test_dtypes_and_shapes(make: Callable[[], Source]) -> None:
             "heights": ("int32", shape),
             "widths": ("int32", shape),
             "orientations": ("uint8", shape),
+            "sizes": ("int64", shape),
         }
 
 

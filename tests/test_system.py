@@ -231,3 +231,10 @@ def test_open_files_needed_covers_what_a_data_loader_really_opens() -> None:
         opened = max(opened, process.num_fds() - before)
     assert opened > 0
     assert opened <= system.open_files_needed(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "1m"), (1, "1m"), (1 << 20, "1m"), ((1 << 20) + 1, "2m"), (1 << 30, "1g"), (5 << 29, "3g")]
+)
+def test_docker_size_rounds_up(size: int, text: str) -> None:
+    assert system.docker_size(size) == text

@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import re
@@ -232,7 +231,7 @@ def check_shm(settings: Settings) -> Finding:
         f"processes: {settings.processes}, workers in each: {settings.workers}, "
         f"prefetch factor: {settings.prefetch_factor}"
     )
-    flag = f"--shm-size={docker_size(needed)}"
+    flag = f"--shm-size={system.docker_size(needed)}"
     if free is None or total is None:
         remedy = f"mount a tmpfs there, in docker with {flag}"
         return Finding(name, "fail" if needed else "ok", f"{settings.shm_path} is missing; {asked}", remedy)
@@ -244,11 +243,6 @@ def check_shm(settings: Settings) -> Finding:
         f"or ask for less: fewer workers, a smaller batch, prefetch factor 1"
     )
     return Finding(name, "fail", detail, remedy)
-
-
-def docker_size(size: int) -> str:
-    """`size` bytes as docker writes it, rounded up: whole GiB ("2g") from 1 GiB, else whole MiB ("200m")."""
-    return f"{math.ceil(size / GIB)}g" if size >= GIB else f"{max(1, math.ceil(size / MIB))}m"
 
 
 def _size(size: int) -> str:

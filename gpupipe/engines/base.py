@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -97,14 +97,20 @@ def _fetch_each(source: Source, indices: NDArray[np.int64]) -> Fetched:
 
     encoded: list[NDArray[np.uint8] | None] = [None] * len(indices)
     failures: dict[int, SampleError] = {}
-    zeros = np.zeros(len(indices), np.int32)
-    meta = SampleMeta(np.full(len(indices), -1, np.int64), zeros, zeros.copy(), np.ones(len(indices), np.uint8))
-    for row in range(len(indices)):
+    count = len(indices)
+    meta = SampleMeta(
+        labels=np.full(count, -1, np.int64),
+        heights=np.zeros(count, np.int32),
+        widths=np.zeros(count, np.int32),
+        orientations=np.ones(count, np.uint8),
+        sizes=np.zeros(count, np.int64),
+    )
+    for row in range(count):
         try:
             (encoded[row],), one = source.fetch(indices[row : row + 1])
         except SampleError as error:
             failures[row] = error
         else:
-            meta.labels[row], meta.orientations[row] = one.labels[0], one.orientations[0]
-            meta.heights[row], meta.widths[row] = one.heights[0], one.widths[0]
+            for column in fields(meta):
+                getattr(meta, column.name)[row] = getattr(one, column.name)[0]
     return encoded, meta, failures

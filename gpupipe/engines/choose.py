@@ -17,14 +17,17 @@ from gpupipe.recipe import Recipe
 if TYPE_CHECKING:
     from gpupipe.sources import Source
 
-__all__ = ["EngineName", "EngineSettings", "choose", "open_engine"]
+__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "open_engine"]
 
 log = logging.getLogger("gpupipe")
 
 EngineName = Literal["auto", "dali", "torch"]
 
-DALI_PREFETCH = 3  # one batch with the consumer, one on its way out, one being decoded
-TORCH_PREFETCH = 2  # torch.utils.data.DataLoader's default
+PREFETCH = {
+    "dali": 3,  # one batch with the consumer, one on its way out, one being decoded
+    "torch": 2,  # torch.utils.data.DataLoader's default
+}
+"""`prefetch_factor=None`, by engine."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,7 @@ def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "to
     """
     where = _device(device)
     if engine == "auto":
-        # Without a GPU the torch engine is the faster of the two; see the README's table.
-        return ("dali" if where.type == "cuda" and _dali_problem() is None else "torch"), where
+        return _best_engine(where), where
     if engine == "torch":
         return "torch", where
     if engine != "dali":
@@ -74,6 +76,17 @@ def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "to
             f"nvidia-dali-cuda{'130' if str(torch.version.cuda).startswith('13') else '120'}, or pass engine='torch'"
         )
     return "dali", where
+
+
+def _best_engine(device: torch.device) -> Literal["dali", "torch"]:
+    """DALI on a GPU; on the CPU the torch engine is the faster of the two, see the README's table."""
+    if device.type != "cuda":
+        return "torch"
+    problem = _dali_problem()
+    if problem is None:
+        return "dali"
+    log.warning("gpupipe: DALI can't be imported (%s), so the CPU decodes; pip install nvidia-dali-cuda120", problem)
+    return "torch"
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -157,13 +170,15 @@ def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Eng
 
 def _check_shm(recipe: Recipe, settings: EngineSettings) -> None:
     """An error here, rather than a bus error in a worker later."""
-    needed = system.shm_bytes_needed(
+    processes = system.local_world_size()
+    needed = processes * system.shm_bytes_needed(
         settings.batch_size, *recipe.crop.output_size, settings.num_workers, settings.prefetch_factor
     )
     free = system.shm_bytes_free()
     if free is not None and free < needed:
         raise ConfigError(
             f"/dev/shm has {free >> 20} MiB free, but batch_size={settings.batch_size}, "
-            f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor} need {needed >> 20} "
-            f"MiB; start the container with --shm-size={-(-needed >> 30) + 1}g or more, or lower these settings"
+            f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor} in {processes} "
+            f"processes need {needed >> 20} MiB; start the container with --shm-size={system.docker_size(needed)} or "
+            "more, or lower these settings"
         )

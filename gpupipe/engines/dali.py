@@ -10,16 +10,17 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.utils.dlpack
-from numpy.typing import NDArray
 
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.dali_feed import Feed, Feeder
 from gpupipe.engines.dali_graph import build_pipeline
+from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
 from gpupipe.recipe import Recipe
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["DaliEngine"]
 
 log = logging.getLogger("gpupipe")
-
-Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
 
 
 class DaliEngine:
@@ -56,6 +55,7 @@ class DaliEngine:
         prefetch_depth: int,
         crop_decode: bool | None = None,
     ) -> None:
+        guard_forks()
         self.device = device
         self._source = source
         self._recipe = recipe
@@ -73,12 +73,7 @@ class DaliEngine:
         self._jobs: Iterator[Job] = iter(())
         self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
-        self._draining = Draining(self._event)
-
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        self._draining = Draining()
 
     # The stream of batches.
 
@@ -132,13 +127,26 @@ class DaliEngine:
         buffer = outputs[0].as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
-            self._draining.sweep()
+            # Two events for each batch that is on its way, see _events.
+            self._draining.sweep(keep=2 * self._graph_options["prefetch_queue_depth"])
+            record = partial(_events, torch.cuda.current_stream(self.device))
             # The feed too: the decoder may still be copying from it.
-            self._draining.watch(images, (buffer, feed))
+            self._draining.watch(images, (buffer, feed), record)
+        self._check_sizes(outputs, feed)
         finished = self._recipe.dtype != "bfloat16"
         if finished and self._recipe.layout == "channels_last":
             images = images.permute(0, 3, 1, 2)
         return EngineBatch(images, torch.from_numpy(feed.labels), feed.failures, finished)
+
+    def _check_sizes(self, outputs: Any, feed: Feed) -> None:
+        """Files that changed since they were indexed were cropped for another image: the CPU has to look again."""
+        if not self._feeder.as_paths:
+            return
+        sizes = np.asarray(outputs[1].as_tensor()).reshape(-1)
+        for row in np.flatnonzero(sizes != feed.sizes).tolist():
+            if row not in feed.failures:
+                index = int(feed.job.indices[row])
+                feed.failures[row] = SampleError(index, self._source.location(index), "its size in bytes has changed")
 
     # When DALI refuses.
 
@@ -151,6 +159,7 @@ class DaliEngine:
         if isinstance(error, GpupipeError):  # raised while the next job was fed
             raise error
         pending = list(self._in_flight)
+        self._pipeline = None  # before others are built: on a GPU each takes much memory
         blamed = {}
         for feed in pending:
             for row in self._refused_rows(feed):
@@ -199,6 +208,13 @@ class DaliEngine:
         self._pipeline = None
         self._in_flight.clear()
         self._jobs = iter(())
+        self._draining.finish()
+
+
+def _events(handed_out: torch.cuda.Stream) -> list[torch.cuda.Event]:
+    """Events on the stream on which a batch was handed out, and on this thread's current one."""
+    current = torch.cuda.current_stream(handed_out.device)
+    return [stream.record_event() for stream in {handed_out, current}]
 
 
 def _device_index(device: torch.device) -> int | None:

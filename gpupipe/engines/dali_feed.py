@@ -33,7 +33,8 @@ class Feed:
 
     encoded:  uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
     starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends: float32 (N, 2), the region in
-    it that the output covers; mirrors: int32 (N,). failures: rows that hold the placeholder, and why.
+    it that the output covers; mirrors: int32 (N,). sizes: int64 (N,), bytes as indexed.
+    failures: rows that hold the placeholder, and why.
     """
 
     job: Job
@@ -44,6 +45,7 @@ class Feed:
     roi_ends: NDArray[np.float32]
     mirrors: NDArray[np.int32]
     labels: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     failures: dict[int, SampleError]
 
     @property
@@ -84,6 +86,7 @@ class Feeder:
             roi_ends,
             planned.flips.astype(np.int32),
             meta.labels.astype(np.int64),
+            meta.sizes,
             failures,
         )
         self._add_failures(feed, meta)

@@ -31,7 +31,9 @@ def placeholder() -> NDArray[np.uint8]:
 
 
 def build_pipeline(feed: Callable[[], tuple[Any, ...]], as_paths: bool, **options: Any) -> Any:
-    """A built pipeline with one output: images, finished as far as DALI can; `options` are those of `_graph`.
+    """A built pipeline; `options` are those of `_graph`.
+
+    Its outputs are the images, finished as far as DALI can, and with `as_paths` the bytes that each file has.
 
     feed: returns the next batch's encoded images (or paths), window starts and shapes (y, x; int32), region starts
     and ends within the window (y, x; float32) and mirror flags (int32); its StopIteration ends an epoch. The arrays
@@ -68,7 +70,8 @@ def _graph(feed: Callable[[], tuple[Any, ...]], as_paths: bool, recipe: Recipe, 
         antialias=True,
         subpixel_scale=False,
     )
-    return fn.crop_mirror_normalize(images, mirror=mirror, **_finish_options(recipe))
+    images = fn.crop_mirror_normalize(images, mirror=mirror, **_finish_options(recipe))
+    return (images, encoded.shape()) if as_paths else images
 
 
 def _finish_options(recipe: Recipe) -> dict[str, Any]:

@@ -10,15 +10,16 @@ A GPU consumer may drop a tensor while kernels that read it still wait in its st
     stream:  ......................... | kernel(batch) |            <- runs later than the host's `del`
                                        ^ the buffer must not be reused before this kernel has ended
 
-so a returned GPU buffer stays with `Draining` until an event, recorded on the consumer's stream at the time of the
-drop, has passed.
+so a returned GPU buffer stays with `Draining` until events have passed that are recorded at the time of the drop, on
+the stream on which the batch was handed out and on the one that is current then. A consumer that uses a batch on a
+third stream has to make one of these wait for it, as for any tensor that another stream reads.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,29 +79,42 @@ class Event(Protocol):
         """Whether all work before the event is done."""
         ...
 
+    def synchronize(self) -> None:
+        """Wait until it is."""
+        ...
+
 
 class Draining:
-    """Buffers that the consumer has dropped, kept until the work that may still read them is done.
+    """Buffers that the consumer has dropped, kept until the work that may still read them is done."""
 
-    `record` returns an event on the consumer's current stream.
-    """
-
-    def __init__(self, record: Callable[[], Event]) -> None:
-        self._record = record
+    def __init__(self) -> None:
         self._waiting: deque[tuple[Event, object]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def watch(self, tensor: torch.Tensor, buffer: object) -> None:
-        """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done."""
-        weakref.finalize(tensor.untyped_storage(), self.drop, buffer).atexit = False
+    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Iterable[Event]]) -> None:
+        """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.
 
-    def drop(self, buffer: object) -> None:
-        """The consumer has let go of `buffer`: keep it until the event that is recorded now has passed."""
-        self._waiting.append((self._record(), buffer))
+        `record` is called at the drop, on whatever thread that happens, and returns events on the streams that the
+        consumer may have used.
+        """
+        weakref.finalize(tensor.untyped_storage(), self._drop, buffer, record).atexit = False
 
-    def sweep(self) -> None:
-        """Let go of the buffers whose events have passed; never waits."""
-        while self._waiting and self._waiting[0][0].query():
-            self._waiting.popleft()
+    def _drop(self, buffer: object, record: Callable[[], Iterable[Event]]) -> None:
+        self._waiting.extend((event, buffer) for event in record())
+
+    def sweep(self, keep: int) -> None:
+        """Let go of the buffers whose events have passed.
+
+        Waits only where more than `keep` events are open, so that a consumer whose work lags far behind the host can't
+        make the buffers pile up.
+        """
+        while self._waiting and (len(self._waiting) > keep or self._waiting[0][0].query()):
+            event, buffer = self._waiting.popleft()
+            event.synchronize()
+            del event, buffer
+
+    def finish(self) -> None:
+        """Wait for all work, and let go of everything."""
+        self.sweep(keep=0)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 import torch.utils.data
 from numpy.typing import NDArray
+from torch.utils.data._utils import signal_handling
 
 from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
 from gpupipe.engines.pixels import DecodeError, render
-from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
 from gpupipe.recipe import Recipe
 from gpupipe.sources.headers import explain_damage
 
@@ -94,8 +95,7 @@ class TorchEngine:
     def __init__(self, source: Source, recipe: Recipe, device: torch.device, **options: Any) -> None:
         self.device = device
         self._jobs = _Jobs()
-        self._timeout = options.get("timeout", 0)
-        self._iterator: Iterator[EngineBatch] | None = None
+        self._iterator: Any = None
         self._loader = torch.utils.data.DataLoader(
             _Batches(source, recipe),
             batch_size=None,
@@ -106,37 +106,65 @@ class TorchEngine:
         )
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A uint8 batch for each job, on the CPU, pinned if the options say so."""
-        self._jobs.jobs = jobs
-        self._iterator = iter(self._loader)
-        try:
-            yield from self._iterator
-        except RuntimeError as error:
-            if isinstance(error, GpupipeError) or "timed out" not in str(error):
-                raise
-            raise LoaderTimeoutError(
-                f"no batch came from {self._loader.num_workers} workers within timeout={self._timeout} s; the storage "
-                "may hang or be slow, or the batch large: look at the workers with py-spy, or raise timeout"
-            ) from error
-        finally:
-            self._drop_iterator()
+        """A uint8 batch for each job, on the CPU, pinned if the options say so.
 
-    def _drop_iterator(self) -> None:
-        """Ends the workers, unless they are to persist."""
-        if self._iterator is not None and not self._loader.persistent_workers:
+        Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
+        workers are then ended, and the next stream starts new ones. A new stream ends an older one.
+        """
+        self._end_workers(keep_persistent=True)
+        self._jobs.jobs = jobs
+        iterator: Any = None
+        try:
+            iterator = self._iterator = iter(self._loader)
+            yield from iterator
+        except RuntimeError as error:
+            if isinstance(error, GpupipeError):
+                raise
+            self._kill_workers()
+            raise self._explained(error) from error
+        finally:
+            if not self._loader.persistent_workers:
+                _shut_down(iterator)  # its own: a newer stream may have begun
+
+    def _explained(self, error: RuntimeError) -> RuntimeError:
+        """What the DataLoader's error means, and what to do."""
+        workers, message = self._loader.num_workers, str(error)
+        if "timed out" in message:
+            return LoaderTimeoutError(
+                f"no batch came from {workers} workers within timeout={self._loader.timeout} s; the storage may hang "
+                "or be slow, or the batch large: look at the workers with py-spy, or raise timeout"
+            )
+        if "DataLoader worker" in message:
+            return WorkerError(
+                f"one of {workers} worker processes died ({message}); often the memory limit was reached (see dmesg; "
+                "lower num_workers or batch_size), or a file was shortened while it was mapped"
+            )
+        return error
+
+    def _end_workers(self, keep_persistent: bool) -> None:
+        if not (keep_persistent and self._loader.persistent_workers):
             _shut_down(self._iterator)
-            self._iterator = None
+            self._iterator = self._loader._iterator = None
+
+    def _kill_workers(self) -> None:
+        """End workers that may hang: asked to stop in turn, each would be waited for 5 s."""
+        iterator: Any = self._iterator if self._iterator is not None else self._loader._iterator
+        if getattr(iterator, "_worker_pids_set", False):
+            # Else torch's handler of SIGCHLD raises, here, that a worker has died.
+            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
+            iterator._worker_pids_set = False
+        for worker in getattr(iterator, "_workers", ()):
+            worker.kill()
+        _shut_down(iterator)
+        self._iterator = self._loader._iterator = None
 
     def close(self) -> None:
         """Ends the workers."""
-        if self._loader.persistent_workers:
-            iterator, self._loader._iterator = self._loader._iterator, None
-            _shut_down(iterator)
-        self._iterator = None
+        self._end_workers(keep_persistent=False)
 
 
 def _shut_down(iterator: Any) -> None:
-    """torch ends workers only when their iterator is collected; a batch still referenced would keep them."""
+    """Ends the workers of a DataLoader's iterator; torch does so only when the iterator is collected."""
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
         shut_down()

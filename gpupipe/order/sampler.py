@@ -64,11 +64,17 @@ class SamplerOrder:
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         own = getattr(self.sampler, "generator", None)
-        if isinstance(own, torch.Generator):
-            own.manual_seed(keyed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(keyed)
-            return list(self.sampler)
+        own = own if isinstance(own, torch.Generator) else None
+        before = None if own is None else own.get_state()
+        try:
+            if own is not None:
+                own.manual_seed(keyed)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(keyed)
+                return list(self.sampler)
+        finally:
+            if own is not None and before is not None:
+                own.set_state(before)
 
     @property
     def fingerprint(self) -> str:

@@ -37,15 +37,15 @@ class Weighted:
             raise ConfigError("Weighted: all weights are 0, so nothing can be drawn")
         if self.num_samples is not None and self.num_samples < 0:
             raise ConfigError(f"Weighted: num_samples={self.num_samples} must be 0 or more")
+        object.__setattr__(self, "_cumulative", np.cumsum(weights))
         if not self.replacement and len(self) > np.count_nonzero(weights):
             raise ConfigError(
                 f"Weighted: num_samples={len(self)} without replacement, but only {np.count_nonzero(weights)} "
                 "weights are above 0; lower num_samples or set replacement=True"
             )
-        object.__setattr__(self, "_cumulative", np.cumsum(weights))
 
     def __len__(self) -> int:
-        return len(np.asarray(self.weights)) if self.num_samples is None else self.num_samples
+        return len(self._cumulative) if self.num_samples is None else self.num_samples
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """An independent draw at each position, or the positions of one weighted permutation."""

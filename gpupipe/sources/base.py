@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint"]
+__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint", "stored_facts"]
 
 Encoded = NDArray[np.uint8]
 """The bytes of one image file: a 1-D uint8 array, read-only where it is a view into a memory map."""
@@ -22,15 +22,27 @@ class SampleMeta:
 
     `labels` (N,) int64. `heights` and `widths` (N,) int32, as stored in the file and before any rotation; both are 0
     where the image is known to be damaged. `orientations` (N,) uint8: the EXIF orientation 1 to 8, 1 where absent.
+    `sizes` (N,) int64: bytes of the encoded image.
     """
 
     labels: NDArray[np.int64]
     heights: NDArray[np.int32]
     widths: NDArray[np.int32]
     orientations: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def take(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """Copies of the facts at `indices`, in that order."""
+        return SampleMeta(
+            self.labels[indices],
+            self.heights[indices],
+            self.widths[indices],
+            self.orientations[indices],
+            self.sizes[indices],
+        )
 
 
 class Source(Protocol):
@@ -74,6 +86,11 @@ class Source(Protocol):
     def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
         """Bytes and facts of the samples at `indices` at once. Raises SampleError for the first that can't be read."""
         return [self.read(int(index)) for index in indices], self.meta(indices)
+
+
+def stored_facts(arrays: Mapping[str, NDArray[Any]]) -> SampleMeta:
+    """The facts of all samples from an index's arrays of the same names."""
+    return SampleMeta(**{field.name: arrays[field.name] for field in fields(SampleMeta)})
 
 
 def content_fingerprint(names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:

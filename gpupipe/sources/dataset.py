@@ -42,13 +42,16 @@ class DatasetSource(Source):
         self.class_to_idx: dict[str, int] | None = getattr(dataset, "class_to_idx", None)
         name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
         self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
-        self._labels = np.zeros(size, np.int64)
-        self._heights = np.full(size, UNKNOWN, np.int32)
-        self._widths = np.zeros(size, np.int32)
-        self._orientations = np.ones(size, np.uint8)
+        self._facts = SampleMeta(
+            labels=np.zeros(size, np.int64),
+            heights=np.full(size, UNKNOWN, np.int32),
+            widths=np.zeros(size, np.int32),
+            orientations=np.ones(size, np.uint8),
+            sizes=np.zeros(size, np.int64),
+        )
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._facts.labels)
 
     def __repr__(self) -> str:
         return f"DatasetSource({type(self.dataset).__name__}, {len(self)} samples)"
@@ -63,10 +66,9 @@ class DatasetSource(Source):
 
     def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
         """Labels and sizes; samples not read yet are read. Raises SampleError and DataError as `read` does."""
-        for index in indices[self._heights[indices] == UNKNOWN]:
+        for index in indices[self._facts.heights[indices] == UNKNOWN]:
             self.read(int(index))
-        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
-        return SampleMeta(self._labels[indices], *columns)
+        return self._facts.take(indices)
 
     def read(self, index: int) -> Encoded:
         """`dataset[index]`, its label and size noted for `meta`.
@@ -81,7 +83,7 @@ class DatasetSource(Source):
             raise SampleError(index, self.location(index), reason) from error
         data, label = self._parse(index, item)
         header = probe_bytes(data.data)
-        self._note(index, label, header)
+        self._note(index, label, len(data), header)
         return data
 
     def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
@@ -101,11 +103,12 @@ class DatasetSource(Source):
         """None: what lies behind the object is not known."""
         return
 
-    def _note(self, index: int, label: int, header: Header) -> None:
-        self._labels[index] = label
-        self._widths[index] = header.width
-        self._orientations[index] = header.orientation
-        self._heights[index] = header.height  # last, as it marks the sample as known
+    def _note(self, index: int, label: int, size: int, header: Header) -> None:
+        self._facts.labels[index] = label
+        self._facts.sizes[index] = size
+        self._facts.widths[index] = header.width
+        self._facts.orientations[index] = header.orientation
+        self._facts.heights[index] = header.height  # last, as it marks the sample as known
 
     def _parse(self, index: int, item: Any) -> tuple[Encoded, int]:
         try:

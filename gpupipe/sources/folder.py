@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint, stored_facts
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
 from gpupipe.sources.scanning import Advance, scan_in_threads
@@ -39,14 +39,11 @@ class FolderSource(Source):
         self.class_to_idx = {name: i for i, name in enumerate(names)}
         self.fingerprint = index.fingerprint
         self.sizes: NDArray[np.int64] = index.arrays["sizes"]
-        self._labels: NDArray[np.int64] = index.arrays["labels"]
-        self._heights: NDArray[np.int32] = index.arrays["heights"]
-        self._widths: NDArray[np.int32] = index.arrays["widths"]
-        self._orientations: NDArray[np.uint8] = index.arrays["orientations"]
+        self._facts = stored_facts(index.arrays)
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._facts.labels)
 
     def __repr__(self) -> str:
         return f"FolderSource({self.root!r}, {len(self)} samples, {len(self.classes)} classes)"
@@ -57,12 +54,11 @@ class FolderSource(Source):
     @property
     def targets(self) -> NDArray[np.int64]:
         """All labels, (len(self),) int64, a view into the index."""
-        return self._labels
+        return self._facts.labels
 
     def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
         """Labels and sizes of the samples at `indices`, from the index."""
-        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
-        return SampleMeta(self._labels[indices], *columns)
+        return self._facts.take(indices)
 
     def read(self, index: int) -> Encoded:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint, stored_facts
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import Header, ReadRange, probe
 from gpupipe.sources.mapping import map_file
@@ -51,17 +51,14 @@ class ShardSource(Source):
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
         self.sizes: NDArray[np.int64] = index.arrays["sizes"]
         self._offsets: NDArray[np.int64] = index.arrays["offsets"]
-        self._labels: NDArray[np.int64] = index.arrays["labels"]
-        self._heights: NDArray[np.int32] = index.arrays["heights"]
-        self._widths: NDArray[np.int32] = index.arrays["widths"]
-        self._orientations: NDArray[np.uint8] = index.arrays["orientations"]
+        self._facts = stored_facts(index.arrays)
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
         self._starts: list[int] = index.arrays["starts"].tolist()
         self._shard_sizes: list[int] = [entry["size"] for entry in index.info["shards"]]
         self._maps: list[Encoded | None] = [None] * len(self.shards)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._facts.labels)
 
     def __repr__(self) -> str:
         return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
@@ -72,12 +69,11 @@ class ShardSource(Source):
     @property
     def targets(self) -> NDArray[np.int64]:
         """All labels, (len(self),) int64, a view into the index."""
-        return self._labels
+        return self._facts.labels
 
     def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
         """Labels and sizes of the samples at `indices`, from the index."""
-        columns = (self._heights[indices], self._widths[indices], self._orientations[indices])
-        return SampleMeta(self._labels[indices], *columns)
+        return self._facts.take(indices)
 
     def read(self, index: int) -> Encoded:
         """The bytes of one image, a view into the shard's memory map.

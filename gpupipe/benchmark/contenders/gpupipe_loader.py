@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
 from gpupipe.benchmark.settings import Settings
-from gpupipe.engines.choose import DALI_PREFETCH, TORCH_PREFETCH
+from gpupipe.engines.choose import PREFETCH
 from gpupipe.order import Shuffled
 from gpupipe.sources import open_source
 
@@ -76,7 +76,7 @@ class GpupipeTorch:
 
     def queued(self, settings: Settings) -> int:
         """What the workers prefetch, and the batch that is being finished."""
-        return settings.workers * TORCH_PREFETCH + 1
+        return settings.workers * PREFETCH["torch"] + 1
 
     def parallel(self, settings: Settings) -> int:
         """The loader's `num_workers`."""
@@ -111,7 +111,7 @@ class GpupipeDaliCpu(GpupipeTorch):
 
     def queued(self, settings: Settings) -> int:
         """DALI's queue and the batch in the making."""
-        return DALI_PREFETCH + 1
+        return PREFETCH["dali"] + 1
 
     def parallel(self, settings: Settings) -> int:
         """DALI's threads."""

@@ -19,7 +19,7 @@ import torch.utils.dlpack
 
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.dali_feed import Feed, Feeder
-from gpupipe.engines.dali_graph import build_pipeline
+from gpupipe.engines.dali_graph import as_dali, build_pipeline
 from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
@@ -121,7 +121,7 @@ class DaliEngine:
         """DALI's callback: the inputs of the next job. Its StopIteration ends the epoch."""
         feed = self._feeder(next(self._jobs))
         self._in_flight.append(feed)
-        return feed.inputs
+        return as_dali(feed.inputs)
 
     def _batch(self, outputs: Any, feed: Feed) -> EngineBatch:
         buffer = outputs[0].as_tensor()
@@ -195,7 +195,7 @@ class DaliEngine:
         """Whether a pipeline of its own gets through these inputs."""
         batches = iter([inputs])
         options = self._graph_options | dict(prefetch_queue_depth=1)
-        trial = build_pipeline(lambda: next(batches), self._feeder.as_paths, **options)
+        trial = build_pipeline(lambda: as_dali(next(batches)), self._feeder.as_paths, **options)
         try:
             trial.schedule_run()
             trial.outputs()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali import fn, pipeline_def, tensors, types
 
 from gpupipe.recipe import Recipe
 
-__all__ = ["PLACEHOLDER", "build_pipeline", "placeholder"]
+__all__ = ["PLACEHOLDER", "as_dali", "build_pipeline", "placeholder"]
 
 PLACEHOLDER = Path(__file__).with_name("placeholder.jpg")
 """A 1 x 1 JPEG that stands in for rows that DALI must not see."""
@@ -28,6 +28,14 @@ DTYPES = {
 def placeholder() -> NDArray[np.uint8]:
     """The bytes of `PLACEHOLDER`."""
     return np.fromfile(PLACEHOLDER, np.uint8)
+
+
+def as_dali(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs with the encoded images as one of DALI's own lists, which it takes faster than a list of arrays."""
+    encoded = inputs[0]
+    if isinstance(encoded, list):
+        encoded = tensors.TensorListCPU([tensors.TensorCPU(data) for data in encoded])
+    return encoded, *inputs[1:]
 
 
 def build_pipeline(feed: Callable[[], tuple[Any, ...]], as_paths: bool, **options: Any) -> Any:

@@ -1,0 +1,34 @@
+"""Small runs of the measuring scripts that no other test runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCH = Path(__file__).parent.parent / "bench"
+
+
+def test_loader_cost(capsys):
+    spec = importlib.util.spec_from_file_location("loader_cost", BENCH / "loader_cost.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main(["--batch-size", "8", "--samples", "64", "--repeat", "3"])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["folder"] * 4 + ["shards"] * 4
+    for row in rows:
+        median, low, high = (float(figure) for figure in row.split()[-3:])
+        assert 0 < low <= median <= high
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_the_gpu_script_refuses_a_machine_without_one(tmp_path):
+    done = subprocess.run(["bash", BENCH / "gpu" / "run.sh", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no GPU" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     import torch.utils.data
 
 __all__ = ["Loader"]
+
+log = logging.getLogger("gpupipe")
 
 
 class Loader:
@@ -107,6 +110,12 @@ class Loader:
         self.dataset: Source = open_source(data)
         self.order = _order(order, shuffle, len(self.dataset))
         self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
+        if not len(self.batches):
+            log.warning(
+                "gpupipe: an epoch of %d samples has no full batch of %d, so with drop_last=True it is empty",
+                len(self.order),
+                self.batches.global_batch,
+            )
         self.sampler = EpochSampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         self._repair = Repair(self.dataset, recipe, self.order, on_error)
@@ -207,9 +216,16 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the current one goes on where a loaded state has put it."""
-        if not 0 <= epoch < 2**32:
-            raise ConfigError(f"set_epoch: epoch={epoch} must lie in [0, 2**32)")
+        if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
+            raise ConfigError(f"set_epoch: epoch={epoch!r} must be an int in [0, 2**32)")
         if epoch != self._epoch:
+            if self._resume:
+                log.warning(
+                    "gpupipe: set_epoch(%d) drops the loaded state, which stands in epoch %d; to go on there, begin "
+                    "the training loop with range(loader.epoch, epochs)",
+                    epoch,
+                    self._epoch,
+                )
             self._epoch, self._step, self._resume = epoch, 0, False
             self._turn += 1  # an iteration of the old epoch is over
 
@@ -362,6 +378,12 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
     """The order that the arguments mean for a source of `size` samples."""
     if order is None:
         return Shuffled(size) if shuffle else Sequential(size)
+    needed = getattr(order, "samples", 0)
+    if needed > size:
+        raise ConfigError(
+            f"order {type(order).__name__} is for a dataset of {needed} samples or more, but this one has {size}; "
+            "build the order for this dataset"
+        )
     if shuffle:
         raise ConfigError("order and shuffle=True exclude each other, as sampler and shuffle do in DataLoader")
     if isinstance(order, Order):

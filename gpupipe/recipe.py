@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
@@ -190,6 +190,8 @@ class Recipe:
     exif_orientation: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.operations, Iterable):
+            raise ConfigError(f"Recipe: operations={self.operations!r} must be a tuple of operations; put it in ( , )")
         object.__setattr__(self, "operations", tuple(self.operations))
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         stages = [_stage(operation) for operation in self.operations]

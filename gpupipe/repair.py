@@ -96,7 +96,7 @@ class Repair:
         # A copy without the traceback, whose frames would live as long as the loader.
         self._bad[index] = SampleError(error.index, error.location, error.reason, error.remedy)
         if self._on_error == "skip":
-            log.warning("bad sample replaced: %s", error)
+            log.warning("bad sample replaced: sample %d (%s): %s", index, error.location, error.reason)
         return error
 
     def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:

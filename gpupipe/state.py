@@ -44,6 +44,8 @@ class LoaderState:
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> LoaderState:
         """The state that `as_dict` gave. Raises StateError for another version or missing fields."""
+        if not isinstance(state, dict):
+            raise StateError(f"state_dict: got {type(state).__name__}; pass what Loader.state_dict() returned")
         if state.get("version") != VERSION:
             raise StateError(
                 f"state_dict: version is {state.get('version')!r}, this gpupipe reads {VERSION}; "

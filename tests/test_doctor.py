@@ -386,3 +386,11 @@ def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPa
     facts = selftest.machine_facts.__wrapped__(30.0)
     assert facts["errors"] == ["the child that imports torch and DALI: killed by SIGSEGV"]
     assert set(selftest.run_start_methods().values()) == {"killed by SIGSEGV"}
+
+
+def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.4.0")
+    check = doctor.package_check("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3")
+    finding = check(doctor.Settings())
+    assert finding.status == "warn"
+    assert "nvidia-dali-cuda120 and nvidia-dali-cuda130" in finding.detail

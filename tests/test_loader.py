@@ -211,6 +211,19 @@ class TestOrders:
             assert loader.batch_indices(1).tolist() == [4, 5, 6, 7]
             assert loader.batch_indices(1).dtype == np.int64
 
+    @pytest.mark.parametrize(
+        "order",
+        [
+            gpupipe.Sequential(26),
+            gpupipe.Shuffled(26),
+            gpupipe.Subset([0, 25]),
+            gpupipe.Weighted([1.0] * 26, num_samples=4),
+        ],
+    )
+    def test_orders_for_a_larger_dataset_are_refused_at_once(self, folder, order):
+        with pytest.raises(gpupipe.ConfigError, match="26 samples or more, but this one has 25"):
+            open_loader(folder, shuffle=False, order=order)
+
     def test_anything_else_is_refused(self, folder):
         with pytest.raises(gpupipe.ConfigError, match="must be a gpupipe order or a torch Sampler"):
             open_loader(folder, shuffle=False, order=[1, 2])
@@ -283,11 +296,12 @@ class TestState:
             loader.set_epoch(state["epoch"])
             assert_equal(collect(loader), whole[1:])
 
-    def test_set_epoch_to_another_starts_there(self, folder):
+    def test_set_epoch_to_another_starts_there_and_says_so(self, folder, caplog):
         with open_loader(folder, num_workers=0, engine="torch") as loader:
             next(iter(loader))
             loader.load_state_dict(loader.state_dict())
             loader.set_epoch(3)
+            assert "set_epoch(3) drops the loaded state, which stands in epoch 0" in caplog.text
             assert len(collect(loader)) == len(loader)
 
     @pytest.mark.parametrize(
@@ -334,6 +348,10 @@ class TestState:
     def test_damaged_states_are_refused(self, folder, change, message):
         with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.StateError, match=message):
             loader.load_state_dict(loader.state_dict() | change)
+
+    def test_what_is_no_state_is_refused(self, folder):
+        with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.StateError, match="got NoneType"):
+            loader.load_state_dict(None)
 
     def test_missing_fields_are_named(self, folder):
         with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.StateError, match="epoch, position"):
@@ -621,6 +639,7 @@ class TestSettings:
             ({"device": "tpu9"}, "device='tpu9'"),
             ({"device": "mps"}, "device='mps'"),
             ({"num_workers": -1}, "num_workers=-1"),
+            ({"num_workers": 2.5}, "num_workers=2.5"),
             ({"prefetch_factor": -2}, "prefetch_factor=-2"),
             ({"prefetch_factor": 0}, "prefetch_factor=0"),
             ({"timeout": -1}, "timeout=-1"),
@@ -653,8 +672,14 @@ class TestSettings:
             open_loader(folder, gpupipe.imagenet_train(224), batch_size=256, engine="torch", num_workers=2)
 
     def test_bad_epochs_are_refused(self, folder):
-        with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.ConfigError, match="epoch=-1"):
-            loader.set_epoch(-1)
+        for epoch in (-1, "1", 2**32):
+            with open_loader(folder, num_workers=0) as loader, pytest.raises(gpupipe.ConfigError, match="epoch="):
+                loader.set_epoch(epoch)
+
+    def test_an_empty_epoch_is_announced(self, folder, caplog):
+        with open_loader(folder, num_workers=0, batch_size=26, drop_last=True) as loader:
+            assert len(loader) == 0
+        assert "no full batch of 26" in caplog.text
 
     def test_repr_names_the_essentials(self, folder):
         with open_loader(folder, num_workers=0, engine="torch") as loader:

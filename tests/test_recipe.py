@@ -227,3 +227,8 @@ def test_the_fingerprint_is_pinned() -> None:
     """A saved state holds it, so it may not change between versions."""
     assert imagenet_train(224).fingerprint == "92bcd9cfb614111e"
     assert imagenet_eval(224).fingerprint == "5622984c496226ad"
+
+
+def test_a_lone_operation_is_refused() -> None:
+    with pytest.raises(gpupipe.ConfigError, match="put it in"):
+        Recipe(RandomResizedCrop(9))  # type: ignore[arg-type]

@@ -107,15 +107,22 @@ def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Che
     def check(settings: Settings) -> Finding:
         del settings
         remedy = f'pip install "{distributions[0]}>={floor}"'
-        for distribution in distributions:
-            try:
-                version = importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-            return _against_floor(title, version, floor, remedy)
-        return Finding(title, "fail", f"not installed ({' or '.join(distributions)})", remedy)
+        found = {name: version for name in distributions if (version := _installed(name))}
+        if not found:
+            return Finding(title, "fail", f"not installed ({' or '.join(distributions)})", remedy)
+        if len(found) > 1:
+            detail = f"{' and '.join(found)} are both installed, into one folder: which one is used is chance"
+            return Finding(title, "warn", detail, "keep one, as the README's section Install says")
+        return _against_floor(title, next(iter(found.values())), floor, remedy)
 
     return check
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _against_floor(title: str, version: str, floor: str, remedy: str) -> Finding:

@@ -49,10 +49,10 @@ class EngineSettings:
     multiprocessing_context: Any
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0:
-            raise ConfigError(f"num_workers={self.num_workers} must be 0 or more")
-        if self.prefetch_factor < 1:
-            raise ConfigError(f"prefetch_factor={self.prefetch_factor} must be at least 1")
+        if not isinstance(self.num_workers, int) or self.num_workers < 0:
+            raise ConfigError(f"num_workers={self.num_workers!r} must be an int of 0 or more")
+        if not isinstance(self.prefetch_factor, int) or self.prefetch_factor < 1:
+            raise ConfigError(f"prefetch_factor={self.prefetch_factor!r} must be an int of at least 1")
         if self.timeout < 0:
             raise ConfigError(f"timeout={self.timeout} must be 0 (wait for ever) or a number of seconds")
 

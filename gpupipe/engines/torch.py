@@ -117,7 +117,7 @@ class TorchEngine:
         try:
             iterator = self._iterator = iter(self._loader)
             yield from iterator
-        except RuntimeError as error:
+        except (RuntimeError, ConnectionError, EOFError) as error:
             if isinstance(error, GpupipeError):
                 raise
             self._kill_workers()
@@ -126,7 +126,7 @@ class TorchEngine:
             if not self._loader.persistent_workers:
                 _shut_down(iterator)  # its own: a newer stream may have begun
 
-    def _explained(self, error: RuntimeError) -> RuntimeError:
+    def _explained(self, error: Exception) -> Exception:
         """What the DataLoader's error means, and what to do."""
         workers, message = self._loader.num_workers, str(error)
         if "timed out" in message:
@@ -134,9 +134,11 @@ class TorchEngine:
                 f"no batch came from {workers} workers within timeout={self._loader.timeout} s; the storage may hang "
                 "or be slow, or the batch large: look at the workers with py-spy, or raise timeout"
             )
-        if "DataLoader worker" in message:
+        # A worker may also die while a batch is being taken over from it.
+        if isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in message or "ancillary" in message:
             return WorkerError(
-                f"one of {workers} worker processes died ({message}); often the memory limit was reached (see dmesg; "
+                f"one of {workers} worker processes died ({message}). With spawn or forkserver: does the script begin "
+                "its work below `if __name__ == '__main__':`? Else often the memory limit was reached (see dmesg; "
                 "lower num_workers or batch_size), or a file was shortened while it was mapped"
             )
         return error

@@ -23,6 +23,11 @@ class Sequential:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return self.size
+
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The positions themselves."""
         return positions
@@ -49,6 +54,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._array)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return int(self._array.max(initial=-1)) + 1
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The listed indices, shuffled by (seed, epoch) where that is asked for."""

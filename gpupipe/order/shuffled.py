@@ -51,6 +51,11 @@ class Shuffled:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return self.size
+
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """Where the permutation of (seed, epoch) sends the positions."""
         if self.size < 2:

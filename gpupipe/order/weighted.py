@@ -47,6 +47,11 @@ class Weighted:
     def __len__(self) -> int:
         return len(self._cumulative) if self.num_samples is None else self.num_samples
 
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return len(self._cumulative)
+
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """An independent draw at each position, or the positions of one weighted permutation."""
         if not self.replacement:

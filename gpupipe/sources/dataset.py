@@ -117,7 +117,8 @@ class DatasetSource(Source):
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.location(index)} is {_describe(item)}; it must be (the bytes of an image file, "
-                f"an integer label): {error}. Return the undecoded file, without transforms"
+                f"an integer label): {error}. Return the undecoded file, without transforms; for an ImageFolder pass "
+                "its folder"
             ) from error
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint", "stored_facts"]
+__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint"]
 
 Encoded = NDArray[np.uint8]
 """The bytes of one image file: a 1-D uint8 array, read-only where it is a view into a memory map."""
@@ -86,11 +86,6 @@ class Source(Protocol):
     def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
         """Bytes and facts of the samples at `indices` at once. Raises SampleError for the first that can't be read."""
         return [self.read(int(index)) for index in indices], self.meta(indices)
-
-
-def stored_facts(arrays: Mapping[str, NDArray[Any]]) -> SampleMeta:
-    """The facts of all samples from an index's arrays of the same names."""
-    return SampleMeta(**{field.name: arrays[field.name] for field in fields(SampleMeta)})
 
 
 def content_fingerprint(names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:

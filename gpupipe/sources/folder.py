@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint, stored_facts
+from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
+from gpupipe.sources.indexed import IndexedSource
 from gpupipe.sources.scanning import Advance, scan_in_threads
-from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
+from gpupipe.sources.storage import StoredIndex, pack_strings
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
@@ -28,22 +29,15 @@ INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
 
 
-class FolderSource(Source):
+class FolderSource(IndexedSource):
     """The images of a folder in the order of torchvision's ImageFolder. Made by `open_folder`."""
 
     def __init__(self, root: str, index: StoredIndex) -> None:
+        super().__init__(index)
         names: list[str] = index.info["classes"]
         self.root = root
-        self.index_path = index.path
         self.classes = names
         self.class_to_idx = {name: i for i, name in enumerate(names)}
-        self.fingerprint = index.fingerprint
-        self.sizes: NDArray[np.int64] = index.arrays["sizes"]
-        self._facts = stored_facts(index.arrays)
-        self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
-
-    def __len__(self) -> int:
-        return len(self._facts.labels)
 
     def __repr__(self) -> str:
         return f"FolderSource({self.root!r}, {len(self)} samples, {len(self.classes)} classes)"
@@ -51,18 +45,9 @@ class FolderSource(Source):
     def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[str, str, str]]:
         return _reopen, (self.root, self.index_path, self.fingerprint)
 
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """All labels, (len(self),) int64, a view into the index."""
-        return self._facts.labels
-
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes of the samples at `indices`, from the index."""
-        return self._facts.take(indices)
-
     def read(self, index: int) -> Encoded:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
-        expected = int(self.sizes[index])
+        expected = int(self._facts.sizes[index])
         try:
             with open(self._path(index), "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size

@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint, stored_facts
+from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import Header, ReadRange, probe
+from gpupipe.sources.indexed import IndexedSource
 from gpupipe.sources.mapping import map_file
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.samples import Sample, group, read_label
 from gpupipe.sources.scanning import Advance, scan_in_threads
-from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
+from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
 
@@ -36,7 +37,7 @@ CLASSES_NAME = "classes.json"
 log = logging.getLogger("gpupipe")
 
 
-class ShardSource(Source):
+class ShardSource(IndexedSource):
     """The images of tar shards, in the shards' order. Made by `open_shards`.
 
     What it reads are views into one memory map per shard, never copies. Replace a shard by renaming a new file over it,
@@ -44,36 +45,20 @@ class ShardSource(Source):
     """
 
     def __init__(self, shards: Sequence[str], index: StoredIndex) -> None:
+        super().__init__(index)
         self.shards = list(shards)
-        self.index_path = index.path
-        self.fingerprint = index.fingerprint
         self.classes = _class_names(Path(self.shards[0]).parent)
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
-        self.sizes: NDArray[np.int64] = index.arrays["sizes"]
         self._offsets: NDArray[np.int64] = index.arrays["offsets"]
-        self._facts = stored_facts(index.arrays)
-        self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
         self._starts: list[int] = index.arrays["starts"].tolist()
         self._shard_sizes: list[int] = [entry["size"] for entry in index.info["shards"]]
         self._maps: list[Encoded | None] = [None] * len(self.shards)
-
-    def __len__(self) -> int:
-        return len(self._facts.labels)
 
     def __repr__(self) -> str:
         return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
 
     def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[list[str], str, str]]:
         return _reopen, (self.shards, self.index_path, self.fingerprint)
-
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """All labels, (len(self),) int64, a view into the index."""
-        return self._facts.labels
-
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes of the samples at `indices`, from the index."""
-        return self._facts.take(indices)
 
     def read(self, index: int) -> Encoded:
         """The bytes of one image, a view into the shard's memory map.
@@ -85,7 +70,7 @@ class ShardSource(Source):
         data = self._maps[shard]
         if data is None:
             data = self._maps[shard] = self._map(shard, index)
-        return data[begin : begin + int(self.sizes[index])]
+        return data[begin : begin + int(self._facts.sizes[index])]
 
     def location(self, index: int) -> str:
         """Key, shard and offset of the image, printable on any terminal."""

@@ -102,7 +102,9 @@ def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
     assert hanging.rounds == []
     assert other.reason == "no such machine"  # its turn came
     assert len(steps) == 2 * (1 + settings.rounds)
-    left = [child for child in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+    left = [
+        child for child in psutil.Process().children(recursive=True) if "benchmark.child" in " ".join(child.cmdline())
+    ]
     assert left == []
 
 

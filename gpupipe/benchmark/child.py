@@ -1,6 +1,7 @@
 """A contender in a process of its own: caches, thread pools and memory of the contenders don't mix.
 
-The parent sends (command, arguments) over a pipe and gets ("ok", answer) or ("error", text) for each.
+The parent sends the contender's name and the settings over a pipe, then (command, arguments), and gets ("ok", answer)
+or ("error", text) for each. The process may run in another environment, without torch.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpupipe.benchmark.contenders import load
 from gpupipe.benchmark.measurement import Opened, Round
+from gpupipe.benchmark.memory import memory_mb
 from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_STD
 
 if TYPE_CHECKING:
-    import torch
-
     from gpupipe.benchmark.contenders.base import Batch, Contender, Stream
 
-__all__ = ["NOISE_OUTPUT", "serve"]
+__all__ = ["NOISE_OUTPUT", "main"]
 
 NOISE_OUTPUT = 56  # side of the crops of white noise
 
 
-def serve(name: str, settings: Settings, connection: Connection, log: Path) -> None:
-    """Answer commands until the parent closes the pipe; whatever is printed goes to `log`."""
+def main(descriptor: int, log: str) -> None:
+    """Answer commands on the pipe until the parent closes it; whatever is printed goes to `log`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop, and closes the pipe
-    redirect_output(log)
-    host = Host(name, settings)
+    redirect_output(Path(log))
+    connection = Connection(descriptor)
+    host = Host(*connection.recv())
     commands: dict[str, Callable[..., Any]] = {
         "available": host.available,
+        "prepare": host.prepare,
         "noise": host.noise,
         "open": host.open,
         "run": host.run,
@@ -99,11 +103,19 @@ class Host:
         except ImportError as error:
             return f"needs {error.name or error}: {error}"
 
+    def prepare(self, folders: list[str]) -> bool:
+        """Let the contender bring the folders into its own format; whether there was something to do."""
+        prepare = getattr(self.contender, "prepare", None)
+        done = [prepare(replace(self.settings, data=folder)) for folder in folders] if prepare else []
+        return any(done)
+
     def noise(self, folder: str) -> float:
         """The smallest standard deviation, in gray levels, among crops of the white noise in `folder`."""
         settings = replace(self.settings, data=folder, size=NOISE_OUTPUT, batch_size=16, workers=1)
         images = first_batch(self.contender, settings)
-        return float((images[:, 0] * (IMAGENET_STD[0] * 255)).flatten(1).std(dim=1).min())
+        channel = images[..., 0] if images.shape[-1] == 3 else images[:, 0]
+        scale = IMAGENET_STD[0] * 255 if settings.dtype == "float32" else 1
+        return float(channel.std(axis=(1, 2), dtype=np.float64).min() * scale)
 
     def open(self, count: int) -> Opened:
         """Open the data with all imports done, and look at the batches that hold the first `count` images."""
@@ -113,7 +125,8 @@ class Host:
         first = next(self._batches)
         synchronize()
         seconds = time.perf_counter() - start
-        return look(first, self._batches, count, seconds)
+        opened = look(first, self._batches, count, seconds)
+        return replace(opened, exact_passes=getattr(self.contender, "exact_passes", True))
 
     def run(self, seconds: float) -> Round:
         """Take what lies ready, then count whole cycles of batches for at least `seconds`."""
@@ -130,16 +143,8 @@ class Host:
         return Round(images, elapsed, cpu_seconds() - cpu)
 
     def memory(self) -> float:
-        """Megabytes of memory of this process and its children; shared pages count once (PSS)."""
-        import psutil
-
-        total = 0
-        for process in process_tree():
-            try:
-                total += process.memory_full_info().pss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return total / 1e6
+        """Megabytes of memory of this process and its children."""
+        return memory_mb(process.pid for process in process_tree())
 
     def close(self) -> None:
         """End the stream."""
@@ -156,9 +161,8 @@ def consume(batches: Iterator[Batch]) -> int:
 
 def synchronize() -> None:
     """Wait for the GPU, where this process has used one."""
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch: Any = sys.modules.get("torch")
+    if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
@@ -184,12 +188,12 @@ def cpu_seconds() -> float:
     return total
 
 
-def first_batch(contender: Contender, settings: Settings) -> torch.Tensor:
-    """A copy on the CPU of the first batch of images of a stream that is opened and closed for it."""
+def first_batch(contender: Contender, settings: Settings) -> np.ndarray:
+    """A copy of the first batch of images of a stream that is opened and closed for it."""
     stream = contender.open(settings)
     try:
         images, _ = next(iter(stream))
-        return images.cpu().clone()
+        return np.array(images.cpu() if hasattr(images, "cpu") else images)
     finally:
         stream.close()
 
@@ -197,11 +201,14 @@ def first_batch(contender: Contender, settings: Settings) -> torch.Tensor:
 def look(first: Batch, following: Iterator[Batch], count: int, seconds: float) -> Opened:
     """Take the batches that hold the first `count` images, at least one, and say what they are."""
     images, labels = first
-    shape, dtype, contiguous = tuple(images.shape), str(images.dtype), images.is_contiguous()
+    shape, dtype = tuple(images.shape), str(images.dtype)
+    is_array = isinstance(images, np.ndarray)
+    contiguous = images.flags.c_contiguous if is_array else images.is_contiguous()
+    device = "cpu" if is_array else images.device.type
     low, high, seen = float(images.min()), float(images.max()), labels.tolist()
     while len(seen) < count:
         images, labels = next(following)
         low, high = min(low, float(images.min())), max(high, float(images.max()))
         seen += labels.tolist()
     counted = dict(collections.Counter(seen[:count])) if count else None
-    return Opened(seconds, images.device.type, shape, dtype, contiguous, low, high, counted)
+    return Opened(seconds, device, shape, dtype, contiguous, low, high, counted)

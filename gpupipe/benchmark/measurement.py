@@ -34,9 +34,10 @@ class Opened:
 
     first_batch:  seconds from opening the data to the first batch, imports not counted.
     device:       "cpu" or "cuda": where the batches lie.
-    shape, dtype: of a batch of images; contiguous: whether it is laid out as plain NCHW.
+    shape, dtype: of a batch of images; contiguous: whether it is laid out plainly in this shape.
     low, high:    the range of all values.
     labels:       how often each label came in the first pass; None where the data are too many to count.
+    exact_passes: whether every image comes once before any comes twice.
     """
 
     first_batch: float
@@ -47,11 +48,12 @@ class Opened:
     low: float
     high: float
     labels: dict[int, int] | None
+    exact_passes: bool = True
 
 
 @dataclass
 class Result:
-    """A contender's row: measured, or the reason why not."""
+    """A contender's row: measured, or the reason why not. `memory_mb` is the highest of those after each round."""
 
     name: str
     reason: str | None = None

@@ -12,6 +12,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from gpupipe.benchmark.checks import antialiased
 from gpupipe.benchmark.contenders import BASELINE
 from gpupipe.benchmark.environment import describe
 from gpupipe.benchmark.measurement import Result, ratio, spread
@@ -29,6 +30,7 @@ COLUMNS = (
     "first_batch_s",
     "cpu_ms_per_img",
     "memory_mb",
+    "antialiased",
     "batches_on",
     "not_measured",
 )
@@ -53,6 +55,7 @@ def row(result: Result, baseline: Result | None) -> Row:
         result.opened and result.opened.first_batch,
         cpu and cpu.median,
         result.memory_mb,
+        None if result.noise_std is None else "yes" if antialiased(result.noise_std) else "no",
         result.opened and result.opened.device,
         result.reason,
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from gpupipe.benchmark import checks
-from gpupipe.benchmark.child import serve
 from gpupipe.benchmark.contenders import reference
 from gpupipe.benchmark.measurement import Result
 from gpupipe.benchmark.settings import Settings
@@ -23,6 +26,8 @@ __all__ = ["ContenderError", "ContenderProcess", "measure"]
 
 Report = Callable[[str], None]
 PATIENCE = 10  # seconds that a process gets to end by itself
+PREPARATION = 3600  # seconds that a conversion of the data may take
+CHILD = "import sys; from gpupipe.benchmark.child import main; main(int(sys.argv[1]), sys.argv[2])"
 
 
 class ContenderError(GpupipeError):
@@ -30,17 +35,20 @@ class ContenderError(GpupipeError):
 
 
 class ContenderProcess:
-    """A contender behind a pipe; `end` it, and all its children with it."""
+    """A contender behind a pipe, run by the interpreter `python`; `end` it, and all its children with it."""
 
-    def __init__(self, name: str, settings: Settings, log: Path) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share this process's libraries and threads
+    def __init__(self, name: str, settings: Settings, log: Path, python: str = sys.executable) -> None:
         self._connection: Connection
-        self._connection, other = context.Pipe()
+        self._connection, other = multiprocessing.Pipe()
         self._timeout = settings.timeout
         self._hangs = False
-        self._process: BaseProcess = context.Process(target=serve, args=(name, settings, other, log), name=name)
-        self._process.start()
+        self._process = subprocess.Popen(
+            [python, "-c", CHILD, str(other.fileno()), str(log)],
+            pass_fds=[other.fileno()],
+            env=os.environ | {"PYTHONPATH": python_path()},
+        )
         other.close()
+        self._connection.send((name, settings))
 
     def ask(self, command: str, *arguments: Any, extra_time: float = 0.0) -> Any:
         """The answer to a command. Raises ContenderError if the contender fails, dies or does not answer in time."""
@@ -57,24 +65,33 @@ class ContenderProcess:
         return answer
 
     def _exit(self) -> str:
-        self._process.join(10)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            return signal.Signals(-code).name
-        return f"exit code {code}"
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def end(self) -> None:
         """Close the pipe, on which the process ends by itself; kill whatever of it has not ended after a while."""
         tree = descendants(self._process.pid)
         self._connection.close()
-        self._process.join(1 if self._hangs else PATIENCE)
-        if self._process.is_alive():
+        try:
+            self._process.wait(1 if self._hangs else PATIENCE)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-        self._process.join()
+        self._process.wait()
         kill_remaining(tree)
 
 
-def descendants(pid: int | None) -> list[Any]:
+def python_path() -> str:
+    """What this process imports from beside its installed packages: a checkout, the folder of a script."""
+    installed = ("site-packages", "dist-packages", ".zip")
+    standard = sysconfig.get_path("stdlib")
+    paths = (path or os.getcwd() for path in sys.path)
+    return os.pathsep.join(p for p in paths if not p.startswith(standard) and not p.endswith(installed))
+
+
+def descendants(pid: int) -> list[Any]:
     """The living descendants of a process."""
     import psutil
 
@@ -100,36 +117,38 @@ def kill_remaining(processes: Sequence[Any]) -> None:
 class Entrant:
     """A contender's result and, while it takes part, its process."""
 
-    def __init__(self, name: str, settings: Settings, log: Path) -> None:
+    def __init__(self, name: str, settings: Settings, log: Path, python: str) -> None:
         self.result = Result(name)
         self.settings = settings
-        self._process: ContenderProcess | None = ContenderProcess(name, settings, log)
+        self._start = partial(ContenderProcess, name, settings, log, python)
+        self._process: ContenderProcess | None = self._start()
 
-    def prepare(self, noise: str, labels: dict[int, int] | None) -> None:
+    def prepare(self, noise: str, labels: dict[int, int] | None, require_antialias: bool) -> None:
         """Ask whether it can take part, open it, and check what it makes."""
         reason = self._ask("available")
         if reason is not None:
             return self._leave(reason)
+        if self._ask("prepare", [self.settings.data, noise], extra_time=PREPARATION):
+            self.end()  # what the preparation took would count as the contender's memory
+            self._process = self._start()
         self.result.noise_std = self._ask("noise", noise)
         self.result.opened = self._ask("open", sum(labels.values()) if labels else 0)
-        wrong = self._wrong(labels)
+        wrong = self._wrong(labels, require_antialias)
         return self._leave(f"left out: {wrong}") if wrong else None
 
-    def _wrong(self, labels: dict[int, int] | None) -> str | None:
+    def _wrong(self, labels: dict[int, int] | None, require_antialias: bool) -> str | None:
         if self.result.opened is None or self.result.noise_std is None:
             return None
-        return checks.problem(self.result.opened, self.settings, labels) or checks.noise_problem(self.result.noise_std)
+        wrong = checks.problem(self.result.opened, self.settings, labels)
+        return wrong or (checks.noise_problem(self.result.noise_std) if require_antialias else None)
 
     def run_round(self) -> None:
-        """Measure once."""
+        """Measure once, and look how much memory is in use after it."""
         measured = self._ask("run", self.settings.seconds, extra_time=self.settings.seconds)
-        if measured is not None:
+        memory = self._ask("memory")
+        if measured is not None and memory is not None:
             self.result.rounds.append(measured)
-
-    def finish(self) -> None:
-        """Measure the memory and end the process."""
-        self.result.memory_mb = self._ask("memory")
-        self.end()
+            self.result.memory_mb = max(memory, self.result.memory_mb or 0.0)
 
     def end(self) -> None:
         """End the process, if it is still there."""
@@ -151,12 +170,22 @@ class Entrant:
         self.end()
 
 
-def measure(names: Sequence[str], settings: Settings, logs: Path, report: Report = lambda text: None) -> list[Result]:
+def measure(
+    names: Sequence[str],
+    settings: Settings,
+    logs: Path,
+    report: Report = lambda text: None,
+    *,
+    pythons: Mapping[str, str] | None = None,
+    require_antialias: bool = True,
+) -> list[Result]:
     """Measure the contenders; one result each, in the order of `names`.
 
     What each process prints goes to a file in `logs`. `report` is called with a line before each of the
-    len(names) * (1 + settings.rounds) steps. Raises ConfigError for a name that is unknown, DataError for data that
-    can't be opened.
+    len(names) * (1 + settings.rounds) steps. `pythons` has the interpreters of those contenders that have their own;
+    each must have this one's version, and gpupipe's requirements but torch and DALI. Without `require_antialias`
+    those that don't filter take part; their `noise_std` tells. Raises ConfigError for a name that is unknown, DataError
+    for data that can't be opened.
     """
     for name in names:
         reference(name)
@@ -167,14 +196,13 @@ def measure(names: Sequence[str], settings: Settings, logs: Path, report: Report
         entrants = []
         for name in names:
             report(f"opening {name}")
-            entrant = Entrant(name, settings, logs / f"{name.replace(':', '-')}.log")
+            log = logs / f"{name.replace(':', '-')}.log"
+            entrant = Entrant(name, settings, log, (pythons or {}).get(name, sys.executable))
             stack.callback(entrant.end)
             entrants.append(entrant)
-            entrant.prepare(str(noise), labels)
+            entrant.prepare(str(noise), labels, require_antialias)
         for number in range(settings.rounds):
             for entrant in entrants:
                 report(f"round {number + 1} of {settings.rounds}: {entrant.result.name}")
                 entrant.run_round()
-        for entrant in entrants:
-            entrant.finish()
     return [entrant.result for entrant in entrants]

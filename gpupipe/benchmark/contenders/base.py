@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from gpupipe.benchmark.settings import Settings
 
-if TYPE_CHECKING:
-    import torch
-
 __all__ = ["Batch", "Contender", "Stream", "needs_cuda", "needs_folder"]
 
-Batch = tuple["torch.Tensor", "torch.Tensor"]
+Batch = tuple[Any, Any]  # torch tensors, or NumPy arrays from those that do without torch
 
 
 class Stream(Protocol):
@@ -23,7 +20,10 @@ class Stream(Protocol):
     """
 
     def __iter__(self) -> Iterator[Batch]:
-        """Images float32 (batch_size, 3, size, size), contiguous, normalized; labels int64 (batch_size,)."""
+        """Images and int64 labels (batch_size,).
+
+        float32: (batch_size, 3, size, size), contiguous, normalized. uint8: the same shape, or channels last.
+        """
         ...
 
     def close(self) -> None:
@@ -32,7 +32,12 @@ class Stream(Protocol):
 
 
 class Contender(Protocol):
-    """A way to load training batches: random resized crop (scale 0.08 to 1, ratio 3/4 to 4/3), flip, normalize."""
+    """A way to load training batches: random resized crop (scale 0.08 to 1, ratio 3/4 to 4/3), flip, normalize.
+
+    It may also have `prepare(settings) -> bool`, which brings `settings.data` into a format of its own before anything
+    is measured and says whether there was something to do, and `exact_passes = False` where workers run through
+    their own parts of the data, so that passes overlap.
+    """
 
     name: str
 

@@ -21,8 +21,8 @@ fn, types = dali.fn, dali.types
 
 
 @dali.pipeline_def(exec_dynamic=True)  # type: ignore[untyped-decorator]
-def training_pipeline(folder: str, size: int, decoder: str) -> tuple[Any, Any]:
-    """The pipeline; `decoder` is "cpu" or "mixed"."""
+def training_pipeline(folder: str, size: int, decoder: str, dtype: str) -> tuple[Any, Any]:
+    """The pipeline; `decoder` is "cpu" or "mixed". uint8 stays HWC, as it is decoded."""
     encoded, labels = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="reader")
     images = fn.decoders.image_random_crop(
         encoded,
@@ -34,14 +34,18 @@ def training_pipeline(folder: str, size: int, decoder: str) -> tuple[Any, Any]:
         adjust_orientation=False,
     )
     images = fn.resize(images, size=[size, size], interp_type=types.INTERP_LINEAR, antialias=True)
-    images = fn.crop_mirror_normalize(
-        images,
-        dtype=types.FLOAT,
-        output_layout="CHW",
-        mean=[255 * m for m in IMAGENET_MEAN],
-        std=[255 * s for s in IMAGENET_STD],
-        mirror=fn.random.coin_flip(),
-    )
+    mirror = fn.random.coin_flip()
+    if dtype == "uint8":
+        images = fn.crop_mirror_normalize(images, dtype=types.UINT8, output_layout="HWC", mirror=mirror)
+    else:
+        images = fn.crop_mirror_normalize(
+            images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * m for m in IMAGENET_MEAN],
+            std=[255 * s for s in IMAGENET_STD],
+            mirror=mirror,
+        )
     return images, labels.gpu() if decoder == "mixed" else labels
 
 
@@ -85,6 +89,7 @@ class DaliNativeCpu:
             settings.data,
             settings.size,
             "mixed" if self.on_gpu else "cpu",
+            settings.dtype,
             batch_size=settings.batch_size,
             num_threads=settings.threads,
             device_id=0 if self.on_gpu else None,

@@ -87,7 +87,7 @@ class GpupipeTorch:
         source = open_source(settings.data)
         loader = gpupipe.Loader(
             source,
-            gpupipe.imagenet_train(settings.size),
+            gpupipe.imagenet_train(settings.size, dtype=settings.dtype),
             batch_size=settings.batch_size,
             order=ManyPasses(len(source)),
             drop_last=True,

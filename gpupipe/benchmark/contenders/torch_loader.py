@@ -53,8 +53,8 @@ class ImageFolderContender:
 
     name: str
 
-    def transform(self, size: int) -> Callable[[Any], Any]:
-        """What is done to each image."""
+    def transform(self, settings: Settings) -> Callable[[Any], Any]:
+        """What is done to each image: crop to `settings.size`, flip, `settings.dtype`."""
         raise NotImplementedError
 
     def reader(self) -> Callable[[str], Any]:
@@ -75,7 +75,7 @@ class ImageFolderContender:
 
     def open(self, settings: Settings) -> Stream:
         """Scan the folder; the workers start with the first batch."""
-        dataset = ImageFolder(settings.data, self.transform(settings.size), loader=self.reader())
+        dataset = ImageFolder(settings.data, self.transform(settings), loader=self.reader())
         on_gpu = torch.cuda.is_available()
         loader = DataLoader(
             dataset,

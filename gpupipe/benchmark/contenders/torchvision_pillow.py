@@ -8,6 +8,7 @@ from typing import Any
 from torchvision import transforms
 
 from gpupipe.benchmark.contenders.torch_loader import ImageFolderContender
+from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
 __all__ = ["TorchvisionPillow"]
@@ -18,12 +19,12 @@ class TorchvisionPillow(ImageFolderContender):
 
     name = "torchvision-pillow"
 
-    def transform(self, size: int) -> Callable[[Any], Any]:
-        """From a Pillow image to float32."""
+    def transform(self, settings: Settings) -> Callable[[Any], Any]:
+        """From a Pillow image to a tensor."""
+        as_float = [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
         steps = [
-            transforms.RandomResizedCrop(size),
+            transforms.RandomResizedCrop(settings.size),
             transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+            *(as_float if settings.dtype == "float32" else [transforms.PILToTensor()]),
         ]
         return transforms.Compose(steps)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
 from gpupipe.benchmark.contenders.torch_loader import ImageFolderContender
+from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
 __all__ = ["TorchvisionV2"]
@@ -25,13 +26,13 @@ class TorchvisionV2(ImageFolderContender):
 
     name = "torchvision-v2"
 
-    def transform(self, size: int) -> Callable[[Any], Any]:
-        """From a uint8 tensor to float32."""
+    def transform(self, settings: Settings) -> Callable[[Any], Any]:
+        """From a uint8 tensor of any size to one that is cropped and, for float32, normalized."""
+        as_float = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
         steps = [
-            v2.RandomResizedCrop(size, antialias=True),
+            v2.RandomResizedCrop(settings.size, antialias=True),
             v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+            *(as_float if settings.dtype == "float32" else []),
         ]
         return v2.Compose(steps)  # type: ignore[no-any-return]
 

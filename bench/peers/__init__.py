@@ -1,0 +1,29 @@
+"""The other ways to load that `bench/run.py` measures, one file for each; nothing here imports them.
+
+Each file has a class of the shape of `gpupipe.benchmark.contenders.base.Contender` and, where it needs more than
+`gpupipe[bench]`, a tuple `REQUIREMENTS`, which bench/run.py installs into an environment of its own.
+"""
+
+from __future__ import annotations
+
+from gpupipe.benchmark.contenders import CONTENDERS
+
+__all__ = ["PEERS"]
+
+SHARED = ("gpupipe-torch", "gpupipe-dali-cpu", "dali-native-cpu", "torchvision-pillow", "torchvision-v2")
+
+PEERS = {
+    "floor": "peers.floor:Floor",
+    **{name: CONTENDERS[name] for name in SHARED},
+    "simplejpeg": "peers.simplejpeg_torch:SimplejpegTorch",
+    "timm": "peers.timm_loader:Timm",
+    "webdataset": "peers.webdataset_v2:WebDatasetV2",
+    "ffcv": "peers.ffcv_jpeg:Ffcv",
+    "tf-data": "peers.tf_data:TfData",
+    "tf-data-antialias": "peers.tf_data:TfDataAntialias",
+    "spdl": "peers.spdl_ffmpeg:Spdl",
+    "mosaicml-streaming": "peers.mosaicml_streaming:MosaicmlStreaming",
+    "litdata": "peers.litdata_v2:LitData",
+    "grain": "peers.grain_pillow:Grain",
+    "hf-datasets": "peers.hf_datasets:HfDatasets",
+}

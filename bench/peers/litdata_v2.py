@@ -1,0 +1,75 @@
+"""litdata: chunks of JPEG bytes, which it decodes with torchvision before the data set sees them, and v2 transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from litdata import StreamingDataset, optimize
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpupipe.benchmark.contenders.base import Stream
+from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
+from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
+from gpupipe.benchmark.settings import Settings
+from peers.common import Peer, convert, converted, images
+
+__all__ = ["LitData"]
+
+REQUIREMENTS = ("litdata",)
+CHUNK_IMAGES = 32  # small, so that small data sets have a chunk for each worker
+
+
+def sample(item: tuple[str, int]) -> dict[str, Any]:
+    """What is stored of an image: its file's bytes, as litdata does with a JPEG that Pillow has opened."""
+    return {"image": Image.open(item[0]), "label": item[1]}
+
+
+class Transformed(StreamingDataset):
+    """A StreamingDataset of (image, label)."""
+
+    def __init__(self, transform: Any, folder: str) -> None:
+        super().__init__(folder, shuffle=True)
+        self.apply = transform
+
+    def __getitem__(self, index: Any) -> Any:
+        stored = super().__getitem__(index)
+        image = stored["image"]
+        return self.apply(image.expand(3, -1, -1) if len(image) == 1 else image), stored["label"]
+
+
+class Endless(IterableDataset[Any]):
+    """One pass after another."""
+
+    def __init__(self, dataset: StreamingDataset) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.dataset
+
+
+class LitData(Peer):
+    """StreamingDataset(shuffle=True) in the workers of a DataLoader."""
+
+    name = "litdata"
+    ahead = PREFETCH_FACTOR
+    exact_passes = False
+
+    def prepare(self, settings: Settings) -> bool:
+        """Write the files' bytes into chunks."""
+
+        def write(target: Path) -> None:
+            inputs = list(zip(*images(settings.data), strict=True))
+            optimize(sample, inputs, str(target / "chunks"), chunk_size=CHUNK_IMAGES, num_workers=1, verbose=False)
+
+        return convert(settings.data, "litdata", write)
+
+    def open(self, settings: Settings) -> Stream:
+        """The workers start with the first batch."""
+        folder = str(converted(settings.data, "litdata") / "chunks")
+        dataset = Endless(Transformed(TorchvisionV2().transform(settings), folder))
+        loader = DataLoader(dataset, settings.batch_size, num_workers=settings.workers, prefetch_factor=self.ahead)
+        return DataLoaderStream(loader, "cpu")

@@ -1,0 +1,56 @@
+"""WebDataset shards, read by WebLoader workers, with torchvision's v2 transforms on tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import webdataset
+from torchvision.io import ImageReadMode, decode_image
+
+from gpupipe.benchmark.contenders.base import Stream
+from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
+from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
+from gpupipe.benchmark.settings import Settings
+from gpupipe.pack import PackSettings, pack
+from gpupipe.sources import open_source
+from peers.common import Peer, convert, converted
+
+__all__ = ["WebDatasetV2"]
+
+SHARDS = 16  # of any data set: enough for the workers to share
+
+
+class WebDatasetV2(Peer):
+    """WebDataset(resampled=True), its way to a stream without end."""
+
+    name = "webdataset"
+    ahead = PREFETCH_FACTOR
+    exact_passes = False
+
+    def prepare(self, settings: Settings) -> bool:
+        """Pack the folder into shards, byte for byte."""
+
+        def write(target: Path) -> None:
+            source = open_source(settings.data)
+            pack(source, target, PackSettings(samples_per_shard=-(-len(source) // SHARDS)))
+
+        return convert(settings.data, "shards", write)
+
+    def open(self, settings: Settings) -> Stream:
+        """Batches are made in the workers."""
+        transform = TorchvisionV2().transform(settings)
+
+        def decode(data: bytes) -> torch.Tensor:
+            encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            return transform(decode_image(encoded, ImageReadMode.RGB))
+
+        shards = sorted(str(path) for path in converted(settings.data, "shards").glob("*.tar"))
+        dataset = (
+            webdataset.WebDataset(shards, resampled=True)
+            .shuffle(500)
+            .to_tuple("jpg", "cls")
+            .map_tuple(decode, int)
+            .batched(settings.batch_size)
+        )
+        return DataLoaderStream(webdataset.WebLoader(dataset, batch_size=None, num_workers=settings.workers), "cpu")

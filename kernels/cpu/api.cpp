@@ -1,0 +1,101 @@
+#include "api.h"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "finish.h"
+#include "image.h"
+#include "pool.h"
+
+namespace gpupipe {
+namespace {
+
+const Passes* passes_of(const char* variant) { return variant == nullptr ? &best_passes() : find_passes(variant); }
+
+Geometry geometry_of(const gp_images& images, int row) {
+  const int32_t* window = images.windows + row * 4;
+  const int32_t* resized = images.resized + row * 2;
+  const int32_t* anchor = images.anchors + row * 2;
+  return {{window[0], window[1], window[2], window[3]}, resized[0],        resized[1],       anchor[0], anchor[1],
+          images.out_height, images.out_width, images.flips[row] != 0};
+}
+
+Request request_of(const gp_images& images, int row) {
+  return {images.data[row],
+          static_cast<size_t>(images.bytes[row]),
+          images.sizes[row * 2],
+          images.sizes[row * 2 + 1],
+          images.orientations[row],
+          geometry_of(images, row),
+          static_cast<Filter>(images.filter),
+          images.fast != 0};
+}
+
+uint8_t* out_of(const gp_images& images, int row) {
+  return images.out + static_cast<size_t>(row) * images.out_height * images.out_width * 3;
+}
+
+ImageMaker& maker() {
+  thread_local ImageMaker mine;
+  return mine;
+}
+
+// Runs `work(row)`, which gives a code, for each row; no exception leaves it.
+template <typename Work>
+void each_row(const gp_images& images, const Work& work) {
+  for_each(images.count, images.threads, [&](int row) {
+    try {
+      images.codes[row] = work(row);
+      maker().trim();
+    } catch (const std::exception& error) {
+      images.codes[row] = GP_NO_MEMORY;
+      std::snprintf(images.messages + static_cast<size_t>(row) * GP_MESSAGE, GP_MESSAGE, "no memory: %s", error.what());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gpupipe
+
+using namespace gpupipe;
+
+int32_t gp_abi(void) { return GP_ABI; }
+int32_t gp_libjpeg_version(void) { return gp_jpeg_version(); }
+const char* gp_best_variant(void) { return best_passes().name; }
+int32_t gp_has_variant(const char* name) { return find_passes(name) != nullptr; }
+
+int32_t gp_decode_crop_resize(const gp_images* images) {
+  const Passes* passes = passes_of(images->variant);
+  if (passes == nullptr) return -1;
+  each_row(*images, [&](int row) {
+    return maker().decode(request_of(*images, row), images->limits, *passes, out_of(*images, row),
+                          images->messages + static_cast<size_t>(row) * GP_MESSAGE);
+  });
+  return 0;
+}
+
+int32_t gp_resize(const gp_images* images) {
+  const Passes* passes = passes_of(images->variant);
+  if (passes == nullptr) return -1;
+  each_row(*images, [&](int row) {
+    maker().resize(images->data[row], geometry_of(*images, row), static_cast<Filter>(images->filter), *passes,
+                   out_of(*images, row));
+    return GP_OK;
+  });
+  return 0;
+}
+
+int32_t gp_finish_batch(const gp_finish* batch) {
+  const FinishImage finish = find_finish(batch->variant == nullptr ? gp_best_variant() : batch->variant);
+  if (finish == nullptr) return -1;
+  const FinishSpec spec = {static_cast<Dtype>(batch->dtype), batch->channels_last != 0, batch->offset, batch->scale,
+                           batch->table};
+  const size_t pixels = static_cast<size_t>(batch->height) * batch->width;
+  const size_t image_bytes = pixels * 3 * (spec.dtype == Dtype::float32 ? 4 : 2);
+  for_each(batch->count, batch->threads, [&](int row) {
+    finish(spec, batch->in + static_cast<size_t>(row) * pixels * 3, pixels,
+           static_cast<uint8_t*>(batch->out) + static_cast<size_t>(row) * image_bytes);
+  });
+  return 0;
+}

@@ -1,0 +1,56 @@
+/* What Python calls, by ctypes. The structures are mirrored in kernels/native.py; raise GP_ABI with each change. */
+#pragma once
+
+#include <stdint.h>
+
+#include "jpeg.h"
+
+enum { GP_ABI = 1 };
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+struct gp_images {
+  int32_t count, out_height, out_width;
+  int32_t filter;              /* 0 bilinear, 1 bicubic */
+  int32_t fast;                /* whether libjpeg may scale */
+  int32_t threads;
+  const char* variant;         /* name of the passes, or null for the best */
+  const uint8_t* const* data;  /* encoded bytes of each image, or its window's pixels */
+  const int64_t* bytes;        /* (count,) */
+  const int32_t* sizes;        /* (count, 2) height, width as stored, 0 if unknown */
+  const uint8_t* orientations; /* (count,) of EXIF */
+  const int32_t* windows;      /* (count, 4) top, left, height, width, upright */
+  const int32_t* resized;      /* (count, 2) height, width */
+  const int32_t* anchors;      /* (count, 2) top, left */
+  const uint8_t* flips;        /* (count,) */
+  gp_limits limits;
+  uint8_t* out;                /* (count, out_height, out_width, 3) */
+  int32_t* codes;              /* (count,) written */
+  char* messages;              /* (count, GP_MESSAGE) written where a code is not GP_OK */
+};
+
+struct gp_finish {
+  int32_t count, height, width;
+  int32_t dtype;         /* 0 float32, 1 float16, 2 bfloat16 */
+  int32_t channels_last;
+  int32_t threads;
+  const char* variant;   /* name, or null for the best */
+  float offset[3], scale[3];
+  const void* table;     /* (3, 256) of dtype: what each value becomes */
+  const uint8_t* in;     /* (count, height, width, 3) */
+  void* out;
+};
+
+int32_t gp_abi(void);
+int32_t gp_libjpeg_version(void);
+/* Name of the best passes on this CPU. */
+const char* gp_best_variant(void);
+/* Whether this CPU has the passes of that name. */
+int32_t gp_has_variant(const char* name);
+/* Both return 0, or -1 for an unknown variant. */
+int32_t gp_decode_crop_resize(const gp_images* images);
+int32_t gp_resize(const gp_images* images);
+int32_t gp_finish_batch(const gp_finish* batch);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,131 @@
+#include "finish.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#define GP_AVX2 __attribute__((target("avx2,f16c")))
+
+namespace gpupipe {
+namespace {
+
+// Eight values of dtype at a time, in the arithmetic of the table: subtract, multiply, round.
+struct Float32 {
+  using Value = float;
+  GP_AVX2 static void store(float* to, __m256 values) { _mm256_storeu_ps(to, values); }
+};
+
+struct Float16 {
+  using Value = uint16_t;
+  GP_AVX2 static void store(uint16_t* to, __m256 values) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+
+struct Bfloat16 {
+  using Value = uint16_t;
+  // The upper half, rounded to nearest, ties to even; values are finite.
+  GP_AVX2 static void store(uint16_t* to, __m256 values) {
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i halves = _mm256_srli_epi32(up, 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+  }
+};
+
+GP_AVX2 inline __m256 normalized(__m128i eight_bytes, __m256 offset, __m256 scale) {
+  return _mm256_mul_ps(_mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight_bytes)), offset), scale);
+}
+
+GP_AVX2 inline __m128i load16(const uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
+
+// The bytes of one channel among 48 bytes of 16 pixels.
+struct ChannelPick {
+  __m128i from[3];
+};
+
+GP_AVX2 inline ChannelPick channel_pick(int channel) {
+  alignas(16) int8_t picks[3][16];
+  for (int block = 0; block < 3; ++block) {
+    for (int pixel = 0; pixel < 16; ++pixel) {
+      const int at = pixel * 3 + channel - block * 16;
+      picks[block][pixel] = static_cast<int8_t>(at >= 0 && at < 16 ? at : -1);
+    }
+  }
+  return {{load16(reinterpret_cast<uint8_t*>(picks[0])), load16(reinterpret_cast<uint8_t*>(picks[1])),
+           load16(reinterpret_cast<uint8_t*>(picks[2]))}};
+}
+
+template <typename D>
+GP_AVX2 void planes(const FinishSpec& spec, const uint8_t* in, size_t pixels, typename D::Value* out) {
+  const ChannelPick picks[3] = {channel_pick(0), channel_pick(1), channel_pick(2)};
+  size_t p = 0;
+  for (; p + 16 <= pixels; p += 16) {
+    const __m128i blocks[3] = {load16(in + p * 3), load16(in + p * 3 + 16), load16(in + p * 3 + 32)};
+    for (int c = 0; c < 3; ++c) {
+      const __m256 offset = _mm256_broadcast_ss(spec.offset + c), scale = _mm256_broadcast_ss(spec.scale + c);
+      const __m128i bytes = _mm_or_si128(
+          _mm_or_si128(_mm_shuffle_epi8(blocks[0], picks[c].from[0]), _mm_shuffle_epi8(blocks[1], picks[c].from[1])),
+          _mm_shuffle_epi8(blocks[2], picks[c].from[2]));
+      typename D::Value* to = out + static_cast<size_t>(c) * pixels + p;
+      D::store(to, normalized(bytes, offset, scale));
+      D::store(to + 8, normalized(_mm_srli_si128(bytes, 8), offset, scale));
+    }
+  }
+  finish_rest(spec, in, p, pixels, out);
+}
+
+// Interleaved numbers: the constants repeat every 24, three vectors.
+template <typename D>
+GP_AVX2 void interleaved(const FinishSpec& spec, const uint8_t* in, size_t pixels, typename D::Value* out) {
+  float offsets[24], scales[24];
+  for (int i = 0; i < 24; ++i) {
+    offsets[i] = spec.offset[i % 3];
+    scales[i] = spec.scale[i % 3];
+  }
+  size_t p = 0;
+  for (; p + 8 <= pixels; p += 8) {
+    for (size_t v = 0; v < 3; ++v) {
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(in + p * 3 + v * 8));
+      D::store(out + p * 3 + v * 8,
+               normalized(bytes, _mm256_loadu_ps(offsets + v * 8), _mm256_loadu_ps(scales + v * 8)));
+    }
+  }
+  finish_rest(spec, in, p, pixels, out);
+}
+
+template <typename D>
+void finish_as(const FinishSpec& spec, const uint8_t* in, size_t pixels, void* out) {
+  auto* to = static_cast<typename D::Value*>(out);
+  if (spec.channels_last) {
+    interleaved<D>(spec, in, pixels, to);
+  } else {
+    planes<D>(spec, in, pixels, to);
+  }
+}
+
+void finish_avx2(const FinishSpec& spec, const uint8_t* in, size_t pixels, void* out) {
+  switch (spec.dtype) {
+    case Dtype::float32: return finish_as<Float32>(spec, in, pixels, out);
+    case Dtype::float16: return finish_as<Float16>(spec, in, pixels, out);
+    case Dtype::bfloat16: return finish_as<Bfloat16>(spec, in, pixels, out);
+  }
+}
+
+}  // namespace
+
+FinishImage avx2_finish() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? finish_avx2 : nullptr;
+}
+
+}  // namespace gpupipe
+
+#else
+
+namespace gpupipe {
+FinishImage avx2_finish() { return nullptr; }
+}  // namespace gpupipe
+
+#endif

@@ -1,0 +1,182 @@
+#include "image.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace gpupipe {
+namespace {
+
+constexpr int kStrip = 16;  // rows decoded at a time: they are still in the nearest cache when they are resized
+constexpr size_t kKeep = size_t{16} << 20;
+
+int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+bool makes_sense(const Geometry& g) {
+  return g.window.top >= 0 && g.window.left >= 0 && g.window.height > 0 && g.window.width > 0 && g.anchor_top >= 0 &&
+         g.anchor_left >= 0 && g.anchor_top + g.out_height <= g.resized_height &&
+         g.anchor_left + g.out_width <= g.resized_width;
+}
+
+int scale_denominator(const Geometry& g, bool fast) {
+  for (int denominator = 8; fast && denominator > 1; denominator /= 2) {
+    if (g.window.height >= denominator * g.resized_height && g.window.width >= denominator * g.resized_width)
+      return denominator;
+  }
+  return 1;
+}
+
+AxisSpec axis_spec(int start, int length, int denominator, int resized, int anchor, int out) {
+  const int low = start / denominator;
+  const int in = divide_up(start + length, denominator) - low;
+  const double begin = static_cast<double>(start) / denominator - low;
+  return {in, begin, begin + static_cast<double>(length) / denominator, resized, anchor, out};
+}
+
+// A window of the upright image as it is stored. EXIF 2.3, tag 0x0112.
+Box stored_box(const Box& box, int orientation, int height, int width) {
+  Box stored = box;
+  if (orientation >= 5) stored = {box.left, box.top, box.width, box.height};
+  const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+  const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+  if (from_bottom) stored.top = height - stored.top - stored.height;
+  if (from_right) stored.left = width - stored.left - stored.width;
+  return stored;
+}
+
+// Turns 4-byte pixels upright. `in` has in_height rows of in_width pixels; both buffers have their strides in bytes.
+void turn(const uint8_t* in, size_t in_stride, int in_height, int in_width, int orientation, uint8_t* out,
+          size_t out_stride) {
+  const bool transposed = orientation >= 5;
+  const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+  const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+  for (int row = 0; row < in_height; ++row) {
+    const int y = from_bottom ? in_height - 1 - row : row;
+    for (int column = 0; column < in_width; ++column) {
+      const int x = from_right ? in_width - 1 - column : column;
+      uint8_t* to = transposed ? out + static_cast<size_t>(x) * out_stride + static_cast<size_t>(y) * 4
+                               : out + static_cast<size_t>(y) * out_stride + static_cast<size_t>(x) * 4;
+      std::memcpy(to, in + static_cast<size_t>(row) * in_stride + static_cast<size_t>(column) * 4, 4);
+    }
+  }
+}
+
+template <typename T>
+void grow(std::vector<T>& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+}  // namespace
+
+void ImageMaker::plan_axes(const Geometry& g, Filter filter, int denominator) {
+  rows_.compute(axis_spec(g.window.top, g.window.height, denominator, g.resized_height, g.anchor_top, g.out_height),
+                filter, false);
+  columns_.compute(
+      axis_spec(g.window.left, g.window.width, denominator, g.resized_width, g.anchor_left, g.out_width), filter,
+      g.flip);
+  region_ = {g.window.top / denominator + rows_.low, g.window.left / denominator + columns_.low, rows_.high - rows_.low,
+             columns_.high - columns_.low};
+  grow(middle_, (static_cast<size_t>(columns_.out) * 3 + kRowSlack) * static_cast<size_t>(region_.height));
+}
+
+void ImageMaker::horizontal(const Passes& passes, const uint8_t* in, size_t in_stride, int rows, int first_row) {
+  const size_t stride = static_cast<size_t>(columns_.out) * 3 + kRowSlack;
+  passes.horizontal(columns_, prepared_, in, in_stride, rows, middle_.data() + static_cast<size_t>(first_row) * stride,
+                    stride);
+}
+
+void ImageMaker::vertical(const Passes& passes, uint8_t* out) {
+  const size_t bytes = static_cast<size_t>(columns_.out) * 3;
+  passes.vertical(rows_, middle_.data(), bytes + kRowSlack, bytes, out, bytes);
+}
+
+int ImageMaker::decode(const Request& request, const gp_limits& limits, const Passes& passes, uint8_t* out,
+                       char* message) {
+  if (!jpeg_) jpeg_.reset(gp_jpeg_new());
+  if (!jpeg_) {
+    std::snprintf(message, GP_MESSAGE, "libjpeg-turbo can't be set up: no memory, or not the version of its headers");
+    return GP_NO_MEMORY;
+  }
+  gp_jpeg* jpeg = jpeg_.get();
+  int code = gp_jpeg_open(jpeg, request.data, request.bytes, &limits);
+  if (code == GP_OK) {
+    const int height = gp_jpeg_height(jpeg), width = gp_jpeg_width(jpeg);
+    if (request.height != 0 && (height != request.height || width != request.width)) {
+      std::snprintf(message, GP_MESSAGE, "it is %d x %d pixels, but %d x %d were expected", width, height,
+                    request.width, request.height);
+      return GP_CHANGED;
+    }
+    if (!makes_sense(request.geometry)) {
+      std::snprintf(message, GP_MESSAGE, "the window lies outside the image");
+      return GP_CHANGED;
+    }
+    code = request.orientation > 1 ? decode_turned(request, passes, out) : decode_upright(request, passes, out);
+  }
+  if (code != GP_OK) std::snprintf(message, GP_MESSAGE, "%s", gp_jpeg_message(jpeg));
+  return code;
+}
+
+// Each strip of rows goes through the horizontal pass as soon as it is decoded.
+int ImageMaker::decode_upright(const Request& request, const Passes& passes, uint8_t* out) {
+  gp_jpeg* jpeg = jpeg_.get();
+  const int denominator = scale_denominator(request.geometry, request.fast);
+  plan_axes(request.geometry, request.filter, denominator);
+  int code = gp_jpeg_begin(jpeg, denominator, region_.top, region_.left, region_.height, region_.width);
+  if (code != GP_OK) return code;
+  passes.prepare(columns_, prepared_);
+  const size_t stride = gp_jpeg_row_bytes(jpeg) + kRowSlack;
+  grow(source_, stride * kStrip);
+  for (int row = 0; row < region_.height; row += kStrip) {
+    const int count = std::min(kStrip, region_.height - row);
+    code = gp_jpeg_rows(jpeg, source_.data(), stride, count);
+    if (code != GP_OK) return code;
+    horizontal(passes, source_.data() + gp_jpeg_row_offset(jpeg), stride, count, row);
+  }
+  code = gp_jpeg_end(jpeg);
+  if (code == GP_OK) vertical(passes, out);
+  return code;
+}
+
+// The passes round differently along rows and columns, so the pixels are turned before them.
+int ImageMaker::decode_turned(const Request& request, const Passes& passes, uint8_t* out) {
+  gp_jpeg* jpeg = jpeg_.get();
+  plan_axes(request.geometry, request.filter, 1);
+  const Box stored =
+      stored_box(region_, request.orientation, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
+  int code = gp_jpeg_begin(jpeg, 1, stored.top, stored.left, stored.height, stored.width);
+  if (code != GP_OK) return code;
+  const size_t in_stride = gp_jpeg_row_bytes(jpeg), out_stride = static_cast<size_t>(region_.width) * 4 + kRowSlack;
+  grow(source_, in_stride * static_cast<size_t>(stored.height));
+  code = gp_jpeg_rows(jpeg, source_.data(), in_stride, stored.height);
+  if (code == GP_OK) code = gp_jpeg_end(jpeg);
+  if (code != GP_OK) return code;
+  grow(turned_, out_stride * static_cast<size_t>(region_.height));
+  turn(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, request.orientation,
+       turned_.data(), out_stride);
+  passes.prepare(columns_, prepared_);
+  horizontal(passes, turned_.data(), out_stride, region_.height, 0);
+  vertical(passes, out);
+  return GP_OK;
+}
+
+void ImageMaker::resize(const uint8_t* pixels, const Geometry& geometry, Filter filter, const Passes& passes,
+                        uint8_t* out) {
+  plan_axes(geometry, filter, 1);
+  passes.prepare(columns_, prepared_);
+  const size_t stride = static_cast<size_t>(region_.width) * 4 + kRowSlack;
+  grow(source_, stride);
+  for (int row = 0; row < region_.height; ++row) {
+    const uint8_t* from =
+        pixels + (static_cast<size_t>(region_.top + row) * geometry.window.width + region_.left) * 3;
+    for (int x = 0; x < region_.width; ++x) std::memcpy(source_.data() + x * 4, from + x * 3, 3);
+    horizontal(passes, source_.data(), stride, 1, row);
+  }
+  vertical(passes, out);
+}
+
+void ImageMaker::trim() {
+  if (source_.capacity() + turned_.capacity() + middle_.capacity() <= kKeep) return;
+  for (auto* buffer : {&source_, &turned_, &middle_}) std::vector<uint8_t>().swap(*buffer);
+}
+
+}  // namespace gpupipe

@@ -1,0 +1,130 @@
+"""The compiled CPU kernels, called by ctypes: one library for every Python version, and the GIL is free meanwhile."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MESSAGE_BYTES", "Finish", "Images", "Limits", "address", "library", "problem", "usable_threads", "variants"]
+
+ABI = 1  # GP_ABI of cpu/api.h
+MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
+REMEDY = (
+    "install a C++ compiler and libjpeg-turbo 2.1 or later with its headers (Debian, Ubuntu: apt-get install g++ "
+    "libjpeg-turbo8-dev or libjpeg62-turbo-dev), then `pip install --force-reinstall --no-deps` gpupipe again"
+)
+
+
+class Limits(ctypes.Structure):
+    """gp_limits of cpu/jpeg.h."""
+
+    _fields_ = (
+        ("max_pixels", ctypes.c_int64),
+        ("max_memory", ctypes.c_int64),
+        ("max_scans", ctypes.c_int32),
+    )
+
+
+class Images(ctypes.Structure):
+    """gp_images of cpu/api.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("out_height", ctypes.c_int32),
+        ("out_width", ctypes.c_int32),
+        ("filter", ctypes.c_int32),
+        ("fast", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("variant", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("orientations", ctypes.c_void_p),
+        ("windows", ctypes.c_void_p),
+        ("resized", ctypes.c_void_p),
+        ("anchors", ctypes.c_void_p),
+        ("flips", ctypes.c_void_p),
+        ("limits", Limits),
+        ("out", ctypes.c_void_p),
+        ("codes", ctypes.c_void_p),
+        ("messages", ctypes.c_void_p),
+    )
+
+
+class Finish(ctypes.Structure):
+    """gp_finish of cpu/api.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("channels_last", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("variant", ctypes.c_char_p),
+        ("offset", ctypes.c_float * 3),
+        ("scale", ctypes.c_float * 3),
+        ("table", ctypes.c_void_p),
+        ("input", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+    )
+
+
+def library() -> Any | None:
+    """The library, or None where it was not built or can't be used; `problem` says why."""
+    return _opened()[0]
+
+
+def problem() -> str | None:
+    """Why there is no library, and what to do; None where there is one."""
+    return _opened()[1]
+
+
+@lru_cache(maxsize=1)
+def _opened() -> tuple[Any | None, str | None]:
+    folder = Path(__file__).resolve().parent
+    found = [path for suffix in (*EXTENSION_SUFFIXES, ".so") if (path := folder / f"_cpu{suffix}").exists()]
+    if not found:
+        return None, f"the C++ kernels were not built; {REMEDY}"
+    try:
+        opened = ctypes.CDLL(os.fspath(found[0]))
+    except OSError as error:
+        return None, f"the C++ kernels can't be loaded ({error}); {REMEDY}"
+    if opened.gp_abi() != ABI:
+        return None, f"the C++ kernels in {found[0]} are of another version of gpupipe; {REMEDY}"
+    opened.gp_best_variant.restype = ctypes.c_char_p
+    return opened, None
+
+
+def variants() -> list[str]:
+    """The instruction sets with code of their own that this CPU has, the one in use first; empty without the library."""
+    opened = library()
+    if opened is None:
+        return []
+    best = opened.gp_best_variant().decode()
+    others = [name for name in ("avx512", "avx2", "portable") if opened.gp_has_variant(name.encode())]
+    return [best, *(name for name in others if name != best)]
+
+
+def usable_threads() -> int:
+    """The CPUs in this process's affinity mask."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's memory begins; 4 times as fast as `array.ctypes.data`."""
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer
+
+
+def addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uintp]:
+    """Where each array's memory begins."""
+    return np.array([address(array) for array in arrays], dtype=np.uintp)

@@ -1,0 +1,43 @@
+"""Builds the C++ kernels. Where that fails, for want of a compiler or of libjpeg-turbo's headers, gpupipe installs
+without them and says so when it runs; everything else stands in pyproject.toml."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+SOURCES = sorted(str(path) for path in Path("kernels/cpu").glob("*.c*"))
+HEADERS = sorted(str(path) for path in Path("kernels/cpu").glob("*.h"))
+
+
+class BuildLibrary(build_ext):
+    """A plain shared library, which ctypes opens: the same file serves every version of Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+
+class WheelForEveryPython(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+kernels = Extension(
+    "gpupipe.kernels._cpu",
+    sources=SOURCES,
+    depends=HEADERS,
+    libraries=["jpeg"],
+    # Without contraction, so that the weights of a resize are the same on every CPU.
+    extra_compile_args=["-O3", "-ffp-contract=off", "-fvisibility=hidden", "-pthread", "-g0"],
+    extra_link_args=["-pthread"],
+    optional=True,
+)
+
+setup(
+    ext_modules=[kernels] if sys.platform.startswith("linux") else [],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": WheelForEveryPython},
+)

@@ -13,6 +13,7 @@ from gpupipe.errors import ConfigError
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "Decode",
     "Layout",
     "Normalize",
     "OutputSpec",
@@ -24,10 +25,12 @@ __all__ = [
     "imagenet_train",
 ]
 
+Decode: TypeAlias = Literal["exact", "fast"]
 Layout: TypeAlias = Literal["NCHW", "channels_last"]
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 LAYOUTS = ("NCHW", "channels_last")
+DECODES = ("exact", "fast")
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's RGB values in [0, 1], as torchvision's reference training uses it."""
@@ -180,6 +183,8 @@ class Recipe:
                   lie in [0, 1], as from torchvision's `ToTensor`; "uint8" images lie in [0, 255] and take none.
     layout:       "NCHW" (contiguous) or "channels_last" (the same shape, torch's channels_last strides).
     exif_orientation: turn images upright by their EXIF tag; torchvision's ImageFolder does not, hence False.
+    decode:       "exact", or "fast": an engine may let libjpeg shrink a JPEG by 2, 4 or 8 while it decodes, where the
+                  box is at least that many times the output. The torch engine does; DALI decodes exactly.
 
     Raises ConfigError for operations that are unknown, repeated or out of order, and for an unknown dtype or layout.
     """
@@ -188,6 +193,7 @@ class Recipe:
     dtype: str = "float32"
     layout: Layout = "NCHW"
     exif_orientation: bool = False
+    decode: Decode = "exact"
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Iterable):
@@ -202,6 +208,8 @@ class Recipe:
             )
         if self.layout not in LAYOUTS:
             raise ConfigError(f"Recipe: layout={self.layout!r} must be one of {', '.join(LAYOUTS)}")
+        if self.decode not in DECODES:
+            raise ConfigError(f"Recipe: decode={self.decode!r} must be one of {', '.join(DECODES)}")
         if self.dtype == "uint8" and self.normalize is not None:
             raise ConfigError(
                 "Recipe: dtype='uint8' can't hold normalized images; drop Normalize or take a float dtype"
@@ -247,7 +255,8 @@ class Recipe:
         settings = [
             f"    {field.name}={getattr(self, field.name)!r},"
             for field in fields(self)
-            if field.name in ("dtype", "layout") or (field.name == "exif_orientation" and self.exif_orientation)
+            if field.name in ("dtype", "layout")
+            or (field.name in ("exif_orientation", "decode") and getattr(self, field.name) != field.default)
         ]
         return "\n".join(["Recipe(", "    (", *lines, "    ),", *settings, ")"])
 
@@ -258,6 +267,7 @@ def imagenet_train(
     dtype: Any = "float32",
     layout: Layout = "NCHW",
     exif_orientation: bool = False,
+    decode: Decode = "exact",
 ) -> Recipe:
     """The training recipe of torchvision's ImageNet reference: random resized crop, flip, normalize.
 
@@ -265,7 +275,7 @@ def imagenet_train(
     OutputSpec(shape=(256, 3, 224, 224), dtype='float32', layout='NCHW')
     """
     operations: tuple[Operation, ...] = (RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(dtype))
-    return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation)
+    return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation, decode=decode)
 
 
 def imagenet_eval(
@@ -275,6 +285,7 @@ def imagenet_eval(
     dtype: Any = "float32",
     layout: Layout = "NCHW",
     exif_orientation: bool = False,
+    decode: Decode = "exact",
 ) -> Recipe:
     """The evaluation recipe of torchvision's ImageNet reference: resize, center crop, normalize.
 
@@ -283,7 +294,7 @@ def imagenet_eval(
     if resize is None:
         resize = round(max(_pair("imagenet_eval", "size", size)) / 0.875)
     operations: tuple[Operation, ...] = (ResizeCenterCrop(size, resize), *_normalization(dtype))
-    return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation)
+    return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation, decode=decode)
 
 
 def _normalization(dtype: Any) -> tuple[Normalize, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gpupipe.engines.base import EngineBatch, Job
-from gpupipe.engines.torch import render_batch
+from gpupipe.engines.rendering import render_batch
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.kernels import finish
 from gpupipe.order import Order

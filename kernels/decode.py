@@ -1,4 +1,4 @@
-"""Encoded JPEGs to cropped, resized, mirrored pixels on the CPU, a batch at a time: nothing in Python for each image."""
+"""Encoded JPEGs to cropped, resized, mirrored pixels on the CPU, a batch at a time."""
 
 from __future__ import annotations
 
@@ -89,16 +89,17 @@ def decode_crop_resize(
                   the part at `anchors`, (N, 2) top, left, default (0, 0), and no more than that part is computed.
     orientations: (N,) EXIF orientation 1 to 8 by which the image is turned upright; boxes are of the upright image.
     sizes:        (N, 2) height and width as stored, which a file must have; 0 for any.
-    decode:       "exact" gives Pillow's pixels: `Image.crop` and `Image.resize` of the decoded image, to the bit. "fast"
-                  lets libjpeg shrink by 2, 4 or 8 while it decodes, where the box is that many times `resized`: less
-                  work for large photographs, and slightly other pixels.
+    decode:       "exact" gives the pixels of Pillow's `Image.crop` and `Image.resize` to the bit. "fast" lets libjpeg
+                  shrink by 2, 4 or 8 while it decodes, where the box is that many times `resized`: less work for large
+                  photographs, and slightly other pixels.
     threads:      at most so many at once, this one among them; default the CPUs that the process may use.
     out:          uint8 (N, height, width, 3), C-contiguous, written in place, such as pinned or shared memory.
     variant:      "avx512", "avx2" or "portable" instead of the best that the CPU has; all give the same bits.
 
-    Resize by Pillow's algorithm (src/libImaging/Resample.c): weights in 22-bit fixed point, first along rows, each pass
-    rounded to 8 bits. Raises ValueError for arguments of wrong shapes, RuntimeError where the kernels were not built.
-    An image that can't be decoded fails alone, with a message. Releases the GIL.
+    Resize by Pillow's algorithm (src/libImaging/Resample.c): weights in 22-bit fixed point, first along rows, then
+    along columns, each pass rounded to 8 bits. (Pillow 13 turns the order round where the height shrinks more than the
+    width, which changes some pixels by 1.) Raises ValueError for arguments of wrong shapes, RuntimeError where the
+    kernels were not built. An image that can't be decoded fails alone, with a message. Releases the GIL.
     """
     arrays = [np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data for data in encoded]
     for row, array in enumerate(arrays):

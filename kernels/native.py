@@ -105,7 +105,7 @@ def _opened() -> tuple[Any | None, str | None]:
 
 
 def variants() -> list[str]:
-    """The instruction sets with code of their own that this CPU has, the one in use first; empty without the library."""
+    """The instruction sets with code of their own on this CPU, the one in use first; empty without the library."""
     opened = library()
     if opened is None:
         return []

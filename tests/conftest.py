@@ -7,11 +7,29 @@ from pathlib import Path
 import pytest
 from images import write_folder
 
+from gpupipe.kernels import native
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a test makes reaches the user's cache folder."""
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the C++ kernels were not built."""
+    monkeypatch.setattr(native, "_opened", lambda: (None, "the C++ kernels were not built; do this"))
+
+
+@pytest.fixture(params=["kernels", "plain"])
+def cpu_path(request: pytest.FixtureRequest) -> str:
+    """Once with the C++ kernels, once without them."""
+    if request.param == "plain":
+        request.getfixturevalue("no_kernels")
+    elif native.library() is None:
+        pytest.skip(f"without the C++ kernels: {native.problem()}")
+    return request.param
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from gpupipe import system
 from gpupipe.engines.base import Engine
 from gpupipe.errors import ConfigError, EngineUnavailableError
+from gpupipe.kernels import native
 from gpupipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -150,6 +152,7 @@ def _open_dali(source: Source, recipe: Recipe, settings: EngineSettings) -> Engi
 def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
     from gpupipe.engines.torch import TorchEngine
 
+    _say_without_kernels()
     if settings.num_workers == 0:
         if settings.device.type == "cuda":
             log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
@@ -166,6 +169,13 @@ def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Eng
         timeout=settings.timeout,
         multiprocessing_context=settings.multiprocessing_context,
     )
+
+
+@lru_cache(maxsize=1)
+def _say_without_kernels() -> None:
+    """Once in a process."""
+    if native.library() is None:
+        log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
 
 
 def _check_shm(recipe: Recipe, settings: EngineSettings) -> None:

@@ -5,49 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.utils.data
-from numpy.typing import NDArray
 from torch.utils.data._utils import signal_handling
 
-from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
-from gpupipe.engines.pixels import DecodeError, render
-from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
+from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.rendering import render_batch
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, WorkerError
 from gpupipe.recipe import Recipe
-from gpupipe.sources.headers import explain_damage
 
 if TYPE_CHECKING:
-    from gpupipe.draws import Plan
-    from gpupipe.sources import SampleMeta, Source
+    from gpupipe.sources import Source
 
-__all__ = ["TorchEngine", "render_batch"]
-
-
-def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor) -> EngineBatch:
-    """Make the batch of a job on this thread, into `out`: uint8 (N, height, width, 3)."""
-    encoded, meta, failures = fetch(source, job.indices)
-    planned = job_plan(recipe, job, meta)
-    for row, data in enumerate(encoded):
-        if data is None:
-            continue
-        try:
-            _render_row(data, meta, planned, row, recipe.exif_orientation, out[row])
-        except DecodeError as error:
-            index = int(job.indices[row])
-            failures[row] = SampleError(index, source.location(index), str(error))
-    return EngineBatch(out, torch.from_numpy(meta.labels.astype(np.int64)), failures)
-
-
-def _render_row(
-    data: NDArray[np.uint8], meta: SampleMeta, planned: Plan, row: int, exif: bool, out: torch.Tensor
-) -> None:
-    height, width = int(meta.heights[row]), int(meta.widths[row])
-    if height == 0:
-        raise DecodeError(explain_damage(data.tobytes()))
-    if exif and meta.orientations[row] >= 5:
-        height, width = width, height
-    render(data, height, width, planned.row(row), exif, out)
+__all__ = ["TorchEngine"]
 
 
 class _Batches(torch.utils.data.Dataset[EngineBatch]):

@@ -1,0 +1,91 @@
+"""A batch of uint8 pixels on the CPU: by the C++ kernel, and what that refuses one by one through other decoders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.draws import Plan
+from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
+from gpupipe.engines.pixels import DecodeError, render
+from gpupipe.errors import SampleError
+from gpupipe.kernels import decode_crop_resize, native
+from gpupipe.recipe import Recipe
+from gpupipe.sources.headers import explain_damage
+
+if TYPE_CHECKING:
+    from gpupipe.sources import SampleMeta, Source
+
+__all__ = ["render_batch"]
+
+NOTHING = np.empty(0, np.uint8)
+
+
+def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, threads: int = 1) -> EngineBatch:
+    """Make the batch of a job into `out`: uint8 (N, height, width, 3), on the CPU, contiguous.
+
+    Rows that can't be made are in the batch's failures.
+    """
+    encoded, meta, failures = fetch(source, job.indices)
+    planned = job_plan(recipe, job, meta)
+    reasons: dict[int, str] = {}
+    rest = [row for row, data in enumerate(encoded) if data is not None]
+    if native.library() is not None:
+        rest = _by_kernel(encoded, meta, planned, recipe, out, threads, reasons)
+    for row in rest:
+        data = encoded[row]
+        assert data is not None
+        try:
+            _one_by_one(data, meta, planned, row, recipe.exif_orientation, out[row])
+        except DecodeError as error:
+            reasons[row] = str(error)
+    for row, reason in reasons.items():
+        index = int(job.indices[row])
+        failures[row] = SampleError(index, source.location(index), reason)
+    return EngineBatch(out, torch.from_numpy(meta.labels.astype(np.int64)), failures)
+
+
+def _by_kernel(
+    encoded: list[NDArray[np.uint8] | None],
+    meta: SampleMeta,
+    planned: Plan,
+    recipe: Recipe,
+    out: torch.Tensor,
+    threads: int,
+    reasons: dict[int, str],
+) -> list[int]:
+    """Make what the kernel can. The rows that others may still make; why a row is bad for good goes to `reasons`."""
+    made = decode_crop_resize(
+        [NOTHING if data is None else data for data in encoded],
+        planned.windows,
+        planned.size,
+        flips=planned.flips,
+        resized=planned.resized,
+        anchors=planned.anchors,
+        orientations=meta.orientations if recipe.exif_orientation else None,
+        sizes=np.stack([meta.heights, meta.widths], axis=1),
+        decode=recipe.decode,
+        threads=threads,
+        out=out.numpy(),
+    )
+    rest = []
+    for row, failure in made.failures.items():
+        if failure.code == "limit":
+            reasons[row] = failure.message
+        elif encoded[row] is not None:
+            rest.append(row)
+    return rest
+
+
+def _one_by_one(
+    data: NDArray[np.uint8], meta: SampleMeta, planned: Plan, row: int, exif: bool, out: torch.Tensor
+) -> None:
+    height, width = int(meta.heights[row]), int(meta.widths[row])
+    if height == 0:
+        raise DecodeError(explain_damage(data.tobytes()))
+    if exif and meta.orientations[row] >= 5:
+        height, width = width, height
+    render(data, height, width, planned.row(row), exif, out)

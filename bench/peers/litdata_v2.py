@@ -1,7 +1,12 @@
-"""litdata: chunks of JPEG bytes, which it decodes with torchvision before the data set sees them, and v2 transforms."""
+"""litdata: chunks of JPEG bytes, which it decodes with torchvision before the data set sees them, and v2 transforms.
+
+Its `optimize` first removes two folders with all that is in them, by default `chunks` and `data` in the folder for
+temporary files, whoever put things there. So it runs with both pointed into the folder that is being made.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,9 @@ __all__ = ["LitData"]
 
 REQUIREMENTS = ("litdata",)
 CHUNK_IMAGES = 32  # small, so that small data sets have a chunk for each worker
+
+
+SCRATCH = {"DATA_OPTIMIZER_CACHE_FOLDER": "scratch-chunks", "DATA_OPTIMIZER_DATA_CACHE_FOLDER": "scratch-data"}
 
 
 def sample(item: tuple[str, int]) -> dict[str, Any]:
@@ -62,6 +70,7 @@ class LitData(Peer):
         """Write the files' bytes into chunks."""
 
         def write(target: Path) -> None:
+            os.environ.update({name: str(target / folder) for name, folder in SCRATCH.items()})
             inputs = list(zip(*images(settings.data), strict=True))
             optimize(sample, inputs, str(target / "chunks"), chunk_size=CHUNK_IMAGES, num_workers=1, verbose=False)
 

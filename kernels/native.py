@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MESSAGE_BYTES", "Finish", "Images", "Limits", "address", "library", "problem", "usable_threads", "variants"]
+__all__ = [
+    "MESSAGE_BYTES",
+    "Finish",
+    "Images",
+    "Limits",
+    "address",
+    "addresses",
+    "library",
+    "problem",
+    "usable_threads",
+    "variants",
+]
 
 ABI = 1  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h

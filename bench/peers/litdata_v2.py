@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,15 @@ CHUNK_IMAGES = 32  # small, so that small data sets have a chunk for each worker
 SCRATCH = {"DATA_OPTIMIZER_CACHE_FOLDER": "scratch-chunks", "DATA_OPTIMIZER_DATA_CACHE_FOLDER": "scratch-data"}
 
 
-def sample(item: tuple[str, int]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Stored:
     """What is stored of an image: its file's bytes, as litdata does with a JPEG that Pillow has opened."""
-    return {"image": Image.open(item[0]), "label": item[1]}
+
+    paths: list[str]
+    labels: list[int]
+
+    def __call__(self, index: int) -> dict[str, Any]:
+        return {"image": Image.open(self.paths[index]), "label": self.labels[index]}
 
 
 class Transformed(StreamingDataset):
@@ -71,8 +78,10 @@ class LitData(Peer):
 
         def write(target: Path) -> None:
             os.environ.update({name: str(target / folder) for name, folder in SCRATCH.items()})
-            inputs = list(zip(*images(settings.data), strict=True))
-            optimize(sample, inputs, str(target / "chunks"), chunk_size=CHUNK_IMAGES, num_workers=1, verbose=False)
+            paths, labels = images(settings.data)
+            numbers = list(range(len(paths)))  # and no paths: it removes files that it takes for downloaded copies
+            options = dict(chunk_size=CHUNK_IMAGES, num_workers=1, verbose=False)
+            optimize(Stored(paths, labels), numbers, str(target / "chunks"), **options)
 
         return convert(settings.data, "litdata", write)
 

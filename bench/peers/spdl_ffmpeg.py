@@ -49,6 +49,11 @@ class Spdl(Peer):
     name = "spdl"
     exact_passes = False  # images are handed on as they get ready
 
+    def available(self, settings: Settings) -> str | None:
+        """An image folder is needed, and FFmpeg's libraries, which it loads at first use: this raises without them."""
+        spdl.io.utils.get_ffmpeg_versions()
+        return super().available(settings)
+
     def cycle(self, settings: Settings) -> int:
         """One pipeline makes every batch."""
         return 1
@@ -90,6 +95,6 @@ class Spdl(Peer):
             .aggregate(settings.batch_size)
             .pipe(collate)
             .add_sink(BUFFER)
-            .build(num_threads=settings.threads)
+            .build(num_threads=settings.threads, max_failures=0)  # by default it drops what fails
         )
         return SpdlStream(pipeline)

@@ -18,6 +18,7 @@ from peers.common import Peer, convert, converted
 
 __all__ = ["WebDatasetV2"]
 
+REQUIREMENTS = ("webdataset",)
 SHARDS = 16  # of any data set: enough for the workers to share
 
 

@@ -13,7 +13,6 @@ from gpupipe.errors import ConfigError
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
-    "Decode",
     "Layout",
     "Normalize",
     "OutputSpec",

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "MESSAGE_BYTES",
     "Finish",
     "Images",
     "Limits",

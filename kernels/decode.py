@@ -178,7 +178,7 @@ class _Call:
             out_width=width,
             filter=_one_of(filter, FILTERS, "filter"),
             threads=native.usable_threads() if threads is None else threads,
-            variant=_variant(variant),
+            variant=native.variant_name(variant),
         )
         self._kept: list[NDArray[Any]] = []
         self.set(
@@ -242,11 +242,3 @@ def _one_of(name: str, choices: dict[str, int], setting: str) -> int:
     if name not in choices:
         raise ValueError(f"{setting}={name!r} must be one of {', '.join(choices)}")
     return choices[name]
-
-
-def _variant(name: str | None) -> bytes | None:
-    if name is None:
-        return None
-    if name not in native.variants():
-        raise ValueError(f"variant={name!r}: this CPU has {', '.join(native.variants()) or 'none'}")
-    return name.encode()

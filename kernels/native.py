@@ -22,6 +22,7 @@ __all__ = [
     "library",
     "problem",
     "usable_threads",
+    "variant_name",
     "variants",
 ]
 
@@ -122,6 +123,15 @@ def variants() -> list[str]:
     best = opened.gp_best_variant().decode()
     others = [name for name in ("avx512", "avx2", "portable") if opened.gp_has_variant(name.encode())]
     return [best, *(name for name in others if name != best)]
+
+
+def variant_name(name: str | None) -> bytes | None:
+    """As the library takes it. Raises ValueError for one that this CPU lacks."""
+    if name is None:
+        return None
+    if name not in variants():
+        raise ValueError(f"variant={name!r}: this CPU has {', '.join(variants()) or 'none'}")
+    return name.encode()
 
 
 def usable_threads() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 import torch
 from torchvision.transforms import Compose, Normalize, ToTensor
 
-from gpupipe.kernels import finish, finish_reference
+from gpupipe.kernels import finish, finish_reference, native
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
+finish_module = importlib.import_module("gpupipe.kernels.finish")  # the package's attribute is the function
+pytestmark = pytest.mark.usefixtures("cpu_path")
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 DTYPES = [*FLOATS, torch.uint8]
 STATISTICS = [(IMAGENET_MEAN, IMAGENET_STD), ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.1, 0.9, -0.5), (0.01, 3.0, 0.7))]
@@ -171,3 +174,37 @@ def test_cuda_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
         assert torch.equal(out, result)
         tolerance = 1e-6 if dtype == torch.float32 else 0
         torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_all_variants_and_thread_counts_give_the_same_bits(
+    shape: tuple[int, int, int], dtype: torch.dtype, channels_last: bool, cpu_path: str
+) -> None:
+    """Those of NumPy's path too, which rounds in the same places."""
+    images = images_of(shape)
+    for mean, std in STATISTICS:
+        results = [finish(images, mean, std, dtype, channels_last, threads=threads) for threads in (1, 3, None)]
+        if cpu_path == "kernels":
+            results += [finish(images, mean, std, dtype, channels_last, variant=name) for name in native.variants()]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "_opened", lambda: (None, "not built"))
+            plain = finish(images, mean, std, dtype, channels_last)
+        assert all(torch.equal(result, plain) for result in results)
+
+
+def test_which_path_ran(cpu_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("_finish_native", "_finish_samples"):
+        own = getattr(finish_module, name)
+        monkeypatch.setattr(finish_module, name, lambda *args, own=own, name=name: (calls.append(name), own(*args)))
+    finish(images_of((2, 5, 7)), IMAGENET_MEAN, IMAGENET_STD)
+    assert calls == ["_finish_native" if cpu_path == "kernels" else "_finish_samples"]
+
+
+def test_an_unknown_variant_is_refused(cpu_path: str) -> None:
+    if cpu_path == "plain":
+        pytest.skip("there are no variants without the C++ kernels")
+    with pytest.raises(ValueError, match=r"variant=.sse9.: this CPU has .*portable"):
+        finish(images_of((1, 5, 7)), IMAGENET_MEAN, IMAGENET_STD, variant="sse9")

@@ -2,6 +2,7 @@
 
 #if defined(__x86_64__)
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #define GP_AVX2 __attribute__((target("avx2,f16c")))
@@ -114,11 +115,15 @@ void finish_avx2(const FinishSpec& spec, const uint8_t* in, size_t pixels, void*
   }
 }
 
+// __builtin_cpu_supports does not know this name before GCC 11 and in older clang.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 }  // namespace
 
-FinishImage avx2_finish() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? finish_avx2 : nullptr;
-}
+FinishImage avx2_finish() { return __builtin_cpu_supports("avx2") && has_f16c() ? finish_avx2 : nullptr; }
 
 }  // namespace gpupipe
 

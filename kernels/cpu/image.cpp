@@ -12,10 +12,11 @@ constexpr size_t kKeep = size_t{16} << 20;
 
 int divide_up(int value, int by) { return (value + by - 1) / by; }
 
-bool makes_sense(const Geometry& g) {
-  return g.window.top >= 0 && g.window.left >= 0 && g.window.height > 0 && g.window.width > 0 && g.anchor_top >= 0 &&
-         g.anchor_left >= 0 && g.anchor_top + g.out_height <= g.resized_height &&
-         g.anchor_left + g.out_width <= g.resized_width;
+bool within(int start, int length, int size) { return start >= 0 && length > 0 && start < size && length <= size - start; }
+
+bool makes_sense(const Geometry& g, int height, int width) {
+  return within(g.window.top, g.window.height, height) && within(g.window.left, g.window.width, width) &&
+         within(g.anchor_top, g.out_height, g.resized_height) && within(g.anchor_left, g.out_width, g.resized_width);
 }
 
 int scale_denominator(const Geometry& g, bool fast) {
@@ -106,7 +107,8 @@ int ImageMaker::decode(const Request& request, const gp_limits& limits, const Pa
                     request.width, request.height);
       return GP_CHANGED;
     }
-    if (!makes_sense(request.geometry)) {
+    const bool turned = request.orientation >= 5;
+    if (!makes_sense(request.geometry, turned ? width : height, turned ? height : width)) {
       std::snprintf(message, GP_MESSAGE, "the window lies outside the image");
       return GP_CHANGED;
     }

@@ -153,6 +153,7 @@ static void check_kind(gp_jpeg *jpeg) {
 int gp_jpeg_open(gp_jpeg *jpeg, const uint8_t *data, size_t size, const gp_limits *limits) {
   struct jpeg_decompress_struct *codec = &jpeg->codec;
   if (setjmp(jpeg->on_error) != 0) return refuse(jpeg);
+  jpeg_abort_decompress(codec); /* an image that was opened and not wanted */
   jpeg->message[0] = 0;
   /* A file of two bytes or fewer is no JPEG either; libjpeg would call it damaged. */
   if (size < 3 || data[0] != 0xFF || data[1] != 0xD8) fail(jpeg, GP_NOT_JPEG, "it does not begin as a JPEG");

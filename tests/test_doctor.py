@@ -22,6 +22,7 @@ from PIL import Image
 from gpupipe import selftest, system
 from gpupipe.cli import doctor
 from gpupipe.errors import ConfigError
+from gpupipe.kernels import native
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU: dict[str, Any] = {
@@ -207,6 +208,62 @@ def test_start_methods_work_here() -> None:
 def test_start_methods_that_fail(monkeypatch: pytest.MonkeyPatch, results: dict[str, str], status: str) -> None:
     monkeypatch.setattr(selftest, "run_start_methods", lambda: results)
     assert doctor.check_start_methods(doctor.Settings()).status == status
+
+
+class FakeLibrary:
+    """What the doctor asks of the library, with the answer given."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def gp_libjpeg_version(self) -> int:
+        return self.version
+
+
+@pytest.mark.parametrize(
+    ("version", "variants", "detail"),
+    [
+        (2001005, ["avx2", "portable"], "built with libjpeg-turbo 2.1.5, avx2 in use; this CPU also has: portable"),
+        (3001004, ["portable"], "built with libjpeg-turbo 3.1.4, portable in use"),
+        (3010012, ["avx512", "avx2", "portable"], "3.10.12, avx512 in use; this CPU also has: avx2, portable"),
+    ],
+)
+def test_kernels_say_what_they_are_built_of(
+    monkeypatch: pytest.MonkeyPatch, version: int, variants: list[str], detail: str
+) -> None:
+    monkeypatch.setattr(native, "library", lambda: FakeLibrary(version))
+    monkeypatch.setattr(native, "variants", lambda: variants)
+    finding = doctor.check_kernels(doctor.Settings())
+    assert (finding.status, finding.remedy) == ("ok", "")
+    assert finding.detail.endswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "were not built"), (b"no library", "can't be loaded"), (b"", "can't be loaded")]
+)
+def test_missing_kernels_are_a_warning_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "_cpu.so").write_bytes(content)
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    native._opened.cache_clear()
+    try:
+        finding = doctor.check_kernels(doctor.Settings())
+    finally:
+        native._opened.cache_clear()
+    assert finding.status == "warn"
+    assert reason in finding.detail
+    assert "install a C++ compiler" not in finding.detail
+    assert finding.remedy.startswith("install a C++ compiler and libjpeg-turbo 2.1 or later")
+
+
+@pytest.mark.skipif(native.library() is None, reason=str(native.problem()))
+def test_kernels_here_name_a_release_that_can_decode_windows() -> None:
+    finding = doctor.check_kernels(doctor.Settings())
+    match = re.match(r"built with libjpeg-turbo (\d+)\.(\d+)\.\d+, (avx512|avx2|portable) in use", finding.detail)
+    assert match is not None
+    assert (int(match[1]), int(match[2])) >= (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 PYTHON_FLOOR = "3.10"
 
-HELP = "check GPU, driver, versions, CPUs, shared memory, open files, and try decoding"
+HELP = "check GPU, driver, versions, CPUs, shared memory, open files, C++ kernels, and try decoding"
 EPILOG = """\
 exit code:
   0   no finding is 'fail' ('warn' does not count)
@@ -279,6 +279,28 @@ def check_start_methods(settings: Settings) -> Finding:
     return Finding("start methods", "ok", detail)
 
 
+def check_kernels(settings: Settings) -> Finding:
+    """Whether the C++ kernels were built, with which libjpeg-turbo, and for which instruction sets of this CPU."""
+    del settings
+    name = "C++ kernels"
+    try:
+        from gpupipe.kernels import native  # imports torch, which --shm-only does not need
+    except (ImportError, OSError) as error:
+        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+    library = native.library()
+    if library is None:
+        reason = (native.problem() or "").removesuffix(f"; {native.REMEDY}")
+        return Finding(name, "warn", f"{reason}; the torch engine decodes with Pillow, more slowly", native.REMEDY)
+    used, *others = native.variants()
+    detail = f"built with libjpeg-turbo {_turbo_release(library.gp_libjpeg_version())}, {used} in use"
+    return Finding(name, "ok", f"{detail}; this CPU also has: {', '.join(others)}" if others else detail)
+
+
+def _turbo_release(number: int) -> str:
+    """libjpeg-turbo's version number as it is written: 2001005 -> "2.1.5"."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
 def decode_check(device: selftest.Device, plan: selftest.Plan) -> Check:
     """A check that DALI decodes the made images on `device`; without a GPU "mixed" is skipped, which is fine."""
     name = f"decode {device} {plan}"
@@ -307,6 +329,7 @@ CHECKS: tuple[Check, ...] = (
     check_shm,
     check_open_files,
     check_start_methods,
+    check_kernels,
     decode_check("cpu", "full"),
     decode_check("cpu", "crop"),
     decode_check("mixed", "full"),

@@ -1,0 +1,55 @@
+"""Whether an installed wheel decodes as Pillow does. NumPy and Pillow are all it needs: torch and DALI are large."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from PIL import Image
+
+
+def without_torch() -> None:
+    """Give `gpupipe.kernels` without what it imports at once, which needs torch; its decoder does not."""
+    spec = importlib.util.find_spec("gpupipe")
+    assert spec is not None, "gpupipe is not installed"
+    assert spec.origin is not None
+    package = ModuleType("gpupipe.kernels")
+    package.__path__ = [str(Path(spec.origin).parent / "kernels")]
+    sys.modules["gpupipe.kernels"] = package
+
+
+def made_jpeg() -> bytes:
+    rows, columns = np.mgrid[:300, :400]
+    pixels = np.stack([columns % 256, rows % 256, rows * columns % 251], axis=-1)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def main() -> int:
+    without_torch()
+    native = importlib.import_module("gpupipe.kernels.native")
+    decode = importlib.import_module("gpupipe.kernels.decode")
+    if native.library() is None:
+        print(f"the wheel's kernels can't be used: {native.problem()}")
+        return 1
+    encoded, (top, left, height, width), size = made_jpeg(), (21, 30, 200, 251), (224, 224)
+    expected = Image.open(io.BytesIO(encoded)).crop((left, top, left + width, top + height))
+    expected = expected.resize(size, Image.Resampling.BILINEAR)
+    version = native.library().gp_libjpeg_version()
+    for variant in native.variants():
+        decoded = decode.decode_crop_resize([encoded], [[top, left, height, width]], size, variant=variant)
+        if decoded.failures or not np.array_equal(decoded.images[0], np.asarray(expected)):
+            print(f"{variant}, libjpeg-turbo {version}: not Pillow's pixels; failures: {decoded.failures}")
+            return 1
+        print(f"{variant}, libjpeg-turbo {version}: Pillow's pixels")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

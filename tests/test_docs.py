@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from modules import MODULES
 
 import gpupipe
 from gpupipe.cli import COMMANDS
@@ -17,7 +17,6 @@ from gpupipe.order import Order
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-MODULES = [m.name for m in pkgutil.walk_packages(gpupipe.__path__, "gpupipe.") if not m.name.endswith("__main__")]
 
 
 @pytest.mark.parametrize("name", MODULES)

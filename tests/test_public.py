@@ -1,18 +1,11 @@
 import importlib
-import pkgutil
 import subprocess
 import sys
 
 import pytest
+from modules import MODULES
 
 import gpupipe
-
-# _cpu is the C++ kernels' library, which is opened by ctypes and no module.
-PACKAGES = [
-    m.name
-    for m in pkgutil.walk_packages(gpupipe.__path__, "gpupipe.")
-    if not m.name.endswith(("__main__", "kernels._cpu"))
-]
 
 
 def test_public_names():
@@ -27,7 +20,7 @@ def test_unknown_names_are_attribute_errors():
         gpupipe.Lodaer  # noqa: B018
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", MODULES)
 def test_every_module_exports_what_it_says(name):
     module = importlib.import_module(name)
     exported = getattr(module, "__all__", [])

@@ -156,12 +156,20 @@ def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Eng
     if settings.num_workers == 0:
         if settings.device.type == "cuda":
             log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
-        return TorchEngine(source, recipe, settings.device, num_workers=0, pin_memory=settings.pin_memory)
+        return TorchEngine(
+            source,
+            recipe,
+            settings.device,
+            batch_size=settings.batch_size,
+            num_workers=0,
+            pin_memory=settings.pin_memory,
+        )
     _check_shm(recipe, settings)
     return TorchEngine(
         source,
         recipe,
         settings.device,
+        batch_size=settings.batch_size,
         num_workers=settings.num_workers,
         pin_memory=settings.pin_memory,
         prefetch_factor=settings.prefetch_factor,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.utils.data
+from numpy.typing import NDArray
 from torch.utils.data._utils import signal_handling
 
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.rendering import render_batch
-from gpupipe.errors import GpupipeError, LoaderTimeoutError, WorkerError
+from gpupipe.engines.slots import Slots
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
 from gpupipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -20,37 +26,76 @@ if TYPE_CHECKING:
 __all__ = ["TorchEngine"]
 
 
-class _Batches(torch.utils.data.Dataset[EngineBatch]):
-    """The dataset of the DataLoader underneath: what it is asked for is a job, what it gives the job's batch."""
+Task = tuple["int | None", Job]
+"""A job and the slot in which to make its batch; None for new memory."""
 
-    def __init__(self, source: Source, recipe: Recipe) -> None:
+
+@dataclass
+class _Made:
+    """A batch on its way out of a worker: where it lies, and all else that the worker has to say of it."""
+
+    slots_id: int
+    slot: int | None
+    images: torch.Tensor | None
+    labels: NDArray[np.int64]
+    failures: dict[int, SampleError]
+
+    def batch(self) -> EngineBatch:
+        """In the consumer's process, and there only once."""
+        images = self.images
+        if images is None:
+            assert self.slot is not None
+            images = SLOTS[self.slots_id].lend(self.slot, len(self.labels))
+        return EngineBatch(images, torch.from_numpy(self.labels), self.failures)
+
+    def pin_memory(self) -> EngineBatch:
+        """`torch.utils.data.DataLoader` calls this, on a thread of its own."""
+        return self.batch().pin_memory()
+
+
+# The slots of the engines of this process, for batches that come back from workers.
+SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
+
+
+class _Batches(torch.utils.data.Dataset[_Made]):
+    """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
+
+    def __init__(self, source: Source, recipe: Recipe, slots: Slots) -> None:
         self.source = source
         self.recipe = recipe
+        self.slots = slots
+        self.slots_id = id(slots)
 
-    def __getitem__(self, job: Job) -> EngineBatch:
-        shape = (len(job.indices), *self.recipe.crop.output_size, 3)
-        return render_batch(self.source, self.recipe, job, _uint8(shape))
+    def __getitem__(self, task: Task) -> _Made:
+        slot, job = task
+        if slot is None:
+            out = _uint8((len(job.indices), *self.recipe.crop.output_size, 3))
+        else:
+            out = self.slots.batch(slot, len(job.indices))
+        made = render_batch(self.source, self.recipe, job, out)
+        return _Made(self.slots_id, slot, out if slot is None else None, made.labels.numpy(), made.failures)
 
 
 def _uint8(shape: tuple[int, ...]) -> torch.Tensor:
     """Uninitialized memory; in a worker process it is shared, which saves the copy when the batch is sent."""
     if torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
-    count = 1
-    for length in shape:
-        count *= length
-    storage = torch.UntypedStorage._new_shared(count)
+    storage = torch.UntypedStorage._new_shared(math.prod(shape))
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
 
 
-class _Jobs(torch.utils.data.Sampler[Job]):
-    """The sampler of the DataLoader underneath: whatever jobs the current stream has."""
+class _Tasks(torch.utils.data.Sampler[Task]):
+    """The sampler of the DataLoader underneath: whatever jobs the current stream has, each with a slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Slots) -> None:
         self.jobs: Iterable[Job] = ()
+        self._slots = slots
 
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.jobs)
+    def __iter__(self) -> Iterator[Task]:
+        # Asked for the first task when the workers of older streams have ended, or have said that they are done.
+        self._slots.take_back()
+        for job in self.jobs:
+            yield self._slots.give(), job
 
 
 def _as_is(batch: Any) -> Any:
@@ -58,18 +103,25 @@ def _as_is(batch: Any) -> Any:
 
 
 class TorchEngine:
-    """Worker processes that decode, crop and resize on the CPU; `options` go to the DataLoader as they are."""
+    """Worker processes that decode, crop and resize on the CPU; other `options` go to the DataLoader as they are."""
 
     name = "torch"
 
-    def __init__(self, source: Source, recipe: Recipe, device: torch.device, **options: Any) -> None:
+    def __init__(
+        self, source: Source, recipe: Recipe, device: torch.device, *, batch_size: int, num_workers: int, **options: Any
+    ) -> None:
         self.device = device
-        self._jobs = _Jobs()
+        # Beside those in the queues: the one that the consumer works on, and the one that is being handed over.
+        count = num_workers * options.get("prefetch_factor", 1) + 2
+        self._slots = Slots(count, (batch_size, *recipe.crop.output_size, 3), shared=num_workers > 0)
+        SLOTS[id(self._slots)] = self._slots
+        self._tasks = _Tasks(self._slots)
         self._iterator: Any = None
         self._loader = torch.utils.data.DataLoader(
-            _Batches(source, recipe),
+            _Batches(source, recipe, self._slots),
             batch_size=None,
-            sampler=self._jobs,
+            sampler=self._tasks,
+            num_workers=num_workers,
             collate_fn=_as_is,
             generator=torch.Generator(),  # its own, so that making batches leaves torch's global generator alone
             **options,
@@ -82,11 +134,15 @@ class TorchEngine:
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
         self._end_workers(keep_persistent=True)
-        self._jobs.jobs = jobs
+        self._tasks.jobs = jobs
         iterator: Any = None
         try:
             iterator = self._iterator = iter(self._loader)
-            yield from iterator
+            for made in iterator:
+                batch = made if isinstance(made, EngineBatch) else made.batch()
+                del made
+                yield batch
+                del batch  # its slot is free for the next job as soon as the consumer has done with it
         except (RuntimeError, ConnectionError, EOFError) as error:
             if isinstance(error, GpupipeError):
                 raise

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from gpupipe.errors import ConfigError
 
 __all__ = [
+    "batches_in_memory",
     "cgroup_cpu_quota",
     "cgroup_memory_limit",
     "default_workers",
@@ -37,7 +38,7 @@ SHM_BASE = 16 * MIB  # labels, semaphores, torch's own small segments
 BATCHES_BESIDE_QUEUE = 2  # one that the training step reads, one that is being finished (normalized, copied)
 FILES_BASE = 128  # interpreter, libraries, sockets of torch.distributed, logs
 FILES_PER_WORKER = 8  # pipe ends of the index and result queues, the sentinel, the worker's own shards
-FILES_PER_BATCH = 2  # torch hands over one descriptor for each tensor in shared memory: images and labels
+FILES_PER_BATCH = 1  # torch hands over a descriptor for each piece of shared memory
 UNLIMITED_V1 = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63
 
 
@@ -168,6 +169,14 @@ def default_workers(processes: int | None = None) -> int:
     return max(1, usable_cpus() // (processes or local_world_size()))
 
 
+def batches_in_memory(num_workers: int, prefetch_factor: int) -> int:
+    """Batches for which the torch engine has memory: those in the workers' queues, and two on the consumer's side.
+
+    Those are the one that the training step reads and the one that is being finished.
+    """
+    return max(0, num_workers) * max(1, prefetch_factor) + BATCHES_BESIDE_QUEUE
+
+
 def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int, prefetch_factor: int) -> int:
     """Bytes that one loader keeps in /dev/shm with the torch engine; 0 without workers, where nothing crosses.
 
@@ -177,14 +186,13 @@ def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int,
         batches = num_workers * prefetch_factor + 2
         needed  = batch * batches * 1.1 + 16 MiB
 
-    Each worker may have `prefetch_factor` batches done and waiting. Two more are alive on the consumer's side: the one
-    that the training step reads and the one that is being finished. The margin is for page rounding and neighbours.
+    See `batches_in_memory`. The margin is for page rounding, neighbours, and a batch that the consumer keeps longer.
     With several training processes on a machine, each of them needs this.
     """
     if num_workers <= 0:
         return 0
     batch = batch_size * height * width * 3
-    batches = num_workers * max(1, prefetch_factor) + BATCHES_BESIDE_QUEUE
+    batches = batches_in_memory(num_workers, prefetch_factor)
     return math.ceil(batch * batches * (1 + SHM_MARGIN)) + SHM_BASE
 
 
@@ -220,11 +228,11 @@ def open_file_limit() -> int | None:
 def open_files_needed(num_workers: int, prefetch_factor: int) -> int:
     """Open files that one training process needs with the torch engine, an upper estimate.
 
-        128 + 8 * num_workers + 2 * (num_workers * prefetch_factor + 2)
+        128 + 8 * num_workers + num_workers * prefetch_factor + 2
 
-    The base covers the interpreter and its libraries; each worker costs its pipe ends and shards; torch hands over a
-    descriptor for each tensor in shared memory (images and labels), for as many batches as `shm_bytes_needed` counts.
+    The base covers the interpreter and its libraries; each worker costs its pipe ends and shards. The batches' memory
+    costs one; a consumer that keeps batches has one more for each, up to as many as are in the queues.
     """
     workers = max(0, num_workers)
-    batches = workers * max(1, prefetch_factor) + BATCHES_BESIDE_QUEUE
+    batches = batches_in_memory(workers, prefetch_factor)
     return FILES_BASE + FILES_PER_WORKER * workers + FILES_PER_BATCH * batches

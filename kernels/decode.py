@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.kernels import native
+from gpupipe.system import usable_cpus
 
 __all__ = ["BadImage", "Decoded", "Limits", "crop_resize", "decode_crop_resize"]
 
@@ -177,7 +178,7 @@ class _Call:
             out_height=height,
             out_width=width,
             filter=_one_of(filter, FILTERS, "filter"),
-            threads=native.usable_threads() if threads is None else threads,
+            threads=usable_cpus() if threads is None else threads,
             variant=native.variant_name(variant),
         )
         self._kept: list[NDArray[Any]] = []

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels import native
+from gpupipe.system import usable_cpus
 
 __all__ = ["finish", "finish_reference"]
 
@@ -103,7 +104,7 @@ def _finish_native(
         width=images.shape[2],
         dtype=DTYPES[out.dtype],
         channels_last=channels_last,
-        threads=native.usable_threads() if threads is None else threads,
+        threads=usable_cpus() if threads is None else threads,
         variant=native.variant_name(variant),
         offset=offset,
         scale=scale,

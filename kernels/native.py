@@ -21,7 +21,6 @@ __all__ = [
     "addresses",
     "library",
     "problem",
-    "usable_threads",
     "variant_name",
     "variants",
 ]
@@ -132,11 +131,6 @@ def variant_name(name: str | None) -> bytes | None:
     if name not in variants():
         raise ValueError(f"variant={name!r}: this CPU has {', '.join(variants()) or 'none'}")
     return name.encode()
-
-
-def usable_threads() -> int:
-    """The CPUs in this process's affinity mask."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def address(array: NDArray[Any]) -> int:

@@ -14,6 +14,7 @@ import torch.utils.data
 from numpy.typing import NDArray
 from torch.utils.data._utils import signal_handling
 
+from gpupipe import system
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.rendering import render_batch
 from gpupipe.engines.slots import Slots
@@ -111,8 +112,7 @@ class TorchEngine:
         self, source: Source, recipe: Recipe, device: torch.device, *, batch_size: int, num_workers: int, **options: Any
     ) -> None:
         self.device = device
-        # Beside those in the queues: the one that the consumer works on, and the one that is being handed over.
-        count = num_workers * options.get("prefetch_factor", 1) + 2
+        count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
         self._slots = Slots(count, (batch_size, *recipe.crop.output_size, 3), shared=num_workers > 0)
         SLOTS[id(self._slots)] = self._slots
         self._tasks = _Tasks(self._slots)

@@ -1,0 +1,114 @@
+"""Building the C++ kernels: with a compiler there is a library, without one the build goes on and there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from gpupipe.kernels import native
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_COMPILER = {"CC": "/nonexistent", "CXX": "/nonexistent", "LDSHARED": "/nonexistent"}
+COPIED = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "gpupipe", "kernels")
+
+pytest.importorskip("setuptools", minversion="77", reason="the build needs setuptools 77 or newer")
+
+
+@lru_cache(maxsize=1)
+def obstacle() -> str | None:
+    """Why the kernels can't be built here, found by the compiler itself; None where they can."""
+    compiler = os.environ.get("CC", "cc").split()[0]
+    if shutil.which(compiler) is None or shutil.which(os.environ.get("CXX", "c++").split()[0]) is None:
+        return "no C++ compiler"
+    command = [compiler, *os.environ.get("CFLAGS", "").split(), "-fsyntax-only", str(ROOT / "kernels/cpu/jpeg.c")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    return None if result.returncode == 0 else f"jpeg.c can't be compiled: {result.stderr.splitlines()[0]}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what the build reads, without anything built."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def setup_py(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "setup.py", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def test_without_a_compiler_the_build_succeeds_and_there_is_no_library(project: Path, tmp_path: Path) -> None:
+    result = setup_py(project, "build", "--build-base", str(tmp_path / "build"), **NO_COMPILER)
+    assert result.returncode == 0, result.stderr
+    built = tmp_path / "build"
+    assert list(built.rglob("native.py")), "the Python files were not built either"
+    assert list(built.rglob("*.so")) == []
+
+
+def test_headers_of_another_libjpeg_are_refused(project: Path, tmp_path: Path) -> None:
+    """As with IJG's, or with libjpeg-turbo 2.0: the names are there, the version is not."""
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "jpeglib.h").write_text("#define LIBJPEG_TURBO_VERSION_NUMBER 2000006\n")
+    (headers / "jerror.h").touch()
+    result = setup_py(project, "build", "--build-base", str(tmp_path / "build"), CFLAGS=f"-I{headers}")
+    assert result.returncode == 0, result.stderr
+    assert list((tmp_path / "build").rglob("*.so")) == []
+    if obstacle() is None:
+        assert "libjpeg-turbo 2.1 or later is needed" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
+def test_with_a_compiler_there_is_a_library_that_ctypes_opens(project: Path, tmp_path: Path) -> None:
+    result = setup_py(project, "build", "--build-base", str(tmp_path / "build"))
+    assert result.returncode == 0, result.stderr
+    found = list((tmp_path / "build").rglob("*.so"))
+    assert [path.name for path in found] == ["_cpu.so"], result.stderr
+    assert found[0].parent.parts[-2:] == ("gpupipe", "kernels")
+    library = ctypes.CDLL(str(found[0]))
+    assert library.gp_abi() == native.ABI
+    assert library.gp_libjpeg_version() >= 2_001_000
+
+
+@pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
+def test_only_what_python_calls_is_exported() -> None:
+    """A libjpeg that is linked statically must not take the place of another in the process."""
+    if shutil.which("nm") is None or native.library() is None:
+        pytest.skip("no nm, or the kernels were not built")
+    table = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", native.library()._name], capture_output=True, text=True, check=True
+    )
+    strong = {line.split()[-1] for line in table.stdout.splitlines() if line.split()[-2] in "TDBR"}
+    assert "gp_abi" in strong
+    assert {name for name in strong if not name.startswith("gp_")} == set()
+
+
+def test_the_sdist_holds_what_a_build_reads(project: Path, tmp_path: Path) -> None:
+    (project / "kernels" / "_cpu.so").write_bytes(b"built for another machine")
+    result = setup_py(project, "sdist", "--dist-dir", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        packed = {member.name.partition("/")[2] for member in tar.getmembers() if member.isfile()}
+    sources = {str(path.relative_to(project)) for path in (project / "kernels" / "cpu").iterdir()}
+    python = {f"gpupipe/kernels/{path.name}" for path in (project / "kernels").glob("*.py")}
+    assert sources | python | {"setup.py", "pyproject.toml", "README.md"} <= packed
+    assert {name for name in packed if name.endswith(".so") or name.startswith("tests/")} == set()

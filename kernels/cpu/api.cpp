@@ -26,7 +26,7 @@ Request request_of(const gp_images& images, int row) {
           static_cast<size_t>(images.bytes[row]),
           images.sizes[row * 2],
           images.sizes[row * 2 + 1],
-          images.orientations[row],
+          images.orientations[row] <= 8 ? images.orientations[row] : 1,  // others mean nothing
           geometry_of(images, row),
           static_cast<Filter>(images.filter),
           images.fast != 0};

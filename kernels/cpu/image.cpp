@@ -21,7 +21,7 @@ bool makes_sense(const Geometry& g, int height, int width) {
 
 int scale_denominator(const Geometry& g, bool fast) {
   for (int denominator = 8; fast && denominator > 1; denominator /= 2) {
-    if (g.window.height >= denominator * g.resized_height && g.window.width >= denominator * g.resized_width)
+    if (g.window.height / denominator >= g.resized_height && g.window.width / denominator >= g.resized_width)
       return denominator;
   }
   return 1;

@@ -14,6 +14,7 @@
 
 enum { END_OF_IMAGE = 0xD9 };
 enum { SKIP_MARGIN = 2 }; /* pixels beside a window that the upsampling of its chroma looks at */
+enum { SMOOTHED = 10 };   /* coefficients of a block, the first ones, that libjpeg guesses */
 
 struct gp_jpeg {
   struct jpeg_decompress_struct codec;
@@ -22,7 +23,6 @@ struct gp_jpeg {
   struct jpeg_progress_mgr progress;
   jmp_buf on_error;
   int status; /* what a longjmp means */
-  int created;
   int max_scans;
   int buffered;         /* all scans were read before the first row */
   const uint8_t *end;   /* of the data */
@@ -89,11 +89,18 @@ static void skip_bytes(j_decompress_ptr codec, long count) {
   source->bytes_in_buffer -= (size_t)count;
 }
 
+/* A codec keeps the tables of the image before, by which libjpeg would decode one that lacks its own. */
+static void renew(gp_jpeg *jpeg) {
+  jpeg_destroy_decompress(&jpeg->codec); /* nothing, the first time */
+  jpeg_create_decompress(&jpeg->codec);
+  jpeg->codec.src = &jpeg->source;
+  jpeg->codec.progress = &jpeg->progress;
+}
+
 /* No memory, or a library of another version than the headers, ends in 0. */
 static int create(gp_jpeg *jpeg) {
   if (setjmp(jpeg->on_error) != 0) return 0;
-  jpeg_create_decompress(&jpeg->codec);
-  jpeg->created = 1;
+  renew(jpeg);
   return 1;
 }
 
@@ -115,14 +122,12 @@ gp_jpeg *gp_jpeg_new(void) {
   jpeg->source.resync_to_restart = jpeg_resync_to_restart;
   jpeg->source.term_source = nothing_to_end;
   jpeg->progress.progress_monitor = count_scans;
-  jpeg->codec.src = &jpeg->source;
-  jpeg->codec.progress = &jpeg->progress;
   return jpeg;
 }
 
 void gp_jpeg_free(gp_jpeg *jpeg) {
   if (jpeg == NULL) return;
-  if (jpeg->created) jpeg_destroy_decompress(&jpeg->codec);
+  jpeg_destroy_decompress(&jpeg->codec);
   free(jpeg);
 }
 
@@ -153,16 +158,15 @@ static void check_kind(gp_jpeg *jpeg) {
 int gp_jpeg_open(gp_jpeg *jpeg, const uint8_t *data, size_t size, const gp_limits *limits) {
   struct jpeg_decompress_struct *codec = &jpeg->codec;
   if (setjmp(jpeg->on_error) != 0) return refuse(jpeg);
-  jpeg_abort_decompress(codec); /* an image that was opened and not wanted */
   jpeg->message[0] = 0;
   /* A file of two bytes or fewer is no JPEG either; libjpeg would call it damaged. */
   if (size < 3 || data[0] != 0xFF || data[1] != 0xD8) fail(jpeg, GP_NOT_JPEG, "it does not begin as a JPEG");
-  jpeg->errors.num_warnings = 0;
+  renew(jpeg);
   jpeg->source.next_input_byte = data;
   jpeg->source.bytes_in_buffer = size;
   jpeg->end = data + size;
   jpeg->max_scans = limits->max_scans;
-  codec->mem->max_memory_to_use = (long)limits->max_memory;
+  codec->mem->max_memory_to_use = limits->max_memory > 0 ? (long)limits->max_memory : 1; /* 0 would mean any */
   jpeg_read_header(codec, TRUE);
   if ((int64_t)codec->image_width * (int64_t)codec->image_height > limits->max_pixels) {
     char text[GP_MESSAGE];
@@ -190,6 +194,18 @@ static void crop_columns(gp_jpeg *jpeg, int left, int width) {
   jpeg->left_margin = left - (int)offset;
 }
 
+/* libjpeg guesses what the missing scans of a progressive file would say: from the blocks around, which a window lacks
+ * at its edges, and differently from version to version. */
+static void check_all_scans(gp_jpeg *jpeg) {
+  const struct jpeg_decompress_struct *codec = &jpeg->codec;
+  if (codec->coef_bits == NULL) return;
+  for (int i = 0; i < codec->num_components; i++) {
+    for (int k = 0; k < SMOOTHED; k++) {
+      if (codec->coef_bits[i][k] != 0) fail(jpeg, GP_UNSUPPORTED, "a progressive JPEG without its last scans");
+    }
+  }
+}
+
 int gp_jpeg_begin(gp_jpeg *jpeg, int denominator, int top, int left, int height, int width) {
   struct jpeg_decompress_struct *codec = &jpeg->codec;
   if (setjmp(jpeg->on_error) != 0) return refuse(jpeg);
@@ -199,6 +215,7 @@ int gp_jpeg_begin(gp_jpeg *jpeg, int denominator, int top, int left, int height,
   codec->scale_denom = (unsigned)denominator;
   jpeg->buffered = jpeg_has_multiple_scans(codec);
   jpeg_start_decompress(codec);
+  check_all_scans(jpeg);
   if (top < 0 || left < 0 || height < 1 || width < 1 || top + height > (int)codec->output_height ||
       left + width > (int)codec->output_width)
     fail(jpeg, GP_CHANGED, "the window lies outside the image");

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import PEERS
+from peers import FILTERS, PEERS
 from peers.common import cache, convert, converted
 from peers.environments import InstallError, interpreter, requirements, versions
 
@@ -175,7 +175,8 @@ def markdown(rows: Sequence[report.Row], facts: dict[str, Any]) -> str:
     ]
     for row in report.by_rate(rows):
         name, rate, spread, _, first, cpu, memory, _ = report.cells(row)
-        lines.append(f"| {name} | {rate} ({spread}) | {cpu} | {first} | {memory} | {row['antialiased']} |")
+        antialiased = FILTERS.get(name, "yes") if row["antialiased"] == "yes" else "no"
+        lines.append(f"| {name} | {rate} ({spread}) | {cpu} | {first} | {memory} | {antialiased} |")
     return "\n".join([*lines, "", *(f"- {line}" for line in report.remarks(rows))]).rstrip()
 
 

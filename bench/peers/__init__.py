@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from gpupipe.benchmark.contenders import CONTENDERS
 
-__all__ = ["PEERS"]
+__all__ = ["FILTERS", "PEERS"]
 
 SHARED = ("gpupipe-torch", "gpupipe-dali-cpu", "dali-native-cpu", "torchvision-pillow", "torchvision-v2")
+
+FILTERS = {"ffcv": "area"}  # what the check of white noise does not tell from a triangle filter
 
 PEERS = {
     "floor": "peers.floor:Floor",

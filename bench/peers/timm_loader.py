@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from timm.data import create_dataset, create_loader
 
 from gpupipe.benchmark.contenders.base import Stream
@@ -35,7 +36,7 @@ class Timm(Peer):
             color_jitter=None,
             interpolation="bilinear",
             num_workers=settings.workers,
-            device="cpu",
+            device=torch.device("cpu"),
         )
         loader = loader.loader if as_uint8 else loader  # what its prefetcher would copy to a GPU and normalize there
         loader.batch_sampler.sampler = EndlessShuffle(len(dataset))

@@ -193,7 +193,7 @@ def first_batch(contender: Contender, settings: Settings) -> np.ndarray:
     stream = contender.open(settings)
     try:
         images, _ = next(iter(stream))
-        return np.array(images.cpu() if hasattr(images, "cpu") else images)
+        return np.array(images.cpu().numpy() if hasattr(images, "cpu") else images)
     finally:
         stream.close()
 

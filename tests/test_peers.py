@@ -1,0 +1,174 @@
+"""bench/run.py from end to end on a few images, its environments, and what each contender makes that can run here."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import write_folder
+from PIL import Image
+
+from gpupipe.benchmark.checks import antialiased, noise_folder, problem
+from gpupipe.benchmark.child import Host, look
+from gpupipe.benchmark.memory import memory_mb
+from gpupipe.benchmark.settings import Settings
+from gpupipe.errors import ConfigError
+
+BENCH = Path(__file__).parent.parent / "bench"
+LIBRARIES = {"tf_data": "tensorflow", "spdl_ffmpeg": "spdl.io", "mosaicml_streaming": "streaming"}
+LIBRARIES |= {"ffcv_jpeg": "ffcv", "litdata_v2": "litdata", "grain_pillow": "grain", "hf_datasets": "datasets"}
+LIBRARIES |= {"simplejpeg_torch": "simplejpeg", "timm_loader": "timm"}
+EXACT = ("simplejpeg", "timm", "ffcv", "grain", "hf-datasets")
+
+
+@pytest.fixture(autouse=True)
+def _bench_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+def peer_names() -> list[str]:
+    sys.path.insert(0, str(BENCH))
+    try:
+        from peers import PEERS
+    finally:
+        sys.path.remove(str(BENCH))
+    return list(PEERS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("name", [name for name in peer_names() if name != "floor"])
+def test_each_makes_what_was_asked_for(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from peers import PEERS
+
+    monkeypatch.setenv("GPUPIPE_PEERS", str(tmp_path / "cache"))
+    module = PEERS[name].partition(":")[0].rpartition(".")[2]
+    if module in LIBRARIES:
+        pytest.importorskip(LIBRARIES[module])
+    data, noise = write_folder(tmp_path / "data", classes=3, per_class=8), noise_folder(tmp_path / "noise")
+    settings = Settings(str(data), batch_size=8, size=32, workers=1, threads=1, dtype=dtype)
+    host = Host(PEERS[name], settings)
+    assert host.available() is None
+    host.prepare([str(data), str(noise)])
+    assert host.prepare([str(data), str(noise)]) is False  # converted once
+    assert antialiased(host.noise(str(noise))) == (name != "tf-data")
+    opened = host.open(24)
+    round_ = host.run(0.05)
+    host.close()
+    assert problem(opened, settings, {0: 8, 1: 8, 2: 8}) is None
+    assert opened.exact_passes or name not in EXACT
+    assert round_.images % 8 == 0
+
+
+@pytest.mark.slow
+def test_a_run_writes_tables_for_both_dtypes(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data", classes=2, per_class=8, sizes=((300, 400), (90, 120)))
+    options = ["--rounds=1", "--seconds=0.2", "--threads=1", "--batch-size=4", "--size=32", "--max-size=100"]
+    command = [sys.executable, str(BENCH / "run.py"), str(tmp_path / "data"), "--out", str(tmp_path / "out"), *options]
+    command += ["--only", "torchvision-v2,gpupipe-torch,floor", "--cache", str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "results.md").read_text()
+    assert text.index("## float32") < text.index("## uint8") < text.index("## Versions")
+    assert "not measured: floor" in text
+    for dtype in ("float32", "uint8"):
+        with (tmp_path / "out" / dtype / "results.csv").open() as file:
+            lines = {line["contender"]: line for line in csv.DictReader(file)}
+        assert [float(lines[name]["img_per_s"]) > 0 for name in ("torchvision-v2", "gpupipe-torch")] == [True, True]
+        assert lines["gpupipe-torch"]["antialiased"] == "yes"
+        assert (tmp_path / "out" / dtype / "results.png").stat().st_size > 10_000
+    (shrunk,) = (tmp_path / "cache" / "data").glob("max-100-*")
+    sides = [min(Image.open(path).size) for path in shrunk.rglob("*.jpg")]
+    assert sorted(sides) == [90] * 8 + [100] * 8
+    assert sorted(path.name for path in shrunk.iterdir() if path.is_dir()) == ["class_0", "class_1"]
+
+
+def test_what_cannot_be_installed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from peers import environments
+
+    commands: list[list[str]] = []
+
+    def fails(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "a line\nERROR: No matching distribution found\n")
+
+    assert environments.interpreter(("numpy>=1",), tmp_path) == sys.executable
+    monkeypatch.setattr(environments.subprocess, "run", fails)
+    with pytest.raises(environments.InstallError, match="No matching distribution found"):
+        environments.interpreter(("no-such-library",), tmp_path)
+    assert commands[0][:3] == [sys.executable, "-m", "venv"]
+
+
+def test_requirements_are_read_without_importing() -> None:
+    from peers import PEERS
+    from peers.environments import requirements
+
+    before = set(sys.modules)
+    assert "numpy<2" in requirements(PEERS["ffcv"])
+    assert requirements(PEERS["gpupipe-torch"]) == ()
+    assert not {"ffcv", "peers.ffcv_jpeg"} & (set(sys.modules) - before)
+
+
+def test_random_boxes_are_those_of_random_resized_crop() -> None:
+    from peers.common import random_box
+
+    rng = np.random.default_rng(0)
+    boxes = np.array([random_box(rng, 300, 400) for _ in range(4000)])
+    top, left, height, width = boxes.T
+    assert (top.min() >= 0, left.min() >= 0) == (True, True)
+    assert ((top + height).max() <= 300, (left + width).max() <= 400) == (True, True)
+    areas = height * width / (300 * 400)
+    assert (areas.min() == pytest.approx(0.08, abs=0.01), areas.max() <= 1.01) == (True, True)
+    assert np.quantile(width / height, [0, 1]) == pytest.approx([3 / 4, 4 / 3], rel=0.05)
+    assert random_box(rng, 10, 1000) == (0, 493, 10, 13)  # nothing of this ratio fits: the middle
+
+
+def test_arrays_without_torch_are_looked_at() -> None:
+    batches = [(np.full((2, 8, 8, 3), value, np.uint8), np.array([0, 1])) for value in (3, 200)]
+    opened = look(batches[0], iter(batches[1:]), 4, 0.5)
+    assert (opened.shape, opened.dtype, opened.device, opened.contiguous) == ((2, 8, 8, 3), "uint8", "cpu", True)
+    assert (opened.low, opened.high, opened.labels) == (3, 200, {0: 2, 1: 2})
+    settings = Settings("data", batch_size=2, size=8, dtype="uint8")
+    assert problem(opened, settings, {0: 2, 1: 2}) is None
+    assert "shape" in (problem(opened, Settings("data", batch_size=2, size=8), None) or "")
+
+
+def test_memory_counts_what_is_shared_once(tmp_path: Path) -> None:
+    size = 40_000_000
+    (tmp_path / "file").write_bytes(b"x" * size)
+    script = (
+        "import mmap, os, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ);"
+        "block = bytearray(os.urandom(int(sys.argv[2]))); sum(m[::4096]); os.fork();"
+        "os.write(1, b'%d\\n' % os.getpid()); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "file"), str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pids = [int(line) for line in islice(process.stdout, 2)]
+        together, alone = memory_mb(pids), max(memory_mb([pid]) for pid in pids)
+        process.stdin.close()
+    assert 2 * size / 1e6 < together < 2 * size / 1e6 + 40
+    assert size * 1.5 / 1e6 < alone < together
+
+
+def test_an_unknown_dtype_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="float16"):
+        Settings("data", dtype="float16")
+
+
+def test_peers_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common = importlib.import_module("peers.common")
+    monkeypatch.setenv("GPUPIPE_PEERS", str(tmp_path))
+    data = write_folder(tmp_path / "data", classes=1, per_class=2)
+    before = common.converted(str(data), "kind")
+    assert before.is_relative_to(tmp_path)
+    os.truncate(data / "class_0" / "img_0.jpg", 100)
+    assert common.converted(str(data), "kind") != before

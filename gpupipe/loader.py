@@ -348,10 +348,11 @@ class Loader:
 
     def _output(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
         """Memory for a finished batch, used again and again on the CPU; torch itself does so on the GPU."""
-        if self.device.type != "cpu" or dtype == torch.uint8:
+        channels_last = self.recipe.layout == "channels_last"
+        if self.device.type != "cpu" or (dtype == torch.uint8 and channels_last):  # which is what engines make
             return None
         n, height, width, channels = shape
-        if self.recipe.layout == "channels_last":
+        if channels_last:
             return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
         return self._buffers.take((n, channels, height, width), dtype)
 

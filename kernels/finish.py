@@ -15,7 +15,7 @@ from gpupipe.system import usable_cpus
 
 __all__ = ["finish", "finish_reference"]
 
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # Dtype of cpu/finish.h
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}  # Dtype of cpu/finish.h
 
 
 def finish(
@@ -41,12 +41,13 @@ def finish(
     """
     if out is not None:
         _check_out(out, images.shape, dtype, channels_last)
-    if dtype == torch.uint8:
+    on_cpu_by_kernel = images.device.type == "cpu" and native.library() is not None
+    if dtype == torch.uint8 and (not on_cpu_by_kernel or (channels_last and out is None)):
         return _rearranged(images, channels_last, out)
     if out is None:
         out = empty_batch(images.shape, dtype, channels_last, images.device)
     offset, scale = tuple(255 * m for m in mean), tuple(1 / (255 * s) for s in std)
-    if images.device.type == "cpu" and native.library() is not None:
+    if on_cpu_by_kernel:
         _finish_native(images, offset, scale, channels_last, out, threads, variant)
     elif images.device.type == "cpu":
         _finish_samples(images, offset, scale, channels_last, out)

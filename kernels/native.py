@@ -25,7 +25,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 1  # GP_ABI of cpu/api.h
+ABI = 2  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and libjpeg-turbo 2.1 or later with its headers (Debian, Ubuntu: apt-get install g++ "

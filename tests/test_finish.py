@@ -177,7 +177,7 @@ def test_cuda_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_all_variants_and_thread_counts_give_the_same_bits(
     shape: tuple[int, int, int], dtype: torch.dtype, channels_last: bool, cpu_path: str

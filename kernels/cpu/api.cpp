@@ -92,7 +92,8 @@ int32_t gp_finish_batch(const gp_finish* batch) {
   const FinishSpec spec = {static_cast<Dtype>(batch->dtype), batch->channels_last != 0, batch->offset, batch->scale,
                            batch->table};
   const size_t pixels = static_cast<size_t>(batch->height) * batch->width;
-  const size_t image_bytes = pixels * 3 * (spec.dtype == Dtype::float32 ? 4 : 2);
+  const size_t number_bytes = spec.dtype == Dtype::float32 ? 4 : spec.dtype == Dtype::uint8 ? 1 : 2;
+  const size_t image_bytes = pixels * 3 * number_bytes;
   for_each(batch->count, batch->threads, [&](int row) {
     finish(spec, batch->in + static_cast<size_t>(row) * pixels * 3, pixels,
            static_cast<uint8_t*>(batch->out) + static_cast<size_t>(row) * image_bytes);

@@ -5,7 +5,7 @@
 
 #include "jpeg.h"
 
-enum { GP_ABI = 1 };
+enum { GP_ABI = 2 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -32,12 +32,12 @@ struct gp_images {
 
 struct gp_finish {
   int32_t count, height, width;
-  int32_t dtype;         /* 0 float32, 1 float16, 2 bfloat16 */
+  int32_t dtype;         /* 0 float32, 1 float16, 2 bfloat16, 3 uint8 */
   int32_t channels_last;
   int32_t threads;
   const char* variant;   /* name, or null for the best */
   float offset[3], scale[3];
-  const void* table;     /* (3, 256) of dtype: what each value becomes */
+  const void* table;     /* (3, 256) of dtype: what each value becomes; not read for uint8 */
   const uint8_t* in;     /* (count, height, width, 3) */
   void* out;
 };

@@ -6,12 +6,12 @@
 
 namespace gpupipe {
 
-enum class Dtype : int32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
+enum class Dtype : int32_t { float32 = 0, float16 = 1, bfloat16 = 2, uint8 = 3 };
 
 struct FinishSpec {
   Dtype dtype;
   bool channels_last;
-  const float* offset;  // per channel: a value becomes (value - offset) * scale, rounded once to dtype
+  const float* offset;  // per channel: a value becomes (value - offset) * scale, rounded once to dtype; uint8 stays
   const float* scale;
   const void* table;    // (3, 256) of dtype: what each value becomes
 };

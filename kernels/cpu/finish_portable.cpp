@@ -15,13 +15,21 @@ void look_up(const FinishSpec& spec, const uint8_t* in, size_t begin, size_t pix
   }
 }
 
+void rearrange(const FinishSpec& spec, const uint8_t* in, size_t begin, size_t pixels, uint8_t* out) {
+  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : pixels;
+  for (size_t p = begin; p < pixels; ++p) {
+    for (size_t c = 0; c < 3; ++c) out[p * step + c * plane] = in[p * 3 + c];
+  }
+}
+
 }  // namespace
 
 void finish_rest(const FinishSpec& spec, const uint8_t* in, size_t begin, size_t pixels, void* out) {
-  if (spec.dtype == Dtype::float32) {
-    look_up(spec, in, begin, pixels, static_cast<uint32_t*>(out));
-  } else {
-    look_up(spec, in, begin, pixels, static_cast<uint16_t*>(out));
+  switch (spec.dtype) {
+    case Dtype::float32: return look_up(spec, in, begin, pixels, static_cast<uint32_t*>(out));
+    case Dtype::float16:
+    case Dtype::bfloat16: return look_up(spec, in, begin, pixels, static_cast<uint16_t*>(out));
+    case Dtype::uint8: return rearrange(spec, in, begin, pixels, static_cast<uint8_t*>(out));
   }
 }
 

@@ -59,6 +59,24 @@ GP_AVX2 inline ChannelPick channel_pick(int channel) {
            load16(reinterpret_cast<uint8_t*>(picks[2]))}};
 }
 
+// The bytes of one channel of 16 pixels.
+GP_AVX2 inline __m128i channel(const __m128i blocks[3], const ChannelPick& pick) {
+  return _mm_or_si128(
+      _mm_or_si128(_mm_shuffle_epi8(blocks[0], pick.from[0]), _mm_shuffle_epi8(blocks[1], pick.from[1])),
+      _mm_shuffle_epi8(blocks[2], pick.from[2]));
+}
+
+GP_AVX2 void byte_planes(const FinishSpec& spec, const uint8_t* in, size_t pixels, uint8_t* out) {
+  const ChannelPick picks[3] = {channel_pick(0), channel_pick(1), channel_pick(2)};
+  size_t p = 0;
+  for (; p + 16 <= pixels; p += 16) {
+    const __m128i blocks[3] = {load16(in + p * 3), load16(in + p * 3 + 16), load16(in + p * 3 + 32)};
+    for (size_t c = 0; c < 3; ++c)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * pixels + p), channel(blocks, picks[c]));
+  }
+  finish_rest(spec, in, p, pixels, out);
+}
+
 template <typename D>
 GP_AVX2 void planes(const FinishSpec& spec, const uint8_t* in, size_t pixels, typename D::Value* out) {
   const ChannelPick picks[3] = {channel_pick(0), channel_pick(1), channel_pick(2)};
@@ -67,9 +85,7 @@ GP_AVX2 void planes(const FinishSpec& spec, const uint8_t* in, size_t pixels, ty
     const __m128i blocks[3] = {load16(in + p * 3), load16(in + p * 3 + 16), load16(in + p * 3 + 32)};
     for (int c = 0; c < 3; ++c) {
       const __m256 offset = _mm256_broadcast_ss(spec.offset + c), scale = _mm256_broadcast_ss(spec.scale + c);
-      const __m128i bytes = _mm_or_si128(
-          _mm_or_si128(_mm_shuffle_epi8(blocks[0], picks[c].from[0]), _mm_shuffle_epi8(blocks[1], picks[c].from[1])),
-          _mm_shuffle_epi8(blocks[2], picks[c].from[2]));
+      const __m128i bytes = channel(blocks, picks[c]);
       typename D::Value* to = out + static_cast<size_t>(c) * pixels + p;
       D::store(to, normalized(bytes, offset, scale));
       D::store(to + 8, normalized(_mm_srli_si128(bytes, 8), offset, scale));
@@ -112,6 +128,9 @@ void finish_avx2(const FinishSpec& spec, const uint8_t* in, size_t pixels, void*
     case Dtype::float32: return finish_as<Float32>(spec, in, pixels, out);
     case Dtype::float16: return finish_as<Float16>(spec, in, pixels, out);
     case Dtype::bfloat16: return finish_as<Bfloat16>(spec, in, pixels, out);
+    case Dtype::uint8:
+      if (spec.channels_last) return finish_portable(spec, in, pixels, out);
+      return byte_planes(spec, in, pixels, static_cast<uint8_t*>(out));
   }
 }
 

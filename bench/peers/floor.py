@@ -58,7 +58,7 @@ class FloorStream:
         recipe = gpupipe.imagenet_train(settings.size)
         channels = (settings.batch_size, 3, settings.size, settings.size)
         images = torch.zeros(channels, dtype=getattr(torch, settings.dtype))
-        images[:, :, :1] = 2  # within what the checks ask of a range of values
+        images[:, :, :1] = 255 if settings.dtype == "uint8" else 2  # a range of values as the checks want it
         order = np.random.default_rng(0)
         rest = np.empty(0, np.int64)
         for step in count():

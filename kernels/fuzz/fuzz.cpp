@@ -1,0 +1,403 @@
+// Hostile files and hostile geometry against the decoder. The input is kHeader bytes that drive the geometry, then the
+// file. Beside memory errors, which the sanitizers find, it is a failure when
+//   - the verdict or the pixels depend on what the thread decoded before, or on the variant of the passes;
+//   - a good image after it does not come out as ever;
+//   - the pixels of an accepted image differ from those of plain libjpeg, which decodes all of it, resized by gp_resize.
+// Built for libFuzzer, or, with GP_STANDALONE, with a mutator of its own; run.sh does both.
+#include <setjmp.h>
+#include <stdio.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <jpeglib.h>
+
+#include "../cpu/api.h"
+
+namespace {
+
+constexpr size_t kHeader = 32;
+constexpr int kPixels = 1 << 16;  // the usual limit here: larger images only cost time
+constexpr int kGood = 24;          // pixels along the sides of the good image
+
+using Bytes = std::vector<uint8_t>;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  fprintf(stderr, "FAILED: %s\n", what);
+  abort();
+}
+
+// A copy that ends where its memory does, so that the sanitizer sees a read beyond it.
+struct Exact {
+  Exact(const uint8_t* data, size_t size) : memory(new uint8_t[size]) { if (size) memcpy(memory.get(), data, size); }
+  std::unique_ptr<uint8_t[]> memory;
+};
+
+struct Whole {
+  jpeg_error_mgr errors;
+  jpeg_decompress_struct codec;
+  jmp_buf on_error;
+};
+
+void leave(j_common_ptr codec) { longjmp(static_cast<Whole*>(codec->client_data)->on_error, 1); }
+void be_quiet(j_common_ptr, int) {}
+void print_nothing(j_common_ptr) {}
+
+// All of the image by libjpeg, as other loaders use it: 3-byte pixels, or false where it has an error or is too large.
+bool decode_whole(const uint8_t* data, size_t size, Bytes& pixels, int& height, int& width, bool stop_at_header) {
+  std::unique_ptr<Whole> whole(new Whole);
+  whole->codec.err = jpeg_std_error(&whole->errors);
+  whole->errors.error_exit = leave;
+  whole->errors.emit_message = be_quiet;
+  whole->errors.output_message = print_nothing;
+  whole->codec.client_data = whole.get();
+  bool done = false;
+  jpeg_create_decompress(&whole->codec);
+  whole->codec.client_data = whole.get();
+  if (setjmp(whole->on_error) == 0) {
+    jpeg_mem_src(&whole->codec, data, static_cast<unsigned long>(size));
+    jpeg_read_header(&whole->codec, TRUE);
+    height = static_cast<int>(whole->codec.image_height);
+    width = static_cast<int>(whole->codec.image_width);
+    if (stop_at_header) {
+      done = true;
+    } else if (static_cast<int64_t>(height) * width <= kPixels) {
+      whole->codec.out_color_space = JCS_RGB;
+      jpeg_start_decompress(&whole->codec);
+      pixels.resize(static_cast<size_t>(height) * width * 3);
+      while (whole->codec.output_scanline < whole->codec.output_height) {
+        JSAMPROW row = pixels.data() + static_cast<size_t>(whole->codec.output_scanline) * width * 3;
+        jpeg_read_scanlines(&whole->codec, &row, 1);
+      }
+      done = true;
+    }
+  }
+  jpeg_destroy_decompress(&whole->codec);
+  return done;
+}
+
+// A flat picture, which libjpeg makes here.
+Bytes good_file() {
+  jpeg_compress_struct codec;
+  jpeg_error_mgr errors;
+  codec.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&codec);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&codec, &memory, &size);
+  codec.image_width = codec.image_height = kGood;
+  codec.input_components = 3;
+  codec.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&codec);
+  jpeg_start_compress(&codec, TRUE);
+  Bytes row(kGood * 3);
+  for (int y = 0; y < kGood; ++y) {
+    for (int x = 0; x < kGood * 3; ++x) row[x] = static_cast<uint8_t>(x * 2 + y * 3);
+    JSAMPROW rows = row.data();
+    jpeg_write_scanlines(&codec, &rows, 1);
+  }
+  jpeg_finish_compress(&codec);
+  jpeg_destroy_compress(&codec);
+  Bytes file(memory, memory + size);
+  free(memory);
+  return file;
+}
+
+struct Geometry {
+  int32_t window[4], resized[2], anchor[2], size[2];
+  uint8_t orientation, flip;
+};
+
+struct Plan {
+  Geometry geometry;
+  int32_t out_height, out_width, filter, fast;
+  gp_limits limits;
+  const char* variant;
+  bool compare;  // to plain libjpeg
+  bool repeat;   // after another image, with the portable passes
+};
+
+int32_t number(const uint8_t* at) {
+  uint32_t value = 0;
+  for (int i = 0; i < 4; ++i) value = value << 8 | at[i];
+  return static_cast<int32_t>(value);
+}
+
+int within(int value, int count) { return count > 0 ? static_cast<int>(static_cast<uint32_t>(value) % static_cast<uint32_t>(count)) : 0; }
+
+// Numbers far outside, or just inside, the image and one another.
+Plan plan_of(const uint8_t* head, int height, int width) {
+  static const char* const kVariants[] = {"portable", "avx2", "avx512", nullptr};
+  Plan plan{};
+  const uint8_t flags = head[0], more = head[1];
+  plan.filter = flags & 1;
+  plan.fast = flags >> 1 & 1;
+  plan.compare = flags >> 2 & 1;
+  plan.repeat = flags >> 5 & 1;
+  plan.variant = kVariants[flags >> 6];
+  if (plan.variant != nullptr && !gp_has_variant(plan.variant)) plan.variant = nullptr;
+  plan.out_height = 1 + head[2] % 48;
+  plan.out_width = 1 + head[3] % 48;
+  plan.limits = {kPixels, int64_t{1} << 25, 12};
+  if (more & 1) plan.limits.max_pixels = head[30];
+  if (more & 2) plan.limits.max_memory = int64_t{head[30]} * 64 - 64;
+  if (more & 4) plan.limits.max_scans = head[30] % 4;
+  Geometry& g = plan.geometry;
+  g.flip = flags >> 3 & 1;
+  g.orientation = flags & 16 ? head[31] : more >> 5;
+  if ((more & 24) == 24) {  // anything at all
+    for (int i = 0; i < 4; ++i) g.window[i] = number(head + 4 + i * 4);
+    for (int i = 0; i < 2; ++i) g.resized[i] = number(head + 20 + i * 4), g.anchor[i] = number(head + 22 + i * 4);
+    for (int i = 0; i < 2; ++i) g.size[i] = head[28 + i];
+    return plan;
+  }
+  if (g.orientation >= 5 && g.orientation <= 8) std::swap(height, width);
+  const int slack = head[24] >= 240 ? 1 : 0;  // one beyond the image
+  g.window[0] = within(number(head + 4), height);
+  g.window[1] = within(number(head + 8), width);
+  g.window[2] = 1 + within(number(head + 12), height - g.window[0] + slack);
+  g.window[3] = 1 + within(number(head + 16), width - g.window[1] + slack);
+  g.resized[0] = plan.out_height + head[20] % 16;
+  g.resized[1] = plan.out_width + head[21] % 16;
+  g.anchor[0] = within(head[22], g.resized[0] - plan.out_height + 1);
+  g.anchor[1] = within(head[23], g.resized[1] - plan.out_width + 1);
+  if (more & 8) g.size[0] = head[28], g.size[1] = head[29];
+  return plan;
+}
+
+struct Result {
+  std::vector<int32_t> codes;
+  std::vector<std::string> messages;
+  Bytes out;
+  size_t each;
+};
+
+// Decodes files one after another with one geometry each.
+Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size_t>>& files,
+              const std::vector<Geometry>& geometries, const char* variant) {
+  const int count = static_cast<int>(files.size());
+  std::vector<const uint8_t*> data;
+  std::vector<int64_t> bytes;
+  std::vector<int32_t> sizes, windows, resized, anchors;
+  Bytes orientations, flips;
+  for (int i = 0; i < count; ++i) {
+    const Geometry& g = geometries[i];
+    data.push_back(files[i].first);
+    bytes.push_back(static_cast<int64_t>(files[i].second));
+    sizes.insert(sizes.end(), g.size, g.size + 2);
+    windows.insert(windows.end(), g.window, g.window + 4);
+    resized.insert(resized.end(), g.resized, g.resized + 2);
+    anchors.insert(anchors.end(), g.anchor, g.anchor + 2);
+    orientations.push_back(g.orientation);
+    flips.push_back(g.flip);
+  }
+  Result result;
+  result.each = static_cast<size_t>(plan.out_height) * plan.out_width * 3;
+  result.out.assign(result.each * count, 0);
+  result.codes.assign(count, -1);
+  Bytes messages(static_cast<size_t>(count) * GP_MESSAGE);
+  const gp_images images = {count, plan.out_height, plan.out_width, plan.filter, plan.fast, 1, variant, data.data(),
+                            bytes.data(), sizes.data(), orientations.data(), windows.data(), resized.data(),
+                            anchors.data(), flips.data(), plan.limits, result.out.data(), result.codes.data(),
+                            reinterpret_cast<char*>(messages.data())};
+  require(gp_decode_crop_resize(&images) == 0, "the call is refused");
+  for (int i = 0; i < count; ++i) {
+    const char* text = reinterpret_cast<char*>(messages.data()) + static_cast<size_t>(i) * GP_MESSAGE;
+    require(memchr(text, 0, GP_MESSAGE) != nullptr, "a message without an end");
+    require((result.codes[i] == GP_OK) == (text[0] == 0), "a message and a code that contradict one another");
+    result.messages.push_back(text);
+  }
+  return result;
+}
+
+// The same good image with the same geometry every time.
+Result decode_good(const char* variant) {
+  static const Bytes file = good_file();
+  Plan plan{};
+  plan.out_height = 7, plan.out_width = 9;
+  plan.limits = {kPixels, int64_t{1} << 25, 12};
+  Geometry whole{};
+  whole.window[2] = whole.window[3] = kGood;
+  whole.resized[0] = plan.out_height, whole.resized[1] = plan.out_width;
+  return decode(plan, {{file.data(), file.size()}}, {whole}, variant);
+}
+
+// The same as decode, from the whole image.
+Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
+  const Geometry& g = plan.geometry;
+  const int o = g.orientation;
+  const bool transposed = o >= 5 && o <= 8, bottom = o == 3 || o == 4 || o == 6 || o == 7,
+             right = o == 2 || o == 3 || o == 7 || o == 8;
+  Bytes window;
+  for (int y = g.window[0]; y < g.window[0] + g.window[2]; ++y) {
+    for (int x = g.window[1]; x < g.window[1] + g.window[3]; ++x) {
+      int row = transposed ? x : y, column = transposed ? y : x;
+      if (bottom) row = height - 1 - row;
+      if (right) column = width - 1 - column;
+      const uint8_t* pixel = pixels.data() + (static_cast<size_t>(row) * width + column) * 3;
+      window.insert(window.end(), pixel, pixel + 3);
+    }
+  }
+  Bytes out(static_cast<size_t>(plan.out_height) * plan.out_width * 3);
+  const uint8_t* data = window.data();
+  const int32_t whole[4] = {0, 0, g.window[2], g.window[3]};
+  int32_t code = -1;
+  char message[GP_MESSAGE];
+  gp_images images{};
+  images.count = images.threads = 1;
+  images.out_height = plan.out_height, images.out_width = plan.out_width, images.filter = plan.filter;
+  images.variant = "portable";
+  images.data = &data, images.windows = whole, images.resized = g.resized, images.anchors = g.anchor;
+  images.flips = &g.flip, images.out = out.data(), images.codes = &code, images.messages = message;
+  require(gp_resize(&images) == 0 && code == GP_OK, "the resize fails");
+  return out;
+}
+
+Bytes part(const Result& result, int row) {
+  return Bytes(result.out.begin() + row * result.each, result.out.begin() + (row + 1) * result.each);
+}
+
+long accepted = 0, compared = 0;
+
+void one(const uint8_t* input, size_t length) {
+  if (length < kHeader) return;
+  const Exact file(input + kHeader, length - kHeader);
+  const size_t size = length - kHeader;
+  static const Bytes good_pixels = decode_good("portable").out;
+  const std::pair<const uint8_t*, size_t> hostile{file.memory.get(), size};
+  int height = 0, width = 0;
+  Bytes pixels;
+  decode_whole(file.memory.get(), size, pixels, height, width, true);
+  const Plan plan = plan_of(input, height, width);
+  const Result first = decode(plan, {hostile}, {plan.geometry}, plan.variant);
+  const Result next = decode_good(plan.variant);
+  require(next.codes[0] == GP_OK, ("a good image is refused after this one: " + next.messages[0]).c_str());
+  require(next.out == good_pixels, "a good image has other pixels after this one");
+  if (plan.repeat) {
+    const Result again = decode(plan, {hostile}, {plan.geometry}, "portable");
+    require(first.codes == again.codes && first.messages == again.messages, "the verdict depends on what came before");
+    require(first.codes[0] != GP_OK || first.out == again.out, "the pixels depend on the variant or on what came before");
+  }
+  if (first.codes[0] != GP_OK) return;
+  ++accepted;
+  if (!plan.compare || plan.fast) return;
+  ++compared;
+  require(decode_whole(file.memory.get(), size, pixels, height, width, false), "libjpeg refuses what was accepted");
+  require(expected(plan, pixels, height, width) == part(first, 0), "the pixels are not those of the whole image");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  one(data, size);
+  return 0;
+}
+
+#ifdef GP_STANDALONE
+#include <dirent.h>
+
+namespace {
+
+uint64_t state = 1;
+uint32_t draw(uint32_t below) {
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<uint32_t>(state >> 33) % below;
+}
+
+Bytes read_file(const std::string& path) {
+  Bytes data;
+  FILE* file = fopen(path.c_str(), "rb");
+  require(file != nullptr, ("can't read " + path).c_str());
+  for (int c; (c = fgetc(file)) != EOF;) data.push_back(static_cast<uint8_t>(c));
+  fclose(file);
+  return data;
+}
+
+// Bits, bytes, marker codes, pieces moved, cut out or doubled, ends cut off.
+void mutate(Bytes& data, const std::vector<Bytes>& seeds) {
+  static const uint8_t kMarkers[] = {0xC0, 0xC1, 0xC2, 0xC4, 0xC9, 0xCA, 0xD0, 0xD8, 0xD9, 0xDA, 0xDB, 0xDD, 0xDC, 0xE1, 0xFE};
+  for (uint32_t n = 1 + draw(3); n > 0; --n) {
+    if (data.size() < kHeader + 4) return;
+    // Most of what matters stands near the beginning.
+    const uint32_t size = static_cast<uint32_t>(data.size()), reach = draw(2) ? std::min(size, 700u) : size;
+    const uint32_t at = draw(3) ? draw(reach) : draw(kHeader), length = 1 + draw(std::min(size - at, 64u));
+    switch (draw(9)) {
+      case 0: data[at] ^= static_cast<uint8_t>(1 << draw(8)); break;
+      case 1: data[at] = static_cast<uint8_t>(draw(256)); break;
+      case 2: data[at] = draw(2) ? 0 : 0xFF; break;
+      case 3: data[at] = static_cast<uint8_t>(data[at] + (draw(2) ? 1 : -1)); break;
+      case 4: data.erase(data.begin() + at, data.begin() + at + length); break;
+      case 5: {
+        const Bytes piece(data.begin() + at, data.begin() + at + length);
+        data.insert(data.begin() + draw(size), piece.begin(), piece.end());
+        break;
+      }
+      case 6:
+        if (at + 1 < size) data[at] = 0xFF, data[at + 1] = kMarkers[draw(sizeof kMarkers)];
+        break;
+      case 7:
+        if (draw(4) == 0) data.resize(kHeader + draw(size - kHeader));
+        break;
+      default: {
+        const Bytes& other = seeds[draw(static_cast<uint32_t>(seeds.size()))];
+        const uint32_t from = draw(static_cast<uint32_t>(other.size()));
+        const uint32_t many = std::min(static_cast<uint32_t>(other.size()) - from, length);
+        data.insert(data.begin() + at, other.begin() + from, other.begin() + from + many);
+      }
+    }
+  }
+}
+
+Bytes current;
+void keep_input() {
+  FILE* file = fopen("crash-standalone", "wb");
+  if (file == nullptr) return;
+  fwrite(current.data(), 1, current.size(), file);
+  fclose(file);
+}
+
+}  // namespace
+
+#if defined(__has_include) && __has_include(<sanitizer/common_interface_defs.h>)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// SEEDS COUNT SEED, or one file to repeat what it did.
+int main(int count, char** arguments) {
+  require(count == 2 || count == 4, "arguments: FOLDER INPUTS SEED, or FILE");
+  if (count == 2) {
+    current = read_file(arguments[1]);
+    one(current.data(), current.size());
+    return 0;
+  }
+  __sanitizer_set_death_callback(keep_input);
+  signal(SIGABRT, [](int) { keep_input(); _exit(1); });
+  std::vector<std::string> names;
+  std::vector<Bytes> seeds;
+  DIR* folder = opendir(arguments[1]);
+  require(folder != nullptr, "no such folder of seeds");
+  while (const dirent* entry = readdir(folder)) {
+    if (entry->d_name[0] != '.') names.push_back(std::string(arguments[1]) + "/" + entry->d_name);
+  }
+  closedir(folder);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) seeds.push_back(read_file(name));
+  state = strtoull(arguments[3], nullptr, 10) * 2 + 1;
+  const long inputs = atol(arguments[2]);
+  for (long i = 0; i < inputs; ++i) {
+    current = seeds[draw(static_cast<uint32_t>(seeds.size()))];
+    for (size_t b = 0; b < kHeader && draw(4); ++b) current[b] = static_cast<uint8_t>(draw(256));
+    if (draw(20)) mutate(current, seeds);
+    one(current.data(), current.size());
+  }
+  printf("%ld inputs, %ld accepted, %ld compared with plain libjpeg\n", inputs, accepted, compared);
+  return 0;
+}
+#endif

@@ -72,12 +72,11 @@ def test_a_run_writes_tables_for_both_dtypes(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", classes=2, per_class=8, sizes=((300, 400), (90, 120)))
     options = ["--rounds=1", "--seconds=0.2", "--threads=1", "--batch-size=4", "--size=32", "--max-size=100"]
     command = [sys.executable, str(BENCH / "run.py"), str(tmp_path / "data"), "--out", str(tmp_path / "out"), *options]
-    command += ["--only", "torchvision-v2,gpupipe-torch,floor", "--cache", str(tmp_path / "cache")]
+    command += ["--only", "torchvision-v2,gpupipe-torch", "--cache", str(tmp_path / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "results.md").read_text()
     assert text.index("## float32") < text.index("## uint8") < text.index("## Versions")
-    assert "not measured: floor" in text
     for dtype in ("float32", "uint8"):
         with (tmp_path / "out" / dtype / "results.csv").open() as file:
             lines = {line["contender"]: line for line in csv.DictReader(file)}
@@ -104,6 +103,24 @@ def test_what_cannot_be_installed_is_a_reason(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(environments.InstallError, match="No matching distribution found"):
         environments.interpreter(("no-such-library",), tmp_path)
     assert commands[0][:3] == [sys.executable, "-m", "venv"]
+
+
+def test_a_contender_without_its_environment_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = importlib.import_module("run")
+    from peers.environments import InstallError
+
+    def fails(needed: tuple[str, ...], folder: Path) -> str:
+        if needed:
+            raise InstallError(f"can't be installed: {needed[0]}")
+        return sys.executable
+
+    monkeypatch.setattr(run, "interpreter", fails)
+    pythons, failed = run.install(["gpupipe-torch", "ffcv"])
+    assert (pythons, failed) == ({"gpupipe-torch": sys.executable}, {"ffcv": "can't be installed: ffcv"})
+    monkeypatch.setattr(run, "measure", lambda references, *_, **__: [run.Result(one) for one in references])
+    settings = Settings("data", rounds=1)
+    ffcv, ours = run.play(["ffcv", "gpupipe-torch"], settings, Path("out"), pythons, failed)
+    assert (ffcv.name, ffcv.reason, ours.name, ours.reason) == ("ffcv", failed["ffcv"], "gpupipe-torch", None)
 
 
 def test_requirements_are_read_without_importing() -> None:

@@ -80,6 +80,20 @@ def arithmetic(height: int, width: int, coded: bytes = b"") -> bytes:
     return SOI + table + frame + scan + coded.replace(b"\xff", b"\xfe") + EOI
 
 
+def steep(height: int, width: int) -> bytes:
+    """Grey, each block brighter than the one before by the most that can be coded: the sum passes 32 bits."""
+    blocks = -(-height // 8) * -(-width // 8)
+    tables = b"\xff\xdb" + struct.pack(">HB", 67, 0) + bytes([1]) * 64
+    for kind, value in ((0x00, 15), (0x10, 0)):  # one code each, "0": 15 bits of difference, end of block
+        tables += b"\xff\xc4" + struct.pack(">HB", 20, kind) + bytes([1] + [0] * 15 + [value])
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + bytes([1, 0x11, 0])
+    scan = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 0, 63, 0)
+    bits = ("0" + "1" * 15 + "0") * blocks
+    bits += "1" * (-len(bits) % 8)
+    coded = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00")
+    return SOI + tables + frame + scan + coded + EOI
+
+
 def few_scans(pixels: Pixels, count: int) -> bytes:
     """A progressive file that ends, properly, after its first `count` scans."""
     data = encode(pixels, progressive=True, quality=60)

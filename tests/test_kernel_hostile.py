@@ -88,6 +88,14 @@ def test_arithmetic_coding_is_decoded_or_refused_as_unsupported() -> None:
         np.testing.assert_array_equal(result.images[0], by_pillow(data, box))
 
 
+def test_sums_beyond_32_bits_wrap_as_in_libjpeg() -> None:
+    data = hostile.steep(2200, 2048)
+    for box in ((0, 0, 40, 64), (2190, 1999, 10, 30)):
+        result = decode(data, box=box)
+        assert not result.failures
+        np.testing.assert_array_equal(result.images[0], by_pillow(data, box))
+
+
 def test_scans_are_limited() -> None:
     assert "more than 100 scans" in decode(BAD["many-scans"]).failures[0].message
     failure = decode(GOOD["progressive"], limits=Limits(max_scans=4)).failures[0]

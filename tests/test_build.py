@@ -66,8 +66,8 @@ def test_headers_of_another_libjpeg_are_refused(project: Path, tmp_path: Path) -
     """As with IJG's, or with libjpeg-turbo 2.0: the names are there, the version is not."""
     headers = tmp_path / "include"
     headers.mkdir()
-    (headers / "jpeglib.h").write_text("#define LIBJPEG_TURBO_VERSION_NUMBER 2000006\n")
-    (headers / "jerror.h").touch()
+    version = "LIBJPEG_TURBO_VERSION_NUMBER"
+    (headers / "jpeglib.h").write_text(f"#include_next <jpeglib.h>\n#undef {version}\n#define {version} 2000006\n")
     result = setup_py(project, "build", "--build-base", str(tmp_path / "build"), CFLAGS=f"-I{headers}")
     assert result.returncode == 0, result.stderr
     assert list((tmp_path / "build").rglob("*.so")) == []

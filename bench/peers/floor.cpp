@@ -1,4 +1,4 @@
-// Decodes the part of each JPEG that a crop needs, by the same code as the kernel, and throws the pixels away.
+// Decodes the part of each JPEG that a crop needs, all of it by libjpeg, and throws the pixels away.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -12,7 +12,7 @@ extern "C" int32_t decode_windows(int32_t count, int32_t threads, const uint8_t*
   const gp_limits limits = {int64_t{1} << 40, int64_t{1} << 30, 1000};
   std::atomic<int> next{0}, failed{0};
   const auto work = [&] {
-    gp_jpeg* jpeg = gp_jpeg_new();
+    gp_jpeg* jpeg = gp_jpeg_new(0);
     std::vector<uint8_t> rows;
     for (int i; (i = next++) < count;) {
       const int32_t* window = windows + i * 4;

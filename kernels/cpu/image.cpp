@@ -93,7 +93,7 @@ void ImageMaker::vertical(const Passes& passes, uint8_t* out) {
 
 int ImageMaker::decode(const Request& request, const gp_limits& limits, const Passes& passes, uint8_t* out,
                        char* message) {
-  if (!jpeg_) jpeg_.reset(gp_jpeg_new());
+  if (!jpeg_) jpeg_.reset(gp_jpeg_new(1));
   if (!jpeg_) {
     std::snprintf(message, GP_MESSAGE, "libjpeg-turbo can't be set up: no memory, or not the version of its headers");
     return GP_NO_MEMORY;

@@ -8,6 +8,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "huffman.h"
+
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or later is needed: older ones and IJG's libjpeg can't decode a window to the same bits"
 #endif
@@ -27,15 +29,22 @@ struct gp_jpeg {
   int buffered;         /* all scans were read before the first row */
   const uint8_t *end;   /* of the data */
   int left_margin;      /* pixels of a row before the window */
+  gp_huffman *huffman;
+  int own_entropy;      /* it decodes this image */
   char message[GP_MESSAGE];
 };
 
 static gp_jpeg *owner(j_common_ptr codec) { return (gp_jpeg *)codec->client_data; }
+gp_huffman *gp_huffman_of(j_decompress_ptr codec) { return owner((j_common_ptr)codec)->huffman; }
 
 static void fail(gp_jpeg *jpeg, int status, const char *message) {
   jpeg->status = status;
   snprintf(jpeg->message, sizeof jpeg->message, "%s", message);
   longjmp(jpeg->on_error, 1);
+}
+
+void gp_huffman_failed(j_decompress_ptr codec, int status, const char *message) {
+  fail(owner((j_common_ptr)codec), status, message);
 }
 
 static void on_libjpeg_error(j_common_ptr codec) {
@@ -104,7 +113,7 @@ static int create(gp_jpeg *jpeg) {
   return 1;
 }
 
-gp_jpeg *gp_jpeg_new(void) {
+gp_jpeg *gp_jpeg_new(int own_entropy) {
   gp_jpeg *jpeg = (gp_jpeg *)calloc(1, sizeof *jpeg);
   if (jpeg == NULL) return NULL;
   jpeg->codec.err = jpeg_std_error(&jpeg->errors);
@@ -112,7 +121,8 @@ gp_jpeg *gp_jpeg_new(void) {
   jpeg->errors.emit_message = on_libjpeg_message;
   jpeg->errors.output_message = print_nothing;
   jpeg->codec.client_data = jpeg;
-  if (!create(jpeg)) {
+  if (own_entropy) jpeg->huffman = gp_huffman_new();
+  if (!create(jpeg) || (own_entropy && jpeg->huffman == NULL)) {
     gp_jpeg_free(jpeg);
     return NULL;
   }
@@ -128,6 +138,7 @@ gp_jpeg *gp_jpeg_new(void) {
 void gp_jpeg_free(gp_jpeg *jpeg) {
   if (jpeg == NULL) return;
   jpeg_destroy_decompress(&jpeg->codec);
+  gp_huffman_free(jpeg->huffman);
   free(jpeg);
 }
 
@@ -181,6 +192,23 @@ int gp_jpeg_open(gp_jpeg *jpeg, const uint8_t *data, size_t size, const gp_limit
 int gp_jpeg_height(const gp_jpeg *jpeg) { return (int)jpeg->codec.image_height; }
 int gp_jpeg_width(const gp_jpeg *jpeg) { return (int)jpeg->codec.image_width; }
 
+/* Of an MCU, after scaling. */
+static int mcu_width(const struct jpeg_decompress_struct *codec) {
+#if JPEG_LIB_VERSION >= 70
+  const int block = codec->min_DCT_h_scaled_size;
+#else
+  const int block = codec->min_DCT_scaled_size;
+#endif
+  return codec->num_components == 1 ? block : block * codec->max_h_samp_factor;
+}
+
+static void take_over(gp_jpeg *jpeg, int offset, int columns) {
+  const int width = mcu_width(&jpeg->codec);
+  jpeg->own_entropy = !jpeg->buffered && jpeg->huffman != NULL &&
+                      gp_huffman_take_over(jpeg->huffman, &jpeg->codec, jpeg->end, offset / width,
+                                           (offset + columns - 1) / width);
+}
+
 /* Narrows the rows to the columns of the window and those beside it that its pixels depend on. */
 static void crop_columns(gp_jpeg *jpeg, int left, int width) {
   struct jpeg_decompress_struct *codec = &jpeg->codec;
@@ -192,6 +220,7 @@ static void crop_columns(gp_jpeg *jpeg, int left, int width) {
   if (columns < codec->output_width) jpeg_crop_scanline(codec, &offset, &columns);
   else offset = 0;
   jpeg->left_margin = left - (int)offset;
+  take_over(jpeg, (int)offset, (int)columns);
 }
 
 /* libjpeg guesses what the missing scans of a progressive file would say: from the blocks around, which a window lacks
@@ -262,7 +291,8 @@ static void check_tail(gp_jpeg *jpeg) {
 
 int gp_jpeg_end(gp_jpeg *jpeg) {
   if (setjmp(jpeg->on_error) != 0) return refuse(jpeg);
-  if (!jpeg->buffered) check_tail(jpeg);
+  if (!jpeg->buffered && !jpeg->own_entropy) check_tail(jpeg);
+  if (jpeg->own_entropy) gp_huffman_trim(jpeg->huffman);
   jpeg_abort_decompress(&jpeg->codec);
   return GP_OK;
 }

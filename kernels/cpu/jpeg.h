@@ -31,8 +31,9 @@ typedef struct {
 
 typedef struct gp_jpeg gp_jpeg;
 
-/* A decoder to be used for one image after another, on one thread at a time; NULL where there is no memory. */
-gp_jpeg *gp_jpeg_new(void);
+/* A decoder to be used for one image after another, on one thread at a time; NULL where there is no memory.
+ * own_entropy: whether huffman.c decodes what it can; else libjpeg does all, to the same bits. */
+gp_jpeg *gp_jpeg_new(int own_entropy);
 void gp_jpeg_free(gp_jpeg *jpeg);
 
 /* Reads the header. `data` must stay until gp_jpeg_end. */

@@ -28,8 +28,8 @@ __all__ = [
 ABI = 2  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
-    "install a C++ compiler and libjpeg-turbo 2.1 or later with its headers (Debian, Ubuntu: apt-get install g++ "
-    "libjpeg-turbo8-dev or libjpeg62-turbo-dev), then `pip install --force-reinstall --no-deps` gpupipe again"
+    "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
+    "libjpeg-dev), then gpupipe again with `pip install --force-reinstall --no-deps --no-cache-dir`"
 )
 
 

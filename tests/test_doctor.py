@@ -255,7 +255,7 @@ def test_missing_kernels_are_a_warning_with_a_remedy(
     assert finding.status == "warn"
     assert reason in finding.detail
     assert "install a C++ compiler" not in finding.detail
-    assert finding.remedy.startswith("install a C++ compiler and libjpeg-turbo 2.1 or later")
+    assert finding.remedy.startswith("install a C++ compiler and the headers of libjpeg-turbo 2.1 or later")
 
 
 @pytest.mark.skipif(native.library() is None, reason=str(native.problem()))

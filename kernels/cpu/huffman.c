@@ -100,7 +100,7 @@ void gp_huffman_trim(gp_huffman *huffman) {
 static const char CUT[] = "the data ends before the image does";
 static const char NO_CODE[] = "a code that the image's Huffman table does not have";
 
-static void damaged(j_decompress_ptr codec, const char *message) { gp_huffman_failed(codec, GP_DAMAGED, message); }
+__attribute__((noreturn)) static void damaged(j_decompress_ptr codec, const char *message) { gp_huffman_failed(codec, GP_DAMAGED, message); }
 
 /* The scan. */
 
@@ -120,7 +120,7 @@ static void start_part(j_decompress_ptr codec, gp_huffman *huffman) {
   huffman->starts[huffman->parts] = huffman->data_size;
 }
 
-static void foreign_marker(j_decompress_ptr codec, int marker) {
+__attribute__((noreturn)) static void foreign_marker(j_decompress_ptr codec, int marker) {
   char text[GP_MESSAGE];
   snprintf(text, sizeof text, "marker 0x%02x stands within the image data", (unsigned)marker);
   damaged(codec, text);

@@ -22,9 +22,8 @@ int gp_huffman_take_over(gp_huffman *huffman, j_decompress_ptr codec, const uint
 /* Gives memory back that an unusually large image has taken. */
 void gp_huffman_trim(gp_huffman *huffman);
 
-/* What the user of this file provides: the decoder of a codec, and the way out, with a code of jpeg.h, which does not
- * return. */
+/* What the user of this file provides: the decoder of a codec, and the way out, with a code of jpeg.h. */
 gp_huffman *gp_huffman_of(j_decompress_ptr codec);
-void gp_huffman_failed(j_decompress_ptr codec, int status, const char *message);
+__attribute__((noreturn)) void gp_huffman_failed(j_decompress_ptr codec, int status, const char *message);
 
 #endif

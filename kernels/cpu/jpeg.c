@@ -37,7 +37,7 @@ struct gp_jpeg {
 static gp_jpeg *owner(j_common_ptr codec) { return (gp_jpeg *)codec->client_data; }
 gp_huffman *gp_huffman_of(j_decompress_ptr codec) { return owner((j_common_ptr)codec)->huffman; }
 
-static void fail(gp_jpeg *jpeg, int status, const char *message) {
+__attribute__((noreturn)) static void fail(gp_jpeg *jpeg, int status, const char *message) {
   jpeg->status = status;
   snprintf(jpeg->message, sizeof jpeg->message, "%s", message);
   longjmp(jpeg->on_error, 1);

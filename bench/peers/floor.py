@@ -8,37 +8,51 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe.benchmark.contenders.base import Batch, Stream
 from gpupipe.benchmark.settings import Settings
 from gpupipe.draws import plan
 from gpupipe.kernels import native
+from gpupipe.sources.base import Encoded
 from peers.common import Peer, cache
 
-__all__ = ["Floor", "FloorStream", "library"]
+__all__ = ["Floor", "FloorStream", "decode_windows"]
 
 HELD = 4096  # images at most in memory
 KERNELS = Path(__file__).parents[2] / "kernels" / "cpu"
 
 
+@lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
     """floor.cpp, compiled when it has changed."""
-    sources = [Path(__file__).with_suffix(".cpp"), KERNELS / "jpeg.c"]
+    sources = [Path(__file__).with_suffix(".cpp"), KERNELS / "jpeg.c", KERNELS / "huffman.c"]
     built = cache() / "floor.so"
     if not built.exists() or built.stat().st_mtime < max(source.stat().st_mtime for source in sources):
         built.parent.mkdir(parents=True, exist_ok=True)
-        compiled = built.with_name("jpeg.o")
         common = ["-O3", "-fPIC", "-pthread"]
-        subprocess.run(["gcc", *common, "-c", sources[1], "-o", compiled], check=True)
-        subprocess.run(["g++", *common, "-shared", sources[0], compiled, "-ljpeg", "-o", built], check=True)
+        objects = []
+        for source in sources[1:]:
+            objects.append(built.with_name(f"{source.stem}.o"))
+            subprocess.run(["gcc", *common, "-c", source, "-o", objects[-1]], check=True)
+        subprocess.run(["g++", *common, "-shared", sources[0], *objects, "-ljpeg", "-o", built], check=True)
     return ctypes.CDLL(str(built))
+
+
+def decode_windows(encoded: Sequence[Encoded], windows: NDArray[np.int32], threads: int) -> int:
+    """Decode a window (top, left, height, width) of each image and throw it away. How many failed."""
+    lengths = np.array([len(data) for data in encoded], dtype=np.int64)
+    arrays = [native.addresses(encoded), lengths, np.ascontiguousarray(windows, np.int32)]
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
+    return int(library().decode_windows(len(encoded), threads, *pointers))
 
 
 @dataclass
@@ -50,11 +64,10 @@ class FloorStream:
     def __iter__(self) -> Iterator[Batch]:
         import torch
 
-        settings, decode = self.settings, library().decode_windows
+        settings = self.settings
         source = gpupipe.open_source(settings.data)
         held = np.arange(min(len(source), HELD))
         encoded, meta = source.fetch(held)
-        where, lengths = native.addresses(encoded), meta.sizes.astype(np.int64)
         recipe = gpupipe.imagenet_train(settings.size)
         channels = (settings.batch_size, 3, settings.size, settings.size)
         images = torch.zeros(channels, dtype=getattr(torch, settings.dtype))
@@ -67,8 +80,7 @@ class FloorStream:
             rows, rest = rest[: settings.batch_size], rest[settings.batch_size :]
             positions = np.arange(settings.batch_size) + step * settings.batch_size
             windows = plan(recipe, 0, 0, positions, meta.heights[rows], meta.widths[rows]).windows
-            arrays = [np.ascontiguousarray(array) for array in (where[rows], lengths[rows], windows)]
-            decode(len(rows), settings.threads, *(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+            decode_windows([encoded[row] for row in rows], windows, settings.threads)
             yield images, torch.from_numpy(meta.labels[rows].astype(np.int64))
 
     def close(self) -> None:

@@ -344,7 +344,9 @@ class Loader:
         dtype: torch.dtype = getattr(torch, self.recipe.dtype)
         channels_last = self.recipe.layout == "channels_last"
         mean, std = self.recipe.statistics
-        return finish(batch.images, mean, std, dtype, channels_last, self._output(batch.images.shape, dtype))
+        out = self._output(batch.images.shape, dtype)
+        # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
+        return finish(batch.images, mean, std, dtype, channels_last, out, threads=1)
 
     def _output(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
         """Memory for a finished batch, used again and again on the CPU; torch itself does so on the GPU."""

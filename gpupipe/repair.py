@@ -107,6 +107,7 @@ class Repair:
                 *self._recipe.statistics,
                 dtype=batch.images.dtype,
                 channels_last=self._recipe.layout == "channels_last",
+                threads=1,
             )
         batch.images[row].copy_(images[0])
         batch.labels[row] = one.labels[0]

@@ -1,4 +1,14 @@
-"""The engine on a standard `torch.utils.data.DataLoader`: its workers make uint8 batches, each from one job."""
+"""The engine on a standard `torch.utils.data.DataLoader`: its workers make uint8 batches, each from one job.
+
+Processes, each with the C++ kernel on one thread (`python bench/workers.py`; uint8, 2 cores of an AMD EPYC):
+
+WORKERTABLE
+
+Threads within one process leave it idle while the next batch's files are read and its batch is handed over. In the
+consumer's process a file that is cut short while it is mapped would end the training; a worker's death is an error. Two
+threads in each of as many processes as CPUs gain a little here, but twice as many threads as CPUs compete with the
+training step.
+"""
 
 from __future__ import annotations
 

@@ -243,8 +243,8 @@ class Recipe:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that differ between recipes whose crops or flips differ; dtype, layout and normalization
-        may change when a run is resumed."""
+        """16 hex digits that differ between recipes whose crops or flips differ; dtype, layout, normalization and
+        decode may change when a run is resumed."""
         drawn = [repr(op) for op in self.operations if not isinstance(op, Normalize)]
         text = "|".join([*drawn, f"exif_orientation={self.exif_orientation}"])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -30,6 +30,7 @@ RECIPES = [
     imagenet_train(32, dtype="uint8"),
     imagenet_eval(),
     imagenet_eval(288, resize=320, dtype=torch.bfloat16, exif_orientation=True),
+    imagenet_train(224, decode="fast"),
     Recipe((RandomResizedCrop(7, scale=(0.25, 0.5), ratio=(1, 2)), Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))),
     Recipe((ResizeCenterCrop((10, 20), 30), RandomHorizontalFlip(0.25))),
     Recipe((ResizeCenterCrop(5, 5),)),
@@ -182,6 +183,11 @@ def test_statistics_without_normalization_leave_values_alone() -> None:
     assert Recipe((CROP,)).statistics == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
+def test_decode_is_exact_or_fast() -> None:
+    with pytest.raises(gpupipe.ConfigError, match="Recipe: decode='quick' must be one of exact, fast"):
+        imagenet_eval(224, decode="quick")
+
+
 def test_output_spec() -> None:
     assert imagenet_train(224).output_spec(256) == OutputSpec((256, 3, 224, 224), "float32", "NCHW")
     recipe = imagenet_eval((96, 128), dtype=torch.float16, layout="channels_last")
@@ -211,6 +217,7 @@ def test_the_fingerprint_ignores_what_is_not_drawn() -> None:
         imagenet_train(224, dtype="bfloat16"),
         imagenet_train(224, dtype="uint8"),
         imagenet_train(224, layout="channels_last"),
+        imagenet_train(224, decode="fast"),
         Recipe((RandomResizedCrop(224), RandomHorizontalFlip(), Normalize((0, 0, 0), (1, 1, 1)))),
         Recipe((RandomResizedCrop((224, 224), scale=(0.08, 1)), RandomHorizontalFlip(np.float64(0.5)))),
     ]

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,17 +52,31 @@ class ContenderProcess:
 
     def ask(self, command: str, *arguments: Any, extra_time: float = 0.0) -> Any:
         """The answer to a command. Raises ContenderError if the contender fails, dies or does not answer in time."""
+        self._signal(signal.SIGCONT)
         try:
-            self._connection.send((command, arguments))
-            if not self._connection.poll(self._timeout + extra_time):
-                self._hangs = True
-                raise ContenderError(f"no answer to '{command}' within {self._timeout + extra_time:.0f} s")
-            status, answer = self._connection.recv()
-        except (EOFError, ConnectionError):
-            raise ContenderError(f"died during '{command}': {self._exit()}") from None
+            status, answer = self._exchange(command, arguments, self._timeout + extra_time)
+        finally:
+            self._signal(signal.SIGSTOP)
         if status == "error":
             raise ContenderError(answer)
         return answer
+
+    def _exchange(self, command: str, arguments: tuple[Any, ...], patience: float) -> tuple[str, Any]:
+        try:
+            self._connection.send((command, arguments))
+            if not self._connection.poll(patience):
+                self._hangs = True
+                raise ContenderError(f"no answer to '{command}' within {patience:.0f} s")
+            answer: tuple[str, Any] = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise ContenderError(f"died during '{command}': {self._exit()}") from None
+        return answer
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process and all its children: they stand still while others are measured, even with queues to fill."""
+        for pid in (self._process.pid, *(child.pid for child in descendants(self._process.pid))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _exit(self) -> str:
         try:
@@ -74,6 +88,7 @@ class ContenderProcess:
     def end(self) -> None:
         """Close the pipe, on which the process ends by itself; kill whatever of it has not ended after a while."""
         tree = descendants(self._process.pid)
+        self._signal(signal.SIGCONT)
         self._connection.close()
         try:
             self._process.wait(1 if self._hangs else PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 from images import write_folder
 from PIL import Image
 
-from gpupipe.benchmark.runner import measure
+from gpupipe.benchmark.runner import ContenderProcess, descendants, measure
 from gpupipe.benchmark.settings import Settings
 from gpupipe.cli import main
 from gpupipe.cli.bench import EXTRA, require_extra
@@ -50,6 +51,22 @@ def test_contenders_are_measured(measured: tuple[Path, dict]) -> None:
     assert by_name["torchvision-pillow"]["ratio"] == 1.0
     expected = by_name["gpupipe-torch"]["img_per_s"] / by_name["torchvision-pillow"]["img_per_s"]
     assert by_name["gpupipe-torch"]["ratio"] == pytest.approx(expected)
+
+
+def test_a_contender_stands_still_between_commands(folder: Path, tmp_path: Path) -> None:
+    """With its workers, which else would fill their queues while the next one is measured."""
+    settings = Settings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1)
+    contender = ContenderProcess("torchvision-v2", settings, tmp_path / "log", sys.executable)
+    try:
+        contender.ask("open", 0)
+        tree = [psutil.Process(contender._process.pid), *descendants(contender._process.pid)]
+        assert len(tree) > 1
+        for _ in range(2):
+            assert {process.status() for process in tree} == {psutil.STATUS_STOPPED}
+            assert contender.ask("run", 0.2).images > 0
+    finally:
+        contender.end()
+    assert not any(process.is_running() for process in tree)
 
 
 def test_contenders_were_checked_to_make_the_same(measured: tuple[Path, dict]) -> None:

@@ -2,7 +2,9 @@
 
 Processes, each with the C++ kernel on one thread (`python bench/workers.py`; uint8, 2 cores of an AMD EPYC):
 
-WORKERTABLE
+    processes x threads   2 x 1   1 x 2   0 x 2   2 x 2   | on one core:   1 x 1   0 x 1
+    images a second       1,573   1,458   1,472   1,608   |                  752     822
+    memory, MB              724     660     607     731   |                  656     603
 
 Threads within one process leave it idle while the next batch's files are read and its batch is handed over. In the
 consumer's process a file that is cut short while it is mapped would end the training; a worker's death is an error. Two

@@ -195,7 +195,7 @@ class _Call:
     def set(self, **arrays: NDArray[Any]) -> None:
         """Hand arrays over by address."""
         for name, array in arrays.items():
-            setattr(self.images, name, native.address(array))
+            setattr(self.images, name, array.ctypes.data)
             self._kept.append(array)
 
     def run(self, function: str) -> Decoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpupipe.draws import Plan
 from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
 from gpupipe.engines.pixels import DecodeError, render
 from gpupipe.errors import SampleError
-from gpupipe.kernels import decode_crop_resize, native
+from gpupipe.kernels import BadImage, decode_crop_resize, native
 from gpupipe.recipe import Recipe
 from gpupipe.sources.headers import explain_damage
 
@@ -32,12 +33,14 @@ def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, th
     encoded, meta, failures = fetch(source, job.indices)
     planned = job_plan(recipe, job, meta)
     reasons: dict[int, str] = {}
-    rest = [row for row, data in enumerate(encoded) if data is not None]
+    rest: Iterable[int] = range(len(encoded))
     if native.library() is not None:
-        rest = _by_kernel(encoded, meta, planned, recipe, out, threads, reasons)
+        rest = refused = _by_kernel(encoded, meta, planned, recipe, out, threads)
+        reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
         data = encoded[row]
-        assert data is not None
+        if data is None or row in reasons:
+            continue
         try:
             _one_by_one(data, meta, planned, row, recipe.exif_orientation, out[row])
         except DecodeError as error:
@@ -55,10 +58,9 @@ def _by_kernel(
     recipe: Recipe,
     out: torch.Tensor,
     threads: int,
-    reasons: dict[int, str],
-) -> list[int]:
-    """Make what the kernel can. The rows that others may still make; why a row is bad for good goes to `reasons`."""
-    made = decode_crop_resize(
+) -> dict[int, BadImage]:
+    """Make what the kernel can; the rows that it refused."""
+    return decode_crop_resize(
         [NOTHING if data is None else data for data in encoded],
         planned.windows,
         planned.size,
@@ -70,14 +72,7 @@ def _by_kernel(
         decode=recipe.decode,
         threads=threads,
         out=out.numpy(),
-    )
-    rest = []
-    for row, failure in made.failures.items():
-        if failure.code == "limit":
-            reasons[row] = failure.message
-        elif encoded[row] is not None:
-            rest.append(row)
-    return rest
+    ).failures
 
 
 def _one_by_one(

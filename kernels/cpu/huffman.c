@@ -7,8 +7,7 @@
 #include "jpeg.h"
 
 enum {
-  FAST_BITS = 10, /* codes of up to so many bits are found in one step */
-  SKIP_BITS = 10,
+  LOOK_BITS = 10, /* codes of up to so many bits are found in one step; 9 to 11 measured alike */
   LONGEST = 16,   /* bits of a code */
   END_OF_BLOCK = 64,
   MOST = 31,      /* bits of a symbol: a code and the number after it */
@@ -30,7 +29,7 @@ static const uint8_t NATURAL[64] = {
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-/* What the next FAST_BITS bits begin with, in one number; 0 for a longer code or none.
+/* What the next LOOK_BITS bits begin with, in one number; 0 for a longer code or none.
  * total:   bits of the code and of the number that follows it; lowest, where a shift finds it without a mask
  * code:    bits of the code
  * keep:    63 less the bits of the number
@@ -46,7 +45,7 @@ static inline int code_bits(symbol from) { return from >> CODE_AT & 63; }
 static inline int keep_bits(symbol from) { return from >> KEEP_AT & 63; }
 static inline int advance_of(symbol from) { return (int)(from >> ADVANCE_AT); }
 
-/* What the next SKIP_BITS bits pass over, in one number; 0 where not even one symbol is known.
+/* What the next LOOK_BITS bits pass over, in one number; 0 where not even one symbol is known.
  * total, advance: of all symbols but for the END_OF_BLOCK
  * ends:           whether that is the last one */
 typedef uint16_t leap;
@@ -57,8 +56,8 @@ typedef struct {
   int made, ac;
   int32_t limit[LONGEST + 2]; /* by length: above the largest code, in LONGEST bits; of LONGEST + 1: above all */
   int32_t offset[LONGEST + 1];
-  symbol fast[1 << FAST_BITS];
-  leap leaps[1 << SKIP_BITS];
+  symbol fast[1 << LOOK_BITS];
+  leap leaps[1 << LOOK_BITS];
 } table;
 
 typedef struct {
@@ -97,10 +96,11 @@ void gp_huffman_trim(gp_huffman *huffman) {
   }
 }
 
-static const char CUT[] = "the data ends before the image does";
 static const char NO_CODE[] = "a code that the image's Huffman table does not have";
 
-__attribute__((noreturn)) static void damaged(j_decompress_ptr codec, const char *message) { gp_huffman_failed(codec, GP_DAMAGED, message); }
+__attribute__((noreturn)) static void damaged(j_decompress_ptr codec, const char *message) {
+  gp_huffman_failed(codec, GP_DAMAGED, message);
+}
 
 /* The scan. */
 
@@ -120,7 +120,7 @@ static void start_part(j_decompress_ptr codec, gp_huffman *huffman) {
   huffman->starts[huffman->parts] = huffman->data_size;
 }
 
-__attribute__((noreturn)) static void foreign_marker(j_decompress_ptr codec, int marker) {
+void gp_huffman_foreign_marker(j_decompress_ptr codec, int marker) {
   char text[GP_MESSAGE];
   snprintf(text, sizeof text, "marker 0x%02x stands within the image data", (unsigned)marker);
   damaged(codec, text);
@@ -137,7 +137,7 @@ static void unstuff(j_decompress_ptr codec, gp_huffman *huffman, const uint8_t *
   to = huffman->data;
   for (;;) {
     const uint8_t *marker = end - at < 2 ? NULL : (const uint8_t *)memchr(at, 0xFF, (size_t)(end - at) - 1);
-    if (marker == NULL) damaged(codec, CUT);
+    if (marker == NULL) damaged(codec, GP_CUT);
     memcpy(to, at, (size_t)(marker - at));
     to += marker - at;
     at = marker + 1;
@@ -151,7 +151,7 @@ static void unstuff(j_decompress_ptr codec, gp_huffman *huffman, const uint8_t *
       huffman->data_size = (size_t)(to - huffman->data);
       start_part(codec, huffman);
     } else {
-      foreign_marker(codec, *at);
+      gp_huffman_foreign_marker(codec, *at);
     }
     at++;
   }
@@ -227,13 +227,13 @@ static symbol symbol_of(const table *made, int32_t bits, int longest) {
   return pack(length, size, size == 0 && advance != 16 ? END_OF_BLOCK : advance);
 }
 
-/* As many symbols as are known from SKIP_BITS bits; the number after the last one may reach beyond them. */
+/* As many symbols as are known from LOOK_BITS bits; the number after the last one may reach beyond them. */
 static leap longest_leap(const table *made, int index) {
   int total = 0, advance = 0, ends = 0;
-  while (total < SKIP_BITS && !ends) {
-    const int bits = (index << total) & ((1 << SKIP_BITS) - 1);
-    const symbol next = made->fast[bits << FAST_BITS >> SKIP_BITS];
-    if (next == 0 || code_bits(next) > SKIP_BITS - total) break;
+  while (total < LOOK_BITS && !ends) {
+    const int bits = (index << total) & ((1 << LOOK_BITS) - 1);
+    const symbol next = made->fast[bits];
+    if (next == 0 || code_bits(next) > LOOK_BITS - total) break;
     ends = advance_of(next) == END_OF_BLOCK;
     if (!ends && advance + advance_of(next) >= 64) break;
     if (!ends) advance += advance_of(next);
@@ -250,9 +250,9 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
   memcpy(made->values, from->huffval, sizeof made->values);
   made->ac = ac;
   make_codes(made);
-  for (int index = 0; index < 1 << FAST_BITS; index++) 
-    made->fast[index] = symbol_of(made, index << (LONGEST - FAST_BITS), FAST_BITS);
-  for (int index = 0; ac && index < 1 << SKIP_BITS; index++) made->leaps[index] = longest_leap(made, index);
+  for (int index = 0; index < 1 << LOOK_BITS; index++)
+    made->fast[index] = symbol_of(made, index << (LONGEST - LOOK_BITS), LOOK_BITS);
+  for (int index = 0; ac && index < 1 << LOOK_BITS; index++) made->leaps[index] = longest_leap(made, index);
   made->made = 1;
 }
 
@@ -260,7 +260,7 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
 
 /* Needs LONGEST bits. */
 static inline symbol next_symbol(j_decompress_ptr codec, const reader *in, const table *made) {
-  symbol next = made->fast[top(in, FAST_BITS)];
+  symbol next = made->fast[top(in, LOOK_BITS)];
   if (__builtin_expect(next == 0, 0)) {
     next = symbol_of(made, top(in, LONGEST), LONGEST);
     if (next == 0) damaged(codec, NO_CODE);
@@ -313,7 +313,7 @@ static inline void skip_ac(j_decompress_ptr codec, reader *in, const table *made
     leap next;
     int ends;
     refill(in);
-    next = made->leaps[top(in, SKIP_BITS)];
+    next = made->leaps[top(in, LOOK_BITS)];
     ends = next >> LEAP_ENDS_AT & 1;
     k += next >> LEAP_ADVANCE_AT;
     if (next != 0 && k <= 64 - ends) {
@@ -346,7 +346,7 @@ static ptrdiff_t bits_left(const gp_huffman *huffman) {
 
 static void restart(j_decompress_ptr codec, gp_huffman *huffman) {
   if (bits_left(huffman) >= 8) damaged(codec, "data is left over before a restart marker");
-  if (huffman->part + 1 == huffman->parts) damaged(codec, CUT);
+  if (huffman->part + 1 == huffman->parts) damaged(codec, GP_CUT);
   begin_part(huffman, huffman->part + 1);
   huffman->restart_in = codec->restart_interval;
 }
@@ -383,7 +383,7 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     }
   }
   huffman->in = in;
-  if (bits_left(huffman) < 0) damaged(codec, CUT);
+  if (bits_left(huffman) < 0) damaged(codec, GP_CUT);
   if (++huffman->column == (int)codec->MCUs_per_row) huffman->column = 0;
   return TRUE;
 }

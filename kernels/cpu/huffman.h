@@ -8,6 +8,8 @@
 
 #include <jpeglib.h>
 
+#define GP_CUT "the data ends before the image does"
+
 typedef struct gp_huffman gp_huffman;
 
 /* NULL where there is no memory. */
@@ -21,6 +23,9 @@ int gp_huffman_take_over(gp_huffman *huffman, j_decompress_ptr codec, const uint
 
 /* Gives memory back that an unusually large image has taken. */
 void gp_huffman_trim(gp_huffman *huffman);
+
+/* Refuses an image that has another marker than the restarts among its data. */
+__attribute__((noreturn)) void gp_huffman_foreign_marker(j_decompress_ptr codec, int marker);
 
 /* What the user of this file provides: the decoder of a codec, and the way out, with a code of jpeg.h. */
 gp_huffman *gp_huffman_of(j_decompress_ptr codec);

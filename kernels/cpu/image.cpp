@@ -34,29 +34,34 @@ AxisSpec axis_spec(int start, int length, int denominator, int resized, int anch
   return {in, begin, begin + static_cast<double>(length) / denominator, resized, anchor, out};
 }
 
-// A window of the upright image as it is stored. EXIF 2.3, tag 0x0112.
-Box stored_box(const Box& box, int orientation, int height, int width) {
+// How an image is stored, against upright. EXIF 2.3, tag 0x0112.
+struct Turn {
+  bool transposed, from_bottom, from_right;
+
+  explicit Turn(int orientation)
+      : transposed(orientation >= 5),
+        from_bottom(orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7),
+        from_right(orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) {}
+};
+
+// A window of the upright image as it is stored.
+Box stored_box(const Box& box, const Turn& turn, int height, int width) {
   Box stored = box;
-  if (orientation >= 5) stored = {box.left, box.top, box.width, box.height};
-  const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
-  if (from_bottom) stored.top = height - stored.top - stored.height;
-  if (from_right) stored.left = width - stored.left - stored.width;
+  if (turn.transposed) stored = {box.left, box.top, box.width, box.height};
+  if (turn.from_bottom) stored.top = height - stored.top - stored.height;
+  if (turn.from_right) stored.left = width - stored.left - stored.width;
   return stored;
 }
 
 // Turns 4-byte pixels upright. `in` has in_height rows of in_width pixels; both buffers have their strides in bytes.
-void turn(const uint8_t* in, size_t in_stride, int in_height, int in_width, int orientation, uint8_t* out,
-          size_t out_stride) {
-  const bool transposed = orientation >= 5;
-  const bool from_bottom = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  const bool from_right = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+void turn_upright(const uint8_t* in, size_t in_stride, int in_height, int in_width, const Turn& turn, uint8_t* out,
+                  size_t out_stride) {
   for (int row = 0; row < in_height; ++row) {
-    const int y = from_bottom ? in_height - 1 - row : row;
+    const int y = turn.from_bottom ? in_height - 1 - row : row;
     for (int column = 0; column < in_width; ++column) {
-      const int x = from_right ? in_width - 1 - column : column;
-      uint8_t* to = transposed ? out + static_cast<size_t>(x) * out_stride + static_cast<size_t>(y) * 4
-                               : out + static_cast<size_t>(y) * out_stride + static_cast<size_t>(x) * 4;
+      const int x = turn.from_right ? in_width - 1 - column : column;
+      uint8_t* to = turn.transposed ? out + static_cast<size_t>(x) * out_stride + static_cast<size_t>(y) * 4
+                                    : out + static_cast<size_t>(y) * out_stride + static_cast<size_t>(x) * 4;
       std::memcpy(to, in + static_cast<size_t>(row) * in_stride + static_cast<size_t>(column) * 4, 4);
     }
   }
@@ -107,8 +112,8 @@ int ImageMaker::decode(const Request& request, const gp_limits& limits, const Pa
                     request.width, request.height);
       return GP_CHANGED;
     }
-    const bool turned = request.orientation >= 5;
-    if (!makes_sense(request.geometry, turned ? width : height, turned ? height : width)) {
+    const bool transposed = Turn(request.orientation).transposed;
+    if (!makes_sense(request.geometry, transposed ? width : height, transposed ? height : width)) {
       std::snprintf(message, GP_MESSAGE, "the window lies outside the image");
       return GP_CHANGED;
     }
@@ -143,8 +148,8 @@ int ImageMaker::decode_upright(const Request& request, const Passes& passes, uin
 int ImageMaker::decode_turned(const Request& request, const Passes& passes, uint8_t* out) {
   gp_jpeg* jpeg = jpeg_.get();
   plan_axes(request.geometry, request.filter, 1);
-  const Box stored =
-      stored_box(region_, request.orientation, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
+  const Turn turn(request.orientation);
+  const Box stored = stored_box(region_, turn, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
   int code = gp_jpeg_begin(jpeg, 1, stored.top, stored.left, stored.height, stored.width);
   if (code != GP_OK) return code;
   const size_t in_stride = gp_jpeg_row_bytes(jpeg), out_stride = static_cast<size_t>(region_.width) * 4 + kRowSlack;
@@ -153,8 +158,8 @@ int ImageMaker::decode_turned(const Request& request, const Passes& passes, uint
   if (code == GP_OK) code = gp_jpeg_end(jpeg);
   if (code != GP_OK) return code;
   grow(turned_, out_stride * static_cast<size_t>(region_.height));
-  turn(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, request.orientation,
-       turned_.data(), out_stride);
+  turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, turn, turned_.data(),
+               out_stride);
   passes.prepare(columns_, prepared_);
   horizontal(passes, turned_.data(), out_stride, region_.height, 0);
   vertical(passes, out);
@@ -177,6 +182,7 @@ void ImageMaker::resize(const uint8_t* pixels, const Geometry& geometry, Filter 
 }
 
 void ImageMaker::trim() {
+  if (jpeg_) gp_jpeg_trim(jpeg_.get());
   if (source_.capacity() + turned_.capacity() + middle_.capacity() <= kKeep) return;
   for (auto* buffer : {&source_, &turned_, &middle_}) std::vector<uint8_t>().swap(*buffer);
 }

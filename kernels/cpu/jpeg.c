@@ -86,7 +86,7 @@ static void nothing_to_begin(j_decompress_ptr codec) { (void)codec; }
 static void nothing_to_end(j_decompress_ptr codec) { (void)codec; }
 
 static boolean at_end_of_data(j_decompress_ptr codec) {
-  fail(owner((j_common_ptr)codec), GP_DAMAGED, "the data ends before the image does");
+  fail(owner((j_common_ptr)codec), GP_DAMAGED, GP_CUT);
   return FALSE;
 }
 
@@ -277,24 +277,23 @@ static void check_tail(gp_jpeg *jpeg) {
   while (belongs_to_scan(marker)) {
     do { /* 0xFF may be repeated before a marker */
       at = jpeg->end - at < 2 ? NULL : (const uint8_t *)memchr(at, 0xFF, (size_t)(jpeg->end - at) - 1);
-      if (at == NULL) fail(jpeg, GP_DAMAGED, "the data ends before the image does");
+      if (at == NULL) fail(jpeg, GP_DAMAGED, GP_CUT);
       marker = *++at;
     } while (marker == 0xFF);
     ++at;
   }
-  if (marker != END_OF_IMAGE) {
-    char text[GP_MESSAGE];
-    snprintf(text, sizeof text, "marker 0x%02x stands within the image data", (unsigned)marker);
-    fail(jpeg, GP_DAMAGED, text);
-  }
+  if (marker != END_OF_IMAGE) gp_huffman_foreign_marker(&jpeg->codec, marker);
 }
 
 int gp_jpeg_end(gp_jpeg *jpeg) {
   if (setjmp(jpeg->on_error) != 0) return refuse(jpeg);
   if (!jpeg->buffered && !jpeg->own_entropy) check_tail(jpeg);
-  if (jpeg->own_entropy) gp_huffman_trim(jpeg->huffman);
   jpeg_abort_decompress(&jpeg->codec);
   return GP_OK;
+}
+
+void gp_jpeg_trim(gp_jpeg *jpeg) {
+  if (jpeg->huffman != NULL) gp_huffman_trim(jpeg->huffman);
 }
 
 const char *gp_jpeg_message(const gp_jpeg *jpeg) { return jpeg->message; }

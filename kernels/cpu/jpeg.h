@@ -51,6 +51,9 @@ int gp_jpeg_rows(gp_jpeg *jpeg, uint8_t *rows, size_t stride, int count);
 /* Looks through what was not decoded for what other decoders would refuse, and forgets the image. */
 int gp_jpeg_end(gp_jpeg *jpeg);
 
+/* Gives memory back that an unusually large image has taken; between images. */
+void gp_jpeg_trim(gp_jpeg *jpeg);
+
 /* Why the last call did not return GP_OK. */
 const char *gp_jpeg_message(const gp_jpeg *jpeg);
 /* The version of libjpeg-turbo that this was compiled against, such as 2001005. */

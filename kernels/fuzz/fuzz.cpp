@@ -19,14 +19,13 @@
 #include <jpeglib.h>
 
 #include "../cpu/api.h"
+#include "made_file.h"
 
 namespace {
 
 constexpr size_t kHeader = 32;
 constexpr int kPixels = 1 << 16;  // the usual limit here: larger images only cost time
 constexpr int kGood = 24;          // pixels along the sides of the good image
-
-using Bytes = std::vector<uint8_t>;
 
 void require(bool holds, const char* what) {
   if (holds) return;
@@ -81,33 +80,6 @@ bool decode_whole(const uint8_t* data, size_t size, Bytes& pixels, int& height, 
   }
   jpeg_destroy_decompress(&whole->codec);
   return done;
-}
-
-// A flat picture, which libjpeg makes here.
-Bytes good_file() {
-  jpeg_compress_struct codec;
-  jpeg_error_mgr errors;
-  codec.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&codec);
-  unsigned char* memory = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&codec, &memory, &size);
-  codec.image_width = codec.image_height = kGood;
-  codec.input_components = 3;
-  codec.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&codec);
-  jpeg_start_compress(&codec, TRUE);
-  Bytes row(kGood * 3);
-  for (int y = 0; y < kGood; ++y) {
-    for (int x = 0; x < kGood * 3; ++x) row[x] = static_cast<uint8_t>(x * 2 + y * 3);
-    JSAMPROW rows = row.data();
-    jpeg_write_scanlines(&codec, &rows, 1);
-  }
-  jpeg_finish_compress(&codec);
-  jpeg_destroy_compress(&codec);
-  Bytes file(memory, memory + size);
-  free(memory);
-  return file;
 }
 
 struct Geometry {
@@ -219,7 +191,7 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
 
 // The same good image with the same geometry every time.
 Result decode_good(const char* variant) {
-  static const Bytes file = good_file();
+  static const Bytes file = made_file(kGood, false);
   Plan plan{};
   plan.out_height = 7, plan.out_width = 9;
   plan.limits = {kPixels, int64_t{1} << 25, 12};

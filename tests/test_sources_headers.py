@@ -10,6 +10,7 @@ import pytest
 from images import encode, picture
 from PIL import Image
 
+from gpupipe.sources import headers
 from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, probe, probe_bytes
 
 HEIGHT, WIDTH = 37, 91
@@ -122,3 +123,26 @@ def test_flipped_bytes_in_the_header_never_raise() -> None:
             broken[place] = rng.integers(256)
         header = probe_bytes(bytes(broken))
         assert header == DAMAGED or (header.height > 0 and header.width > 0)
+
+
+def test_pillow_is_not_asked_about_plain_jpegs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = [encode(PIXELS, **options) for options in ({}, {"progressive": True}, {"comment": b"x" * 300})]
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    monkeypatch.setattr(headers, "_parse", lambda data: (Header(1, 1, 1), ""))
+    assert [probe_bytes(data) for data in plain] == [Header(HEIGHT, WIDTH, 1)] * 3
+    assert probe_bytes(encode(PIXELS, exif=turned)) == Header(1, 1, 1)
+
+
+def test_headers_with_a_flipped_byte_are_read_as_by_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(PIXELS, comment=b"some text")
+    start_of_scan = data.index(b"\xff\xda")
+    flipped = []
+    for place in range(2, start_of_scan):
+        flipped.append(bytearray(data))
+        flipped[-1][place] ^= 0x11
+    ours = [probe_bytes(bytes(broken)) for broken in flipped]
+    monkeypatch.setattr(headers, "_plain_jpeg", lambda data: None)
+    for place, (mine, broken) in enumerate(zip(ours, flipped, strict=True), start=2):
+        theirs = probe_bytes(bytes(broken))
+        assert mine == theirs or theirs == DAMAGED, f"byte {place}"  # tables are checked when they are used

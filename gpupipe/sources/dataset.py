@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
-from gpupipe.sources.headers import Header, probe_bytes
+from gpupipe.sources.headers import probe_bytes
 
 __all__ = ["DatasetSource"]
-
-UNKNOWN = -1
 
 
 class SizedDataset(Protocol):
@@ -29,7 +27,7 @@ class SizedDataset(Protocol):
 class DatasetSource(Source):
     """Samples of a user's object: `dataset[i]` gives (bytes of an image file, integer label).
 
-    Labels and sizes are known once a sample was read. `classes`, `class_to_idx` and `fingerprint` are taken from the
+    Labels and sizes are known only by reading a sample. `classes`, `class_to_idx` and `fingerprint` are taken from the
     object if it has them; without a fingerprint of its own it counts as the same while type and length are the same.
     """
 
@@ -42,16 +40,10 @@ class DatasetSource(Source):
         self.class_to_idx: dict[str, int] | None = getattr(dataset, "class_to_idx", None)
         name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
         self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
-        self._facts = SampleMeta(
-            labels=np.zeros(size, np.int64),
-            heights=np.full(size, UNKNOWN, np.int32),
-            widths=np.zeros(size, np.int32),
-            orientations=np.ones(size, np.uint8),
-            sizes=np.zeros(size, np.int64),
-        )
+        self._size = size  # nothing is kept for each sample: two billion of them cost no more memory than two
 
     def __len__(self) -> int:
-        return len(self._facts.labels)
+        return self._size
 
     def __repr__(self) -> str:
         return f"DatasetSource({type(self.dataset).__name__}, {len(self)} samples)"
@@ -65,31 +57,38 @@ class DatasetSource(Source):
         )
 
     def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes; samples not read yet are read. Raises SampleError and DataError as `read` does."""
-        for index in indices[self._facts.heights[indices] == UNKNOWN]:
-            self.read(int(index))
-        return self._facts.take(indices)
+        """Labels and sizes, for which the samples are read. Raises SampleError and DataError as `read` does."""
+        return self.fetch(indices)[1]
 
     def read(self, index: int) -> Encoded:
-        """`dataset[index]`, its label and size noted for `meta`.
+        """The bytes of `dataset[index]`.
 
         Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
         kind than (bytes, integer).
         """
+        return self._item(index)[0]
+
+    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
+        """Bytes and facts with one `__getitem__` per sample."""
+        items = [self._item(index) for index in indices.tolist()]
+        headers = np.array([probe_bytes(data.data) for data, _ in items], np.int32).reshape(len(items), 3)
+        return [data for data, _ in items], SampleMeta(
+            labels=np.array([label for _, label in items], np.int64),
+            heights=headers[:, 0],
+            widths=headers[:, 1],
+            orientations=headers[:, 2].astype(np.uint8),
+            sizes=np.array([len(data) for data, _ in items], np.int64),
+        )
+
+    def _item(self, index: int) -> tuple[Encoded, int]:
+        if not 0 <= index < self._size:
+            raise IndexError(f"{self.location(index)}: its len() is {self._size}")
         try:
             item = self.dataset[index]
         except Exception as error:
             reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
             raise SampleError(index, self.location(index), reason) from error
-        data, label = self._parse(index, item)
-        header = probe_bytes(data.data)
-        self._note(index, label, len(data), header)
-        return data
-
-    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
-        """Bytes and facts with one `__getitem__` per sample."""
-        data = [self.read(int(index)) for index in indices]
-        return data, self.meta(indices)
+        return self._parse(index, item)
 
     def location(self, index: int) -> str:
         """Type of the object and the index."""
@@ -102,13 +101,6 @@ class DatasetSource(Source):
     def paths(self, indices: NDArray[np.int64]) -> None:
         """None: what lies behind the object is not known."""
         return
-
-    def _note(self, index: int, label: int, size: int, header: Header) -> None:
-        self._facts.labels[index] = label
-        self._facts.sizes[index] = size
-        self._facts.widths[index] = header.width
-        self._facts.orientations[index] = header.orientation
-        self._facts.heights[index] = header.height  # last, as it marks the sample as known
 
     def _parse(self, index: int, item: Any) -> tuple[Encoded, int]:
         try:

@@ -1,12 +1,15 @@
-"""Which rank this process is, and of how many."""
+"""Which rank this process is and of how many, and what the ranks say together."""
 
 from __future__ import annotations
 
 import os
 
+import torch
+import torch.distributed
+
 from gpupipe.errors import ConfigError
 
-__all__ = ["rank_and_world_size"]
+__all__ = ["check_world_size", "gathered", "rank_and_world_size"]
 
 
 def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -15,16 +18,48 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
         raise ConfigError(f"rank={rank}, world_size={world_size}: pass both or neither")
     if rank is not None and world_size is not None:
         return rank, world_size
-    import torch.distributed
-
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if _is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+    own_rank, size = _from_environment("RANK"), _from_environment("WORLD_SIZE")
+    if size is not None and size > 1 and own_rank is None:
+        raise ConfigError(
+            f"WORLD_SIZE={size} is set, but not RANK, so every process would take itself for rank 0 and read the same "
+            "samples; build the Loader after torch.distributed.init_process_group (in Lightning: in "
+            "train_dataloader()), or pass rank and world_size"
+        )
+    return own_rank or 0, size or 1
 
 
-def _from_environment(name: str, default: int) -> int:
+def check_world_size(world_size: int) -> None:
+    """Raise ConfigError where torch.distributed was initialized with another size since `rank_and_world_size`."""
+    if _is_initialized() and torch.distributed.get_world_size() != world_size:
+        raise ConfigError(
+            f"the Loader was built for world_size={world_size}, but torch.distributed now has "
+            f"{torch.distributed.get_world_size()} ranks, which would read the same samples; build it after "
+            "init_process_group, or pass rank and world_size"
+        )
+
+
+def gathered(values: torch.Tensor, world_size: int) -> torch.Tensor:
+    """The rows of every rank's `values`, which have one shape on all ranks, in the order of the ranks."""
+    if world_size == 1:
+        return values
+    if not _is_initialized() or torch.distributed.get_world_size() != world_size:
+        raise ConfigError(
+            f"gather: the loader has world_size={world_size}, so torch.distributed has to have as many ranks"
+        )
+    parts = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in range(world_size)]
+    torch.distributed.all_gather(parts, values.contiguous())
+    return torch.cat(parts)
+
+
+def _is_initialized() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _from_environment(name: str) -> int | None:
     text = os.environ.get(name, "")
     try:
-        return int(text) if text else default
+        return int(text) if text else None
     except ValueError:
         raise ConfigError(f"the environment variable {name}={text!r} is not a number; unset it or set it") from None

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe import system
-from gpupipe.distributed import rank_and_world_size
+from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
 from gpupipe.engines.choose import PREFETCH, EngineName, EngineSettings, choose, open_engine
 from gpupipe.engines.lease import BufferPool
@@ -44,7 +44,8 @@ class Loader:
     batch_size:  samples per batch of this rank.
     shuffle:     a new order in every epoch.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
-                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples (`padding`).
+                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see `padding`,
+                 and `gather`, which leaves them out.
     seed:        with epoch and position it decides everything random.
     num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads. None: the CPUs that this
                  process may use, shared with the other ranks of the machine.
@@ -105,6 +106,7 @@ class Loader:
             timeout=timeout,
             multiprocessing_context=multiprocessing_context,
         )
+        self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.dataset: Source = open_source(data)
@@ -124,6 +126,7 @@ class Loader:
         self._engine: Engine | None = open_engine(self.dataset, recipe, self.settings)
         self._epoch = 0
         self._step = 0  # steps delivered in this epoch
+        self._last_step: int | None = None  # the step delivered last, in whatever epoch
         self._resume = False  # whether the next iteration goes on at _step rather than at 0
         self._turn = 0  # counts iterations, so that an older one notices that a newer one has begun
 
@@ -202,13 +205,31 @@ class Loader:
 
     @property
     def padding(self) -> int:
-        """How many rows at the end of this rank's last batch are repeats that make the ranks equal."""
-        return self.batches.padding(len(self) - 1) if len(self) else 0
+        """How many rows at the end of the batch delivered last are padding: repeats that make the ranks equal.
+
+        Only an epoch's last batch has any, and only on several ranks without `drop_last`.
+        """
+        return 0 if self._last_step is None else self.batches.padding(self._last_step)
 
     @property
     def bad_samples(self) -> list[SampleError]:
         """The bad samples that this rank has met, each once, in order."""
         return self._repair.bad_samples
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` of the batch delivered last, from all ranks, in the order of their positions and without padding.
+
+        values: one row for each of the batch's, (N, ...), on the device that torch.distributed's backend works with.
+        Every rank calls it in each step and gets the same rows, so that a whole epoch has each sample once.
+
+        Raises ConfigError where the number of rows is another, or torch.distributed has other ranks than the loader.
+        """
+        if self._last_step is None:
+            raise ConfigError("gather: no batch has been delivered yet")
+        rows = len(self.batches.positions(self._last_step))
+        if len(values) != rows:
+            raise ConfigError(f"gather: got {len(values)} rows, but the batch delivered last has {rows}")
+        return gathered(values, self.world_size)[: self.batches.samples(self._last_step)]
 
     def batch_indices(self, step: int) -> NDArray[np.int64]:
         """The sample indices of this rank's batch at `step` of the current epoch, (N,) int64, without loading it."""
@@ -272,11 +293,13 @@ class Loader:
 
     def _iterate(self, turn: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         self._check_turn(turn)
+        if not self._world_was_given:
+            check_world_size(self.world_size)
         if not self._resume:
             self._step = 0
         self._resume = False
         for batch in self._made(self._step):
-            self._step += 1
+            self._last_step, self._step = self._step, self._step + 1
             yield self._finished(batch), to_device(batch.labels, self.device)
             self._check_turn(turn)
         self._epoch, self._step = self._epoch + 1, 0

@@ -382,17 +382,20 @@ class TestRanks:
             else:  # one level of 255 in units of the normalized images is about 0.017
                 assert (together - images).abs().mean() < 0.01
 
-    def test_padding_is_counted(self, folder):
+    def test_padding_is_of_the_batch_delivered_last(self, folder):
         loaders = [
             open_loader(folder, batch_size=3, rank=rank, world_size=3, num_workers=0, engine="torch")
             for rank in range(3)
         ]
         assert [len(loader) for loader in loaders] == [3, 3, 3]
-        assert [loader.padding for loader in loaders] == [0, 0, 2]
+        assert [loader.padding for loader in loaders] == [0, 0, 0]
+        seen = [[(len(labels), loader.padding) for _, labels in loader] for loader in loaders]
+        assert seen == [[(3, 0), (3, 0), (3, 0)], [(3, 0), (3, 0), (3, 0)], [(3, 0), (3, 0), (3, 2)]]
+        assert loaders[2].padding == 2  # still, after the epoch
+        for loader in loaders:
+            loader.set_epoch(0)
         last = [loader.batch_indices(2).tolist() for loader in loaders]
-        assert [len(rows) for rows in last] == [3, 3, 3]
         assert last[2][1:] == loaders[0].batch_indices(0).tolist()[:2]
-        assert len(collect(loaders[2])[-1][1]) == 3
 
     def test_from_the_environment(self, folder, monkeypatch):
         monkeypatch.setenv("RANK", "1")
@@ -403,6 +406,12 @@ class TestRanks:
     def test_nonsense_in_the_environment_is_named(self, folder, monkeypatch):
         monkeypatch.setenv("RANK", "one")
         with pytest.raises(gpupipe.ConfigError, match="RANK='one'"):
+            open_loader(folder)
+
+    def test_a_world_size_without_a_rank_is_refused(self, folder, monkeypatch):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.delenv("RANK", raising=False)
+        with pytest.raises(gpupipe.ConfigError, match="WORLD_SIZE=2 is set, but not RANK"):
             open_loader(folder)
 
     def test_rank_alone_is_refused(self, folder):

@@ -57,6 +57,10 @@ class RankBatches:
         """How many of this rank's rows at `step` are padding; they are the last ones."""
         return int((self.positions(step) >= self.size).sum())
 
+    def samples(self, step: int) -> int:
+        """How many samples all ranks read at `step`, padding not counted."""
+        return self.delivered(step + 1) - self.delivered(step)
+
     def delivered(self, step: int) -> int:
         """Global positions done once `step` steps are."""
         return min(step * self.global_batch, self.size)

@@ -1,0 +1,109 @@
+"""What several ranks do together, in processes joined by gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from images import encode, picture
+
+import gpupipe
+
+JPEG = encode(picture(16, 16))
+
+
+class Numbered:
+    """Samples whose labels are their indices."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return JPEG, index
+
+
+def open_loader(size: int, **options: Any) -> gpupipe.Loader:
+    recipe = gpupipe.imagenet_eval(8)
+    return gpupipe.Loader(Numbered(size), recipe, 4, engine="torch", device="cpu", num_workers=0, **options)
+
+
+def on_ranks(world: int, body: Callable[[int], Any], folder: Path) -> list[Any]:
+    """What `body(rank)` returns on each of `world` processes; an exception comes back as its text."""
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+
+    def work(rank: int) -> None:
+        torch.set_num_threads(1)
+        store = dist.FileStore(str(folder / "store"), world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        try:
+            pipes[rank][1].send(body(rank))
+        except Exception as error:
+            pipes[rank][1].send(f"{type(error).__name__}: {error}")
+        dist.barrier()
+
+    processes = [context.Process(target=work, args=(rank,), daemon=True) for rank in range(world)]
+    for process in processes:
+        process.start()
+    results = [receiver.recv() if receiver.poll(60) else "nothing within 60 s" for receiver, _ in pipes]
+    for process in processes:
+        process.join(10)
+    return results
+
+
+@pytest.mark.parametrize(("world", "size"), [(2, 17), (3, 25), (3, 24), (3, 26)])
+def test_gathered_evaluation_has_each_sample_once_in_order(world: int, size: int, tmp_path: Path) -> None:
+    def evaluate(rank: int) -> list[list[int]]:
+        with open_loader(size) as loader:
+            assert (loader.rank, loader.world_size) == (rank, world)
+            return [loader.gather(labels * 10).tolist() for _, labels in loader]
+
+    results = on_ranks(world, evaluate, tmp_path)
+    assert results == [results[0]] * world
+    assert [label for step in results[0] for label in step] == [10 * index for index in range(size)]
+
+
+def test_gather_takes_rows_of_any_shape(tmp_path: Path) -> None:
+    def evaluate(rank: int) -> list[tuple[int, ...]]:
+        with open_loader(9) as loader:
+            return [tuple(loader.gather(images.mean(dim=1)).shape) for images, _ in loader]
+
+    assert on_ranks(2, evaluate, tmp_path) == [[(8, 8, 8), (1, 8, 8)]] * 2
+
+
+def test_a_loader_built_before_the_process_group_is_refused(tmp_path: Path) -> None:
+    early = open_loader(9)
+    chosen = open_loader(9, rank=0, world_size=1)
+
+    def iterate(rank: int) -> int:
+        assert len(list(chosen)) == 3  # every rank reads all, as was asked for
+        return len(list(early))
+
+    for result in on_ranks(2, iterate, tmp_path):
+        assert result.startswith("ConfigError: the Loader was built for world_size=1, but torch.distributed now has 2")
+
+
+def test_gather_on_one_rank_changes_nothing() -> None:
+    with open_loader(9) as loader:
+        assert [loader.gather(labels).tolist() for _, labels in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+
+
+def test_gather_refuses_what_is_not_of_the_batch() -> None:
+    with open_loader(9) as loader:
+        with pytest.raises(gpupipe.ConfigError, match="no batch has been delivered"):
+            loader.gather(torch.zeros(4))
+        next(iter(loader))
+        with pytest.raises(gpupipe.ConfigError, match="got 3 rows, but the batch delivered last has 4"):
+            loader.gather(torch.zeros(3))
+    with open_loader(9, rank=0, world_size=2) as loader:
+        next(iter(loader))
+        with pytest.raises(gpupipe.ConfigError, match="world_size=2, so torch.distributed"):
+            loader.gather(torch.zeros(4))

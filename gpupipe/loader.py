@@ -44,8 +44,8 @@ class Loader:
     batch_size:  samples per batch of this rank.
     shuffle:     a new order in every epoch.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
-                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see `padding`,
-                 and `gather`, which leaves them out.
+                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
+                 `padding`, and `gather`, which leaves them out.
     seed:        with epoch and position it decides everything random.
     num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads. None: the CPUs that this
                  process may use, shared with the other ranks of the machine.

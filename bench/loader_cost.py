@@ -4,12 +4,15 @@
 
 Measures, on a made image folder and on shards of it: the job alone (order and rank arithmetic: all that the torch
 engine does in the consumer's process), the plan (draws and geometry), and what DALI is fed for a batch (job, plan and
-inputs). Prints median, minimum and maximum in microseconds.
+inputs). Then, on a dataset that claims two billion samples: saving the state, loading one that stands at the
+billionth, and the time from there to the first batch (in the consumer's process, images of 8 x 8). Prints median,
+minimum and maximum in microseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
 import tempfile
 import time
@@ -89,6 +92,45 @@ def _scheduling(engine: DaliEngine, job: Callable[[], Job], repeat: int) -> tupl
     return statistics.median(times), min(times), max(times)
 
 
+class Billions:
+    """Two billion times the same small image."""
+
+    def __init__(self) -> None:
+        from PIL import Image
+
+        encoded = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(encoded, "JPEG")
+        self.image = encoded.getvalue()
+
+    def __len__(self) -> int:
+        return 2 * 10**9
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return self.image, index
+
+
+def resuming(batch_size: int, repeat: int) -> dict[str, tuple[float, float, float]]:
+    """Name of a part -> its cost, on two billion samples."""
+    options = dict(shuffle=True, drop_last=True, engine="torch", device="cpu", num_workers=0)
+    with gpupipe.Loader(Billions(), gpupipe.imagenet_train(8), batch_size, **options) as loader:
+        middle = loader.state_dict() | {"position": 10**9 // batch_size * batch_size}
+
+        def resume() -> None:
+            loader.load_state_dict(middle)
+            next(iter(loader))
+
+        return {
+            "state_dict()": microseconds(loader.state_dict, repeat),
+            "load_state_dict()": microseconds(lambda: loader.load_state_dict(middle), repeat),
+            "and a first batch": microseconds(resume, repeat),
+        }
+
+
+def show(source: str, part: str, figures: tuple[float, float, float]) -> None:
+    """One row of the table."""
+    print(f"{source:8} {part:18} {figures[0]:8.0f} {figures[1]:8.0f} {figures[2]:8.0f}")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,7 +145,9 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{'source':8} {'part':18} {'median':>8} {'min':>8} {'max':>8}  us per batch of {args.batch_size}")
         for name, data in (("folder", folder), ("shards", root / "shards" / "*.tar")):
             for part, figures in measure(gpupipe.open_source(data), args.batch_size, args.repeat).items():
-                print(f"{name:8} {part:18} {figures[0]:8.0f} {figures[1]:8.0f} {figures[2]:8.0f}")
+                show(name, part, figures)
+    for part, figures in resuming(args.batch_size, args.repeat).items():
+        show("2*10^9", part, figures)
 
 
 if __name__ == "__main__":

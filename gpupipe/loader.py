@@ -173,8 +173,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The epoch's batches; nothing happens before the first is asked for."""
-        self._turn += 1
-        return self._iterate(self._turn)
+        return self._iterate()
 
     # What it has beyond.
 
@@ -291,7 +290,9 @@ class Loader:
 
     # How a batch comes about.
 
-    def _iterate(self, turn: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _iterate(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self._turn += 1  # here, not in __iter__, so that an iterator nobody has asked for a batch ends no other
+        turn = self._turn
         self._check_turn(turn)
         if not self._world_was_given:
             check_world_size(self.world_size)

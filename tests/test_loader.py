@@ -116,6 +116,19 @@ class TestEpochs:
             iter(loader)
             assert loader.state_dict() == before
 
+    def test_an_iterator_that_was_not_asked_for_a_batch_ends_no_other(self, folder, engine):
+        with open_loader(folder, **engine) as loader:
+            whole = collect(loader)
+            loader.set_epoch(0)
+            first = iter(loader)
+            batches = [next(first)]
+            early = iter(loader)
+            batches += [(images.clone(), labels) for images, labels in first]
+            assert_equal(batches, whole)
+            loader.set_epoch(0)
+            loader.load_state_dict(loader.state_dict() | {"position": 8})
+            assert_equal([(images.clone(), labels) for images, labels in early], whole[2:])
+
     def test_an_older_iterator_says_that_it_has_ended(self, folder, engine):
         with open_loader(folder, **engine) as loader:
             whole = collect(loader)

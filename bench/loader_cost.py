@@ -3,10 +3,10 @@
     python bench/loader_cost.py [--batch-size 256] [--samples 2048] [--repeat 200]
 
 Measures, on a made image folder and on shards of it: the job alone (order and rank arithmetic: all that the torch
-engine does in the consumer's process), the plan (draws and geometry), and what DALI is fed for a batch (job, plan and
-inputs). Then, on a dataset that claims two billion samples: saving the state, loading one that stands at the
-billionth, and the time from there to the first batch (in the consumer's process, images of 8 x 8). Prints median,
-minimum and maximum in microseconds.
+engine does in the consumer's process), the plan (draws and geometry), what `Loader.stats` counts, and what DALI is fed
+for a batch (job, plan and inputs). Then, on a dataset that claims two billion samples: saving the state, loading one
+that stands at the billionth, and the time from there to the first batch (in the consumer's process, images of 8 x 8).
+Prints median, minimum and maximum in microseconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import numpy as np
 import torch
 
 import gpupipe
-from gpupipe.engines.base import Job, job_plan
+from gpupipe.engines.base import EngineBatch, Job, job_plan
 from gpupipe.engines.dali import DaliEngine
 from gpupipe.pack import PackSettings, pack
 from gpupipe.sources import Source
+from gpupipe.stats import Meter
+from gpupipe.tracing import Stage
 
 
 def made_folder(root: Path, samples: int) -> Path:
@@ -70,12 +72,27 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
     rows = {
         "job": microseconds(job, repeat),
         "plan": microseconds(lambda: job_plan(recipe, fixed, meta), repeat),
+        "counting": _counting(repeat),
         "DALI's inputs": microseconds(lambda: engine._feeder(job()), repeat),
         "DALI fed, started": _scheduling(engine, job, repeat),
     }
     engine.close()
     loader.close()
     return rows
+
+
+def _counting(repeat: int) -> tuple[float, float, float]:
+    """The cost of counting a batch for `Loader.stats`, at which nothing is recorded."""
+    meter = Meter()
+    batch = EngineBatch(torch.empty(0), torch.empty(0))
+    batches = meter.waits(batch for _ in iter(int, 1))
+
+    def one() -> None:
+        with Stage("finish") as finish:
+            next(batches)
+        meter.delivered(batch, finish)
+
+    return microseconds(one, repeat)
 
 
 def _scheduling(engine: DaliEngine, job: Callable[[], Job], repeat: int) -> tuple[float, float, float]:

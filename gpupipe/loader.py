@@ -25,6 +25,8 @@ from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
 from gpupipe.sources import Source, open_source
 from gpupipe.state import LoaderState
+from gpupipe.stats import Meter
+from gpupipe.tracing import Stage
 from gpupipe.transfer import to_device, transferred
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ class Loader:
         self.sampler = EpochSampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         self._repair = Repair(self.dataset, recipe, self.order, on_error)
+        self.meter = Meter()
         self._buffers = BufferPool()
         self._copies: torch.cuda.Stream | None = None
         self._engine: Engine | None = open_engine(self.dataset, recipe, self.settings)
@@ -230,6 +233,27 @@ class Loader:
             raise ConfigError(f"gather: got {len(values)} rows, but the batch delivered last has {rows}")
         return gathered(values, self.world_size)[: self.batches.samples(self._last_step)]
 
+    def stats(self) -> dict[str, float]:
+        """What was delivered, how fast, and how long the consumer waited: plain numbers for a progress bar or a log.
+
+        Counters, over this loader's life (subtract two calls for any stretch between):
+            batches, images, bytes_read: delivered, and the encoded bytes read for them.
+            wait_s:   seconds in which the consumer stood in next() until the engine's batch was there. Without workers
+                      that is the time to make the batches. On a GPU the host's seconds, not the GPU's.
+            finish_s: seconds in which the consumer's thread brought uint8 batches into the recipe's dtype and layout.
+            bad_samples: see the property of this name.
+        Rates, over the current iteration, or the last one, from its first batch to its latest; 0 before the second:
+            img_per_s, mb_per_s: images and encoded megabytes (1e6 bytes) a second.
+            wait_share: the share of the time that wait_s takes, 0 to 1.
+        Of the same iteration:
+            first_batch_s: seconds from the first next() to the first batch, which starts the workers.
+        Now:
+            queue_depth: batches that are made and wait to be taken; left out with DALI, which does not tell.
+        """
+        ready = None if self._engine is None else self._engine.ready()
+        depth = {} if ready is None else {"queue_depth": ready}
+        return self.meter.as_dict() | depth | {"bad_samples": len(self.bad_samples)}
+
     def batch_indices(self, step: int) -> NDArray[np.int64]:
         """The sample indices of this rank's batch at `step` of the current epoch, (N,) int64, without loading it."""
         return self._job(step).indices
@@ -299,9 +323,9 @@ class Loader:
         if not self._resume:
             self._step = 0
         self._resume = False
-        for batch in self._made(self._step):
+        for batch in self.meter.waits(self._made(self._step)):
             self._last_step, self._step = self._step, self._step + 1
-            yield self._finished(batch), to_device(batch.labels, self.device)
+            yield self._handed_out(batch)
             self._check_turn(turn)
         self._epoch, self._step = self._epoch + 1, 0
 
@@ -360,6 +384,12 @@ class Loader:
                 f"but the dataset has {size} samples; build the order for this dataset"
             )
         return indices.astype(np.int64, copy=False)
+
+    def _handed_out(self, batch: EngineBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        with Stage("finish") as finish:
+            images, labels = self._finished(batch), to_device(batch.labels, self.device)
+        self.meter.delivered(batch, finish)
+        return images, labels
 
     def _finished(self, batch: EngineBatch) -> torch.Tensor:
         """The images in the recipe's dtype and layout."""

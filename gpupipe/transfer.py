@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -30,9 +31,8 @@ def transferred(batches: Iterable[EngineBatch], stream: torch.cuda.Stream) -> It
     ahead: tuple[EngineBatch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
-            copied = EngineBatch(
-                to_device(batch.images, device), to_device(batch.labels, device), batch.failures, batch.finished
-            )
+            images, labels = to_device(batch.images, device), to_device(batch.labels, device)
+            copied = replace(batch, images=images, labels=labels)
             copied_event = stream.record_event()
         if ahead is not None:
             yield _arrived(*ahead)

@@ -26,7 +26,7 @@ def test_loader_cost(capsys):
     spec.loader.exec_module(script)
     script.main(["--batch-size", "8", "--samples", "64", "--repeat", "3"])
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert [row.split()[0] for row in rows] == ["folder"] * 4 + ["shards"] * 4 + ["2*10^9"] * 3
+    assert [row.split()[0] for row in rows] == ["folder"] * 5 + ["shards"] * 5 + ["2*10^9"] * 3
     for row in rows:
         median, low, high = (float(figure) for figure in row.split()[-3:])
         assert 0 < low <= median <= high

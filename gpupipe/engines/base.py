@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.draws import Plan, plan
 from gpupipe.errors import SampleError
 from gpupipe.recipe import Recipe
+from gpupipe.tracing import Span
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +43,20 @@ class EngineBatch:
               of shape (N, 3, height, width).
     labels:   int64 (N,).
     failures: row -> why the engine could not make that row; its pixels are undefined.
+    bytes_read: encoded bytes that were read for it.
+    spans:    who was busy with it, and when; stages "read" and "decode".
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     failures: dict[int, SampleError] = field(default_factory=dict)
     finished: bool = False
+    bytes_read: int = 0
+    spans: tuple[Span, ...] = ()
 
     def pin_memory(self) -> EngineBatch:
         """The same batch in page-locked memory; `torch.utils.data.DataLoader` calls this."""
-        return EngineBatch(self.images.pin_memory(), self.labels.pin_memory(), self.failures, self.finished)
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 class Engine(Protocol):
@@ -62,6 +67,10 @@ class Engine(Protocol):
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
         """A batch for each job, in their order. It may take jobs ahead of the batches that it has given."""
+        ...
+
+    def ready(self) -> int | None:
+        """Batches of the current stream that are made and wait to be taken; None where the engine can't tell."""
         ...
 
     def close(self) -> None:

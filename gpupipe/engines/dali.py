@@ -24,6 +24,7 @@ from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
 from gpupipe.recipe import Recipe
+from gpupipe.tracing import Span, Stage
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -82,10 +83,11 @@ class DaliEngine:
         self._start(jobs)
         self._schedule()
         while self._in_flight:
-            outputs = self._outputs()
+            with Stage("decode") as decode:  # as far as the consumer waited for it: DALI's threads tell no times
+                outputs = self._outputs()
             feed = self._in_flight.popleft()
             self._schedule()  # keep DALI busy while the consumer works
-            yield self._batch(outputs, feed)
+            yield self._batch(outputs, feed, decode.span("DALI"))
 
     def _start(self, jobs: Iterable[Job]) -> None:
         """Ready the pipeline for new jobs; what an abandoned stream left in it is dropped."""
@@ -123,7 +125,7 @@ class DaliEngine:
         self._in_flight.append(feed)
         return as_dali(feed.inputs)
 
-    def _batch(self, outputs: Any, feed: Feed) -> EngineBatch:
+    def _batch(self, outputs: Any, feed: Feed, decode: Span) -> EngineBatch:
         buffer = outputs[0].as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
@@ -136,7 +138,9 @@ class DaliEngine:
         finished = self._recipe.dtype != "bfloat16"
         if finished and self._recipe.layout == "channels_last":
             images = images.permute(0, 3, 1, 2)
-        return EngineBatch(images, torch.from_numpy(feed.labels), feed.failures, finished)
+        labels = torch.from_numpy(feed.labels)
+        spans = feed.read, decode
+        return EngineBatch(images, labels, feed.failures, finished, bytes_read=int(feed.sizes.sum()), spans=spans)
 
     def _check_sizes(self, outputs: Any, feed: Feed) -> None:
         """Files that changed since they were indexed were cropped for another image: the CPU has to look again."""
@@ -202,6 +206,10 @@ class DaliEngine:
         except RuntimeError:
             return False
         return True
+
+    def ready(self) -> None:
+        """None: DALI does not say which of the batches that it works on are made."""
+        return
 
     def close(self) -> None:
         """Gives back the pipeline. Batches that the consumer holds stay valid."""

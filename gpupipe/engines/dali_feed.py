@@ -15,6 +15,7 @@ from gpupipe.engines.base import Job, fetch, job_plan
 from gpupipe.engines.dali_graph import PLACEHOLDER, placeholder
 from gpupipe.errors import SampleError
 from gpupipe.recipe import Recipe
+from gpupipe.tracing import Span, Stage
 
 if TYPE_CHECKING:
     from gpupipe.sources import SampleMeta, Source
@@ -34,7 +35,8 @@ class Feed:
     encoded:  uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
     starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends: float32 (N, 2), the region in
     it that the output covers; mirrors: int32 (N,). sizes: int64 (N,), bytes as indexed.
-    failures: rows that hold the placeholder, and why.
+    failures: rows that hold the placeholder, and why. read: when the inputs were made, which is when the bytes were
+    fetched unless DALI reads the files itself.
     """
 
     job: Job
@@ -47,6 +49,7 @@ class Feed:
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
     failures: dict[int, SampleError]
+    read: Span
 
     @property
     def inputs(self) -> tuple[Any, ...]:
@@ -74,7 +77,8 @@ class Feeder:
 
     def __call__(self, job: Job) -> Feed:
         """The job's inputs; rows that can't be read or that DALI can't decode hold the placeholder."""
-        encoded, meta, failures = self._fetched(job)
+        with Stage("read") as read:
+            encoded, meta, failures = self._fetched(job)
         planned = job_plan(self._recipe, job, meta)
         windows, roi_starts, roi_ends = visible_part(planned)
         feed = Feed(
@@ -88,6 +92,7 @@ class Feeder:
             meta.labels.astype(np.int64),
             meta.sizes,
             failures,
+            read.span("consumer"),
         )
         self._add_failures(feed, meta)
         if failures:

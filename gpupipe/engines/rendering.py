@@ -16,6 +16,7 @@ from gpupipe.errors import SampleError
 from gpupipe.kernels import BadImage, decode_crop_resize, native
 from gpupipe.recipe import Recipe
 from gpupipe.sources.headers import explain_damage
+from gpupipe.tracing import Stage, who
 
 if TYPE_CHECKING:
     from gpupipe.sources import SampleMeta, Source
@@ -30,7 +31,29 @@ def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, th
 
     Rows that can't be made are in the batch's failures.
     """
-    encoded, meta, failures = fetch(source, job.indices)
+    with Stage("read") as read:
+        encoded, meta, failures = fetch(source, job.indices)
+    with Stage("decode") as decode:
+        failures |= _decoded(source, recipe, job, encoded, meta, out, threads)
+    return EngineBatch(
+        out,
+        torch.from_numpy(meta.labels.astype(np.int64)),
+        failures,
+        bytes_read=sum(data.nbytes for data in encoded if data is not None),
+        spans=(read.span(who()), decode.span(who())),
+    )
+
+
+def _decoded(
+    source: Source,
+    recipe: Recipe,
+    job: Job,
+    encoded: list[NDArray[np.uint8] | None],
+    meta: SampleMeta,
+    out: torch.Tensor,
+    threads: int,
+) -> dict[int, SampleError]:
+    """Make the rows whose bytes are there; those that can't be made, and why."""
     planned = job_plan(recipe, job, meta)
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(encoded))
@@ -45,10 +68,8 @@ def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, th
             _one_by_one(data, meta, planned, row, recipe.exif_orientation, out[row])
         except DecodeError as error:
             reasons[row] = str(error)
-    for row, reason in reasons.items():
-        index = int(job.indices[row])
-        failures[row] = SampleError(index, source.location(index), reason)
-    return EngineBatch(out, torch.from_numpy(meta.labels.astype(np.int64)), failures)
+    indices = job.indices.tolist()
+    return {row: SampleError(indices[row], source.location(indices[row]), text) for row, text in reasons.items()}
 
 
 def _by_kernel(

@@ -32,6 +32,7 @@ from gpupipe.engines.rendering import render_batch
 from gpupipe.engines.slots import Slots
 from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
 from gpupipe.recipe import Recipe
+from gpupipe.tracing import Span
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -52,6 +53,8 @@ class _Made:
     images: torch.Tensor | None
     labels: NDArray[np.int64]
     failures: dict[int, SampleError]
+    bytes_read: int
+    spans: tuple[Span, ...]
 
     def batch(self) -> EngineBatch:
         """In the consumer's process, and there only once."""
@@ -59,7 +62,8 @@ class _Made:
         if images is None:
             assert self.slot is not None
             images = SLOTS[self.slots_id].lend(self.slot, len(self.labels))
-        return EngineBatch(images, torch.from_numpy(self.labels), self.failures)
+        labels = torch.from_numpy(self.labels)
+        return EngineBatch(images, labels, self.failures, bytes_read=self.bytes_read, spans=self.spans)
 
     def pin_memory(self) -> EngineBatch:
         """`torch.utils.data.DataLoader` calls this, on a thread of its own."""
@@ -86,7 +90,8 @@ class _Batches(torch.utils.data.Dataset[_Made]):
         else:
             out = self.slots.batch(slot, len(job.indices))
         made = render_batch(self.source, self.recipe, job, out)
-        return _Made(self.slots_id, slot, out if slot is None else None, made.labels.numpy(), made.failures)
+        images = out if slot is None else None
+        return _Made(self.slots_id, slot, images, made.labels.numpy(), made.failures, made.bytes_read, made.spans)
 
 
 def _uint8(shape: tuple[int, ...]) -> torch.Tensor:
@@ -197,6 +202,15 @@ class TorchEngine:
             worker.kill()
         _shut_down(iterator)
         self._iterator = self._loader._iterator = None
+
+    def ready(self) -> int:
+        """Batches in the workers' queue, and those taken from it that wait for an earlier one."""
+        iterator = self._iterator
+        if self._loader.num_workers == 0 or iterator is None:
+            return 0
+        # Inner parts of torch's iterator, which has no public word for it; a task of two entries holds its batch.
+        waiting = sum(len(task) == 2 for task in iterator._task_info.values())
+        return int(iterator._data_queue.qsize()) + waiting
 
     def close(self) -> None:
         """Ends the workers."""

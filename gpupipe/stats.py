@@ -1,0 +1,83 @@
+"""What a loader has delivered, how fast, and how long its consumer waited: counted always.
+
+That costs 5 us a batch, ranges included (`python bench/loader_cost.py` on 2 cores of an AMD EPYC).
+
+iter()      first batch                                   latest batch
+  |--- wait ---|finish|  step  |wait|finish|  step  |wait|finish|  step
+  first_batch_s       |<-------- the window of the rates ------>|
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gpupipe.engines.base import EngineBatch
+from gpupipe.tracing import Span, Stage
+
+__all__ = ["Meter"]
+
+
+class _Moment(NamedTuple):
+    """The counters as a batch was delivered; `at` is a time of `time.perf_counter`."""
+
+    at: float = 0.0
+    images: int = 0
+    bytes_read: int = 0
+    wait_s: float = 0.0
+
+
+class Meter:
+    """Counts as batches pass. A `spans` that is a list, not None, also gets a span for each stage of each batch."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] | None = None
+        self.batches = self.images = self.bytes_read = 0
+        self.wait_s = self.finish_s = self._began = 0.0
+        self._first: _Moment | None = None  # of the iteration
+        self._latest = _Moment()
+
+    def waits(self, batches: Iterable[EngineBatch]) -> Iterator[EngineBatch]:
+        """The batches of an iteration, with the time for which each is waited."""
+        iterator = iter(batches)
+        self._first, self._latest, self._began = None, _Moment(), time.perf_counter()
+        while True:
+            with Stage("wait") as wait:
+                batch = next(iterator, None)
+            self.wait_s += wait.seconds
+            if batch is None:
+                return
+            if self.spans is not None:
+                self.spans += [wait.span("consumer"), *batch.spans]
+            yield batch
+            del batch  # its memory is free as soon as the consumer has let go of it
+
+    def delivered(self, batch: EngineBatch, finish: Stage) -> None:
+        """Count a batch that is finished and about to be handed out."""
+        self.batches += 1
+        self.images += len(batch.labels)
+        self.bytes_read += batch.bytes_read
+        self.finish_s += finish.seconds
+        self._latest = _Moment(finish.end, self.images, self.bytes_read, self.wait_s)
+        if self._first is None:
+            self._first = self._latest
+        if self.spans is not None:
+            self.spans.append(finish.span("consumer"))
+
+    def as_dict(self) -> dict[str, float]:
+        """See `Loader.stats`."""
+        first, latest = self._first or self._latest, self._latest
+        seconds = latest.at - first.at
+        per_second = 1 / seconds if seconds > 0 else 0.0
+        return {
+            "img_per_s": (latest.images - first.images) * per_second,
+            "mb_per_s": (latest.bytes_read - first.bytes_read) * per_second / 1e6,
+            "wait_share": (latest.wait_s - first.wait_s) * per_second,
+            "first_batch_s": first.at - self._began if self._first else 0.0,
+            "wait_s": self.wait_s,
+            "finish_s": self.finish_s,
+            "batches": self.batches,
+            "images": self.images,
+            "bytes_read": self.bytes_read,
+        }

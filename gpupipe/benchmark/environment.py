@@ -12,12 +12,14 @@ from typing import Any
 from gpupipe.benchmark.settings import Settings
 from gpupipe.system import host_cpus, memory_limit, usable_cpus
 
-__all__ = ["describe", "environment"]
+__all__ = ["describe", "environment", "machine"]
 
 LIBRARIES = (
     "gpupipe",
     "torch",
     "torchvision",
+    "torchdata",
+    "webdataset",
     "nvidia-dali-cuda120",
     "nvidia-dali-cuda130",
     "nvidia-nvimgcodec-cu12",
@@ -29,7 +31,13 @@ LIBRARIES = (
 
 
 def environment(settings: Settings) -> dict[str, Any]:
-    """Plain values: date, CPU, memory in bytes, GPUs, driver, versions, settings."""
+    """What `machine` says, and the settings."""
+    # Results are shown to others.
+    return machine() | {"settings": settings.as_dict() | {"data": Path(settings.data).name}}
+
+
+def machine() -> dict[str, Any]:
+    """Plain values: date, CPU, memory in bytes, GPUs, driver, versions."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": cpu_model(),
@@ -42,7 +50,6 @@ def environment(settings: Settings) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
         "versions": versions(),
-        "settings": settings.as_dict() | {"data": Path(settings.data).name},  # results are shown to others
     }
 
 

@@ -1,0 +1,88 @@
+"""What the cases ask of a library."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from reliability.case import NoFunction
+from reliability.data import Numbered
+
+__all__ = ["Setup", "Stream"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One rank's share of a dataset, in batches.
+
+    batch_size: samples per batch of this rank.
+    options:    for the DataLoader that each contender has, in its words: prefetch_factor, timeout, persistent_workers,
+                multiprocessing_context. Left out where there are no workers.
+    folder:     for files that a contender makes of the dataset.
+    """
+
+    dataset: Numbered
+    batch_size: int
+    folder: Path
+    rank: int = 0
+    world: int = 1
+    workers: int = 0
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples a step over all ranks."""
+        return self.batch_size * self.world
+
+    @property
+    def worker_options(self) -> Mapping[str, Any]:
+        """`options` where there are workers."""
+        return self.options if self.workers else {}
+
+
+class Stream(ABC):
+    """A library's loader as its documentation recommends it: each iteration gives the sample numbers of each batch.
+
+    A library without one of these functions raises NoFunction.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[list[int]]:
+        """An epoch."""
+
+    @property
+    def padding(self) -> int:
+        """How many rows at the end of the batch given last the library itself marks as repeats."""
+        return 0
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration gives this epoch."""
+
+    def state(self) -> Any:
+        """Where the stream stands, for `load`."""
+        raise NoFunction(f"{self.name} has no state")
+
+    def load(self, state: Any, epoch: int) -> None:
+        """The next iteration goes on in `epoch` where another stream stood when its `state` was taken."""
+        raise NoFunction(f"{self.name} has no state")
+
+    def close(self) -> None:  # noqa: B027  most have nothing to close
+        """Give back processes, threads and files, as the library's users do."""
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

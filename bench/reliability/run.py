@@ -1,0 +1,73 @@
+"""Runs the fault cases many times with each library and writes how often each passed.
+
+    python bench/reliability/run.py --out reliability-out
+    python bench/reliability/run.py --out reliability-out --rows 1-10,19 --contenders gpupipe,torch --seeds 5
+    python bench/reliability/run.py --out again --rows 4 --contenders gpupipe --first-seed 17 --seeds 1
+
+Into --out it writes results.md (the table), results.csv (a line for each case and seed) and results.json (the reasons
+of all that did not pass, the environment). Two cases run at a time; those that measure time run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).parent.parent)  # the folder that has the package; this one has its modules
+
+from reliability.board import Plan, play  # noqa: E402
+from reliability.contenders import CONTENDERS, contender  # noqa: E402
+from reliability.report import write_all  # noqa: E402
+from reliability.rows import ROWS  # noqa: E402
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and write. Exit code 1 if gpupipe did not pass everywhere."""
+    args = parse(arguments)
+    plan = Plan(rows=args.rows, contenders=args.contenders, seeds=range(args.first_seed, args.first_seed + args.seeds))
+    results = play(plan, say=lambda text: print(text, flush=True))
+    print(write_all(plan, results, args.out))
+    return int(any(result.contender == "gpupipe" and result.status in ("failed", "hang") for result in results))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    parser.add_argument("--rows", type=rows, default=tuple(ROWS), metavar="A-B,C", help="default: all")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="runs of each case (default: 20)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="to repeat one run (default: 0)")
+    names = ", ".join(CONTENDERS)
+    parser.add_argument("--contenders", type=known, default=",".join(CONTENDERS), metavar="A,B", help=f"of {names}")
+    return parser.parse_args(arguments)
+
+
+def rows(text: str) -> tuple[int, ...]:
+    """1-3,19 as 1, 2, 3 and 19."""
+    wanted: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        wanted += range(int(first), int(last or first) + 1)
+    unknown = [number for number in wanted if number not in ROWS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no row {unknown[0]}; there are {', '.join(map(str, ROWS))}")
+    return tuple(wanted)
+
+
+def known(text: str) -> tuple[str, ...]:
+    """Names of contenders."""
+    wanted = tuple(text.split(","))
+    for name in wanted:
+        if name not in CONTENDERS:
+            raise argparse.ArgumentTypeError(f"there is no contender {name}; there are {', '.join(CONTENDERS)}")
+        try:
+            contender(name)
+        except ImportError as error:
+            raise argparse.ArgumentTypeError(f"contender {name}: {error}; install it, or leave it out") from error
+    return wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -628,7 +628,10 @@ class TestWorkers:
             Deadly(data, 0), engine="torch", num_workers=2, shuffle=False, persistent_workers=persistent
         ) as loader:
             for _ in range(2):
-                with pytest.raises(gpupipe.WorkerError, match="worker processes died"):
+                with pytest.raises(
+                    gpupipe.WorkerError,
+                    match=r"worker 0 of 2 \(pid \d+\) was killed by SIGKILL at sample 9 ",
+                ):
                     collect(loader)
                 assert not multiprocessing.active_children()
             loader.load_state_dict(loader.state_dict() | {"position": 12})

@@ -74,11 +74,26 @@ def test_a_slot_is_free_when_its_last_view_is_gone() -> None:
     assert {first, second} == {0, 1}
     assert slots.give() is None
     slots.batch(first, 3).fill_(7)
-    view = slots.lend(first, 2)[1:]
+    slots.labels(first, 3).fill_(5)
+    images, labels = slots.lend(first, 2)
+    view = images[1:]
+    del images
     assert view.tolist() == [[7] * 4]
+    assert labels.tolist() == [5, 5]
     assert slots.give() is None
     del view
     assert slots.give() == first
     slots.take_back()
     assert {slots.give(), slots.give()} == {0, 1}
     np.testing.assert_array_equal(slots.batch(first, 3).numpy(), np.full((3, 4), 7))
+
+
+def test_who_keeps_two_batches_gets_copies_so_that_workers_always_have_slots() -> None:
+    slots, kept = Slots(5, (2, 4), shared=False), []
+    for number in range(20):
+        slot = slots.give()
+        assert slot is not None
+        slots.batch(slot, 2).fill_(number)
+        kept.append(slots.lend(slot, 2)[0])
+        assert len(slots._free) >= 3
+    assert [int(images[0, 0]) for images in kept] == list(range(20))

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from gpupipe.draws import Plan
 from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
+from gpupipe.engines.board import BATCH
 from gpupipe.engines.pixels import DecodeError, render
 from gpupipe.errors import SampleError
 from gpupipe.kernels import BadImage, decode_crop_resize, native
 from gpupipe.recipe import Recipe
 from gpupipe.sources.headers import explain_damage
 from gpupipe.tracing import Stage, who
+from gpupipe.whereabouts import note
 
 if TYPE_CHECKING:
     from gpupipe.sources import SampleMeta, Source
@@ -34,6 +36,7 @@ def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, th
     with Stage("read") as read:
         encoded, meta, failures = fetch(source, job.indices)
     with Stage("decode") as decode:
+        note(BATCH)
         failures |= _decoded(source, recipe, job, encoded, meta, out, threads)
     return EngineBatch(
         out,
@@ -64,6 +67,7 @@ def _decoded(
         data = encoded[row]
         if data is None or row in reasons:
             continue
+        note(int(job.indices[row]))
         try:
             _one_by_one(data, meta, planned, row, recipe.exif_orientation, out[row])
         except DecodeError as error:

@@ -14,25 +14,30 @@ training step.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.utils.data
-from numpy.typing import NDArray
-from torch.utils.data._utils import signal_handling
 
 from gpupipe import system
 from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.board import IDLE, Board
+from gpupipe.engines.faults import death, hang
+from gpupipe.engines.forks import guard_forks
+from gpupipe.engines.pickling import check_picklable
 from gpupipe.engines.rendering import render_batch
 from gpupipe.engines.slots import Slots
-from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
+from gpupipe.engines.watched import WatchedDataLoader, WorkersDied, WorkersHang, start_method
+from gpupipe.engines.worker import start_worker
+from gpupipe.errors import SampleError
+from gpupipe.processes import Identity
 from gpupipe.recipe import Recipe
 from gpupipe.tracing import Span
+from gpupipe.whereabouts import note
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -41,7 +46,7 @@ __all__ = ["TorchEngine"]
 
 
 Task = tuple["int | None", Job]
-"""A job and the slot in which to make its batch; None for new memory."""
+"""A job and the slot in which to make its batch; None for new memory, which only the consumer's process has."""
 
 
 @dataclass
@@ -49,20 +54,15 @@ class _Made:
     """A batch on its way out of a worker: where it lies, and all else that the worker has to say of it."""
 
     slots_id: int
-    slot: int | None
-    images: torch.Tensor | None
-    labels: NDArray[np.int64]
+    slot: int
+    count: int
     failures: dict[int, SampleError]
     bytes_read: int
     spans: tuple[Span, ...]
 
     def batch(self) -> EngineBatch:
         """In the consumer's process, and there only once."""
-        images = self.images
-        if images is None:
-            assert self.slot is not None
-            images = SLOTS[self.slots_id].lend(self.slot, len(self.labels))
-        labels = torch.from_numpy(self.labels)
+        images, labels = SLOTS[self.slots_id].lend(self.slot, self.count)
         return EngineBatch(images, labels, self.failures, bytes_read=self.bytes_read, spans=self.spans)
 
     def pin_memory(self) -> EngineBatch:
@@ -70,36 +70,37 @@ class _Made:
         return self.batch().pin_memory()
 
 
+def _received(made: _Made | EngineBatch) -> EngineBatch:
+    return made.batch() if isinstance(made, _Made) else made
+
+
 # The slots of the engines of this process, for batches that come back from workers.
 SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
 
 
-class _Batches(torch.utils.data.Dataset[_Made]):
+class _Batches(torch.utils.data.Dataset["_Made | EngineBatch"]):
     """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
 
-    def __init__(self, source: Source, recipe: Recipe, slots: Slots) -> None:
+    def __init__(self, source: Source, recipe: Recipe, slots: Slots, board: Board) -> None:
         self.source = source
         self.recipe = recipe
         self.slots = slots
+        self.board = board
         self.slots_id = id(slots)
 
-    def __getitem__(self, task: Task) -> _Made:
+    def __getitem__(self, task: Task) -> _Made | EngineBatch:
         slot, job = task
+        count = len(job.indices)
         if slot is None:
-            out = _uint8((len(job.indices), *self.recipe.crop.output_size, 3))
-        else:
-            out = self.slots.batch(slot, len(job.indices))
-        made = render_batch(self.source, self.recipe, job, out)
-        images = out if slot is None else None
-        return _Made(self.slots_id, slot, images, made.labels.numpy(), made.failures, made.bytes_read, made.spans)
-
-
-def _uint8(shape: tuple[int, ...]) -> torch.Tensor:
-    """Uninitialized memory; in a worker process it is shared, which saves the copy when the batch is sent."""
-    if torch.utils.data.get_worker_info() is None:
-        return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(math.prod(shape))
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload, no-any-return]
+            out = torch.empty((count, *self.recipe.crop.output_size, 3), dtype=torch.uint8)
+            return render_batch(self.source, self.recipe, job, out)
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            self.board.begin(worker.id, job.indices)
+        made = render_batch(self.source, self.recipe, job, self.slots.batch(slot, count))
+        self.slots.labels(slot, count).copy_(made.labels)
+        note(IDLE)
+        return _Made(self.slots_id, slot, count, made.failures, made.bytes_read, made.spans)
 
 
 class _Tasks(torch.utils.data.Sampler[Task]):
@@ -126,23 +127,40 @@ class TorchEngine:
     name = "torch"
 
     def __init__(
-        self, source: Source, recipe: Recipe, device: torch.device, *, batch_size: int, num_workers: int, **options: Any
+        self,
+        source: Source,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        batch_size: int,
+        num_workers: int,
+        multiprocessing_context: Any = None,
+        **options: Any,
     ) -> None:
         self.device = device
+        self._source = source
         count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
         self._slots = Slots(count, (batch_size, *recipe.crop.output_size, 3), shared=num_workers > 0)
         SLOTS[id(self._slots)] = self._slots
+        self._board = Board(num_workers, batch_size)
         self._tasks = _Tasks(self._slots)
         self._iterator: Any = None
-        self._loader = torch.utils.data.DataLoader(
-            _Batches(source, recipe, self._slots),
+        self._loader = WatchedDataLoader(
+            _Batches(source, recipe, self._slots, self._board),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
             collate_fn=_as_is,
             generator=torch.Generator(),  # its own, so that making batches leaves torch's global generator alone
+            multiprocessing_context=multiprocessing_context,
+            worker_init_fn=partial(start_worker, self._board, Identity.own()),
+            received=_received,
             **options,
         )
+        if num_workers > 0:
+            guard_forks()
+            if (method := start_method(self._loader.multiprocessing_context)) != "fork":
+                check_picklable("dataset", source, method)
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
         """A uint8 batch for each job, on the CPU, pinned if the options say so.
@@ -152,56 +170,35 @@ class TorchEngine:
         """
         self._end_workers(keep_persistent=True)
         self._tasks.jobs = jobs
+        if self._iterator is None:
+            self._board.clear()
         iterator: Any = None
         try:
             iterator = self._iterator = iter(self._loader)
             for made in iterator:
-                batch = made if isinstance(made, EngineBatch) else made.batch()
+                batch = _received(made)
                 del made
                 yield batch
                 del batch  # its slot is free for the next job as soon as the consumer has done with it
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            if isinstance(error, GpupipeError):
-                raise
-            self._kill_workers()
-            raise self._explained(error) from error
+        except (WorkersDied, WorkersHang) as fault:
+            error = self._explained(fault)
+            self._end_workers(keep_persistent=False, at_once=True)
+            raise error from None
         finally:
             if not self._loader.persistent_workers:
-                _shut_down(iterator)  # its own: a newer stream may have begun
+                _end(iterator)  # its own: a newer stream may have begun
+                if self._iterator is iterator:
+                    self._iterator = None
 
-    def _explained(self, error: Exception) -> Exception:
-        """What the DataLoader's error means, and what to do."""
-        workers, message = self._loader.num_workers, str(error)
-        if "timed out" in message:
-            return LoaderTimeoutError(
-                f"no batch came from {workers} workers within timeout={self._loader.timeout} s; the storage may hang "
-                "or be slow, or the batch large: look at the workers with py-spy, or raise timeout"
-            )
-        # A worker may also die while a batch is being taken over from it.
-        if isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in message or "ancillary" in message:
-            return WorkerError(
-                f"one of {workers} worker processes died ({message}). With spawn or forkserver: does the script begin "
-                "its work below `if __name__ == '__main__':`? Else often the memory limit was reached (see dmesg; "
-                "lower num_workers or batch_size), or a file was shortened while it was mapped"
-            )
-        return error
+    def _explained(self, fault: WorkersDied | WorkersHang) -> Exception:
+        if isinstance(fault, WorkersDied):
+            return death(fault, self._board, self._source)
+        return hang(fault, self._board, self._source, self._loader.timeout)
 
-    def _end_workers(self, keep_persistent: bool) -> None:
+    def _end_workers(self, keep_persistent: bool, at_once: bool = False) -> None:
         if not (keep_persistent and self._loader.persistent_workers):
-            _shut_down(self._iterator)
+            _end(self._iterator if self._iterator is not None else self._loader._iterator, at_once)
             self._iterator = self._loader._iterator = None
-
-    def _kill_workers(self) -> None:
-        """End workers that may hang: asked to stop in turn, each would be waited for 5 s."""
-        iterator: Any = self._iterator if self._iterator is not None else self._loader._iterator
-        if getattr(iterator, "_worker_pids_set", False):
-            # Else torch's handler of SIGCHLD raises, here, that a worker has died.
-            signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]
-            iterator._worker_pids_set = False
-        for worker in getattr(iterator, "_workers", ()):
-            worker.kill()
-        _shut_down(iterator)
-        self._iterator = self._loader._iterator = None
 
     def ready(self) -> int:
         """Batches in the workers' queue, and those taken from it that wait for an earlier one."""
@@ -217,8 +214,8 @@ class TorchEngine:
         self._end_workers(keep_persistent=False)
 
 
-def _shut_down(iterator: Any) -> None:
-    """Ends the workers of a DataLoader's iterator; torch does so only when the iterator is collected."""
-    shut_down = getattr(iterator, "_shutdown_workers", None)
-    if shut_down is not None:
-        shut_down()
+def _end(iterator: Any, at_once: bool = False) -> None:
+    """Ends the workers of a DataLoader's iterator, if it has any; torch does so only when the iterator is collected."""
+    end = getattr(iterator, "end", None)
+    if end is not None:
+        end(at_once)

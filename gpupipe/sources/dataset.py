@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
 from gpupipe.sources.headers import probe_bytes
+from gpupipe.whereabouts import note
 
 __all__ = ["DatasetSource"]
 
@@ -83,6 +84,7 @@ class DatasetSource(Source):
     def _item(self, index: int) -> tuple[Encoded, int]:
         if not 0 <= index < self._size:
             raise IndexError(f"{self.location(index)}: its len() is {self._size}")
+        note(index)
         try:
             item = self.dataset[index]
         except Exception as error:

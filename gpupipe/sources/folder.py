@@ -19,6 +19,7 @@ from gpupipe.sources.headers import DAMAGED, probe
 from gpupipe.sources.indexed import IndexedSource
 from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, pack_strings
+from gpupipe.whereabouts import note
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
@@ -48,6 +49,7 @@ class FolderSource(IndexedSource):
     def read(self, index: int) -> Encoded:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
         expected = int(self._facts.sizes[index])
+        note(index)
         try:
             with open(self._path(index), "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size

@@ -28,6 +28,7 @@ from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
+from gpupipe.whereabouts import note
 
 __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 
@@ -65,6 +66,7 @@ class ShardSource(IndexedSource):
 
         Raises SampleError where the shard is gone or of another size than indexed.
         """
+        note(index)
         begin = int(self._offsets[index])
         shard = self._shard(index)
         data = self._maps[shard]

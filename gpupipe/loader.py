@@ -54,9 +54,9 @@ class Loader:
     prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
     pin_memory:  None: the torch engine's batches are pinned if they go to a GPU. DALI needs none.
     persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine.
-    timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError is raised, with the
-                 worker, its state and the sample it is at; 0 waits for ever. Reads in the loader's own process
-                 (num_workers=0, or a dataset of yours with DALI) can't be timed out.
+    timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
+                 its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
+                 num_workers=0, or from a dataset of yours with DALI) has no timeout.
     engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU.
     rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
     order:       an `Order` or a torch `Sampler` instead of `shuffle`.
@@ -67,9 +67,9 @@ class Loader:
     int64 (N,), both on the device. An epoch that was iterated to its end is followed by the next one; one that was
     left early starts again. `set_epoch` goes to any epoch.
 
-    Raises ConfigError, DataError and EngineUnavailableError when built; SampleError for a bad sample, WorkerError for a
-    worker that has died and LoaderTimeoutError while iterating. The next iteration starts new workers and gives the same
-    batches; with `state_dict` it goes on at the batch that did not come.
+    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
+    WorkerError for a worker that has died, LoaderTimeoutError. The next iteration then has new workers and gives the
+    same batches; with `state_dict` it goes on at the batch that did not come.
     """
 
     def __init__(

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from gpupipe.loader import Loader
-    from gpupipe.order import Order, Sequential, Shuffled, Subset, Weighted
+    from gpupipe.order import (
+        BlockShuffled,
+        Order,
+        Repeated,
+        Sequential,
+        Shuffled,
+        Stratified,
+        Subset,
+        VirtualEpochs,
+        Weighted,
+        split,
+    )
     from gpupipe.recipe import (
         Normalize,
         RandomHorizontalFlip,
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     from gpupipe.sources import open_source
 
 __all__ = [
+    "BlockShuffled",
     "ConfigError",
     "DataError",
     "EngineUnavailableError",
@@ -42,17 +54,21 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Recipe",
+    "Repeated",
     "ResizeCenterCrop",
     "SampleError",
     "Sequential",
     "Shuffled",
     "StateError",
+    "Stratified",
     "Subset",
+    "VirtualEpochs",
     "Weighted",
     "WorkerError",
     "imagenet_eval",
     "imagenet_train",
     "open_source",
+    "split",
 ]
 
 try:
@@ -65,7 +81,18 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 _HOMES = {
     "loader": ("Loader",),
     "sources": ("open_source",),
-    "order": ("Order", "Sequential", "Shuffled", "Subset", "Weighted"),
+    "order": (
+        "BlockShuffled",
+        "Order",
+        "Repeated",
+        "Sequential",
+        "Shuffled",
+        "Stratified",
+        "Subset",
+        "VirtualEpochs",
+        "Weighted",
+        "split",
+    ),
     "recipe": (
         "Normalize",
         "RandomHorizontalFlip",

@@ -7,15 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orders import everything
 from scipy import stats
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from gpupipe.errors import ConfigError
-from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled, Subset, Weighted
-
-
-def everything(order, seed=0, epoch=0):
-    return order.indices(seed, epoch, np.arange(len(order)))
+from gpupipe.order import RankBatches, SamplerOrder, Shuffled, Subset, Weighted
 
 
 class TestShuffled:
@@ -175,32 +172,6 @@ class TestSamplerOrder:
 
         with pytest.raises(ConfigError, match="Liar yielded 2 indices, its len"):
             everything(SamplerOrder(Liar()))
-
-
-@pytest.mark.parametrize(
-    "order",
-    [Sequential(10), Shuffled(10), Subset([1, 2]), Weighted([1.0, 2.0]), SamplerOrder(SequentialSampler(range(4)))],
-    ids=lambda order: type(order).__name__,
-)
-class TestEveryOrder:
-    def test_is_an_order(self, order):
-        assert isinstance(order, Order)
-        assert isinstance(order.fingerprint, str)
-        assert len(order.fingerprint) < 80
-
-    def test_is_pure(self, order):
-        assert everything(order, 9, 4).tolist() == everything(order, 9, 4).tolist()
-
-    def test_any_slice_agrees_with_the_whole(self, order):
-        whole = everything(order, 9, 4)
-        positions = np.arange(len(order))[::-2]
-        assert order.indices(9, 4, positions).tolist() == whole[positions].tolist()
-
-
-def test_fingerprints_differ():
-    orders = [Sequential(4), Shuffled(4), Shuffled(5), Subset([0, 1]), Subset([1, 0]), Subset([0, 1], shuffle=True)]
-    orders += [Weighted([1.0, 2.0]), Weighted([2.0, 1.0]), Weighted([1.0, 2.0], num_samples=5)]
-    assert len({order.fingerprint for order in orders}) == len(orders)
 
 
 class TestRankBatches:

@@ -6,10 +6,28 @@ No order holds random state, so any rank can resume at any position without repl
 from __future__ import annotations
 
 from gpupipe.order.base import Order
+from gpupipe.order.blocks import BlockShuffled
 from gpupipe.order.plain import Sequential, Subset
 from gpupipe.order.ranks import RankBatches
+from gpupipe.order.repeated import Repeated
 from gpupipe.order.sampler import SamplerOrder
 from gpupipe.order.shuffled import Shuffled
+from gpupipe.order.splitting import split
+from gpupipe.order.stratified import Stratified
+from gpupipe.order.virtual import VirtualEpochs
 from gpupipe.order.weighted import Weighted
 
-__all__ = ["Order", "RankBatches", "SamplerOrder", "Sequential", "Shuffled", "Subset", "Weighted"]
+__all__ = [
+    "BlockShuffled",
+    "Order",
+    "RankBatches",
+    "Repeated",
+    "SamplerOrder",
+    "Sequential",
+    "Shuffled",
+    "Stratified",
+    "Subset",
+    "VirtualEpochs",
+    "Weighted",
+    "split",
+]

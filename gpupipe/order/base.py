@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.errors import ConfigError
 from gpupipe.philox import philox4x32, split64
 
-__all__ = ["Indices", "Order", "digest", "words"]
+__all__ = ["EpochCache", "Indices", "Order", "check_count", "check_order", "digest", "samples_of", "words"]
 
 Indices = NDArray[np.int64]
 
 # The fourth counter word of an order's draws. `draws.py` has the words below 2**24 for itself.
 PERMUTATION, WEIGHTED, WITHOUT_REPLACEMENT = 1 << 24, 2 << 24, 3 << 24
+BLOCKS, WINDOWS = 4 << 24, 5 << 24
+STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24
 
 
 @runtime_checkable
@@ -34,6 +39,46 @@ class Order(Protocol):
     def fingerprint(self) -> str:
         """A short text that differs between orders that differ."""
         ...
+
+
+def samples_of(order: Order) -> int:
+    """How many samples the dataset has to have for an order, which may be a user's own; 0 where it does not say."""
+    return int(getattr(order, "samples", 0))
+
+
+def check_order(where: str, order: Any) -> None:
+    """Raise ConfigError unless `order` is one and has a position to give."""
+    if not isinstance(order, Order):
+        raise ConfigError(
+            f"{where}: {type(order).__name__} is no order: it needs len(), indices(seed, epoch, positions) and a "
+            "fingerprint; wrap a torch Sampler in gpupipe.order.SamplerOrder"
+        )
+    if not len(order):
+        raise ConfigError(f"{where}: the order {order.fingerprint} is empty, so it has no sample to give")
+
+
+def check_count(where: str, value: Any, low: int, high: int = 2**62) -> None:
+    """Raise ConfigError unless `value` is an integer in [low, high)."""
+    if not isinstance(value, Integral) or not low <= int(value) < high:
+        bound = "2**62" if high == 2**62 else high
+        raise ConfigError(f"{where}={value!r} must be an integer in [{low}, {bound})")
+
+
+Made = TypeVar("Made")
+
+
+class EpochCache(Generic[Made]):
+    """What `make(seed, epoch)` gives, kept for one epoch: batches of the same epoch come one after the other."""
+
+    def __init__(self, make: Callable[[int, int], Made]) -> None:
+        self._make = make
+        self._last: tuple[tuple[int, int], Made] | None = None
+
+    def __call__(self, seed: int, epoch: int) -> Made:
+        last = self._last
+        if last is None or last[0] != (seed, epoch):
+            self._last = last = ((seed, epoch), self._make(seed, epoch))
+        return last[1]
 
 
 def digest(*parts: bytes) -> str:

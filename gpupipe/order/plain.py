@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,7 +67,7 @@ class Subset:
         chosen: Indices = self._array[inner.indices(seed, epoch, positions)]
         return chosen
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of the indices."""
         return f"subset-{digest(self._array.tobytes(), bytes([self.shuffle]))}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, Indices, digest, words
+from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, EpochCache, Indices, check_count, digest, words
+from gpupipe.order.classes import classes_of
 from gpupipe.philox import uniform
 
 __all__ = ["Weighted"]
@@ -28,6 +30,16 @@ class Weighted:
     num_samples: int | None = None
     replacement: bool = True
     _cumulative: NDArray[np.float64] = field(init=False, repr=False)
+    _permutation: EpochCache[Indices] = field(init=False, repr=False)
+
+    @classmethod
+    def balanced(cls, labels: ArrayLike, num_samples: int | None = None) -> Weighted:
+        """Every class equally likely at every position, and every sample of a class.
+
+        labels: one integer for each sample, such as `source.targets`. num_samples: as in `Weighted`.
+        """
+        _, of_sample, counts = classes_of("Weighted.balanced", labels)
+        return cls(1 / counts[of_sample], num_samples)
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights, dtype=np.float64)
@@ -35,9 +47,10 @@ class Weighted:
             raise ConfigError("Weighted: weights must be one list of finite numbers of 0 or more")
         if weights.sum() <= 0:
             raise ConfigError("Weighted: all weights are 0, so nothing can be drawn")
-        if self.num_samples is not None and self.num_samples < 0:
-            raise ConfigError(f"Weighted: num_samples={self.num_samples} must be 0 or more")
+        if self.num_samples is not None:
+            check_count("Weighted: num_samples", self.num_samples, low=0)
         object.__setattr__(self, "_cumulative", np.cumsum(weights))
+        object.__setattr__(self, "_permutation", EpochCache(partial(_permutation, weights, len(self))))
         if not self.replacement and len(self) > np.count_nonzero(weights):
             raise ConfigError(
                 f"Weighted: num_samples={len(self)} without replacement, but only {np.count_nonzero(weights)} "
@@ -69,19 +82,15 @@ class Weighted:
         """The last sample with a weight: rounding may carry a point to the very end."""
         return int(np.searchsorted(self._cumulative, self._cumulative[-1], side="left"))
 
-    def _permutation(self, seed: int, epoch: int) -> Indices:
-        cached = self.__dict__.get("_epoch_cache")
-        if cached is None or cached[0] != (seed, epoch):
-            weights = np.asarray(self.weights, dtype=np.float64)
-            u = uniform(words(seed, epoch, WITHOUT_REPLACEMENT, np.arange(len(weights)))[0])
-            with np.errstate(divide="ignore"):
-                keys = np.where(weights > 0, np.log(u) / weights, -np.inf)
-            cached = ((seed, epoch), np.argsort(-keys, kind="stable")[: len(self)].astype(np.int64))
-            object.__setattr__(self, "_epoch_cache", cached)
-        permutation: Indices = cached[1]
-        return permutation
-
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of weights and settings."""
         return f"weighted-{digest(self._cumulative.tobytes(), f'{len(self)}{self.replacement}'.encode())}"
+
+
+def _permutation(weights: NDArray[np.float64], size: int, seed: int, epoch: int) -> Indices:
+    """The first `size` samples of a weighted permutation."""
+    u = uniform(words(seed, epoch, WITHOUT_REPLACEMENT, np.arange(len(weights)))[0])
+    with np.errstate(divide="ignore"):
+        keys = np.where(weights > 0, np.log(u) / weights, -np.inf)
+    return np.argsort(-keys, kind="stable")[:size].astype(np.int64)

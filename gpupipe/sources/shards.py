@@ -61,6 +61,11 @@ class ShardSource(IndexedSource):
     def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[list[str], str, str]]:
         return _reopen, (self.shards, self.index_path, self.fingerprint)
 
+    @property
+    def samples_per_shard(self) -> NDArray[np.int64]:
+        """How many samples each shard holds, (shards,) int64."""
+        return np.diff(self._starts, append=len(self))
+
     def read(self, index: int) -> Encoded:
         """The bytes of one image, a view into the shard's memory map.
 

@@ -1,0 +1,79 @@
+"""Keyed permutations in constant memory.
+
+A generalized Feistel network on a pair of digits (x // b, x % b), with a, b about the square root of the size, and
+cycle walking past the few values of a*b that lie beyond it (Black and Rogaway, "Ciphers with arbitrary finite
+domains", 2002).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpupipe.order.base import Indices, words
+
+__all__ = ["ROUNDS", "permute", "round_keys", "subkeys"]
+
+ROUNDS = 12
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFT = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+Words = NDArray[np.uint64]
+
+
+@lru_cache(maxsize=64)
+def round_keys(seed: int, epoch: int, operation: int) -> Words:
+    """The 64-bit keys of one permutation, uint64 (ROUNDS, 1)."""
+    drawn = words(seed, epoch, operation, np.arange(ROUNDS))
+    keys: Words = (drawn[0] << np.uint64(32) | drawn[1])[:, None]
+    keys.flags.writeable = False
+    return keys
+
+
+def subkeys(keys: Words, numbers: Indices) -> Words:
+    """The keys of one permutation for each of the `numbers` (such as a batch's), uint64 (ROUNDS, N)."""
+    return _mix(keys ^ numbers.astype(np.uint64))
+
+
+def permute(positions: Indices, sizes: ArrayLike, keys: Words) -> Indices:
+    """Where each position is sent by the permutation of its `sizes` and `keys`, int64 (N,).
+
+    positions: int64 (N,), each in [0, size). sizes: from 1 below 2**62, one for all or (N,). keys: (ROUNDS, 1), or
+    (ROUNDS, N) where each position belongs to a permutation of its own.
+    """
+    size = np.atleast_1d(np.asarray(sizes, dtype=np.uint64))
+    a = np.ceil(np.sqrt(size)).astype(np.uint64)
+    b = (size + a - np.uint64(1)) // a
+    found = _feistel(positions.astype(np.uint64), a, b, keys)
+    outside = np.flatnonzero(found >= size)
+    while len(outside):
+        own = (_at(part, outside) for part in (a, b, keys))
+        found[outside] = _feistel(found[outside], *own)
+        outside = outside[found[outside] >= _at(size, outside)]
+    return found.astype(np.int64)
+
+
+def _mix(x: Words) -> Words:
+    """splitmix64's finalizer (Steele, Lea, Flood 2014): 64 bits that look random, for each 64 bits in."""
+    x = (x ^ (x >> _SHIFT[0])) * _MIX[0]
+    x = (x ^ (x >> _SHIFT[1])) * _MIX[1]
+    mixed: Words = x ^ (x >> _SHIFT[2])
+    return mixed
+
+
+def _feistel(x: Words, a: Words, b: Words, keys: Words) -> Words:
+    """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn."""
+    left, right = x // b, x % b
+    for number, key in enumerate(keys):
+        if number % 2 == 0:
+            left = (left + _mix(right ^ key) % a) % a
+        else:
+            right = (right + _mix(left ^ key) % b) % b
+    return left * b + right
+
+
+def _at(part: Words, rows: NDArray[np.intp]) -> Words:
+    """The columns of what differs from position to position; what is one for all stays."""
+    return part[..., rows] if part.shape[-1] > 1 else part

@@ -1,0 +1,59 @@
+"""Repeated augmentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpupipe.errors import ConfigError
+from gpupipe.order.base import Indices, Order, check_count, check_order, digest, samples_of
+
+__all__ = ["Repeated"]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Each sample of an order `repeats` times in a row, each copy with crops and flips of its own.
+
+    Repeated augmentation: Hoffer et al., "Augment your batch", CVPR 2020; DeiT's `RASampler`, timm's
+    `RepeatAugSampler`. The copies stand at neighbouring positions, so they come in one global batch (where the batch
+    is no multiple of `repeats`, the copies of one sample may lie on both sides of its border). Position, and with it
+    the rank's slice, decides where a copy goes: most copies of a sample come on the same rank.
+
+    order:       any order; its first samples are taken, so give it a shuffled one.
+    repeats:     copies of each sample, 1 or more.
+    num_samples: positions in an epoch, at most repeats * len(order). By default len(order), as in DeiT: with 3 repeats
+                 an epoch shows a third of the samples, three times each.
+    """
+
+    order: Order
+    repeats: int
+    num_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        check_order("Repeated", self.order)
+        check_count("Repeated: repeats", self.repeats, low=1)
+        if self.num_samples is None:
+            return
+        check_count("Repeated: num_samples", self.num_samples, low=0)
+        if self.num_samples > self.repeats * len(self.order):
+            raise ConfigError(
+                f"Repeated: num_samples={self.num_samples} is more than {self.repeats} copies of {len(self.order)} "
+                "samples; lower it, or give more repeats"
+            )
+
+    def __len__(self) -> int:
+        return len(self.order) if self.num_samples is None else self.num_samples
+
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return samples_of(self.order)
+
+    def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        """The order's sample at each position // repeats."""
+        return self.order.indices(seed, epoch, positions // self.repeats)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the repeats and the length, with a hash of the order's fingerprint."""
+        return f"repeated-{self.repeats}-{len(self)}-{digest(self.order.fingerprint.encode())}"

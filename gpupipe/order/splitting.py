@@ -1,0 +1,110 @@
+"""Training and validation sets by a hash of each sample's key."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import ConfigError, DataError
+from gpupipe.order.base import Indices, check_count
+from gpupipe.order.classes import classes_of
+
+__all__ = ["split"]
+
+
+class Keyed(Protocol):
+    """What `split` needs of a source."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str: ...
+
+    @property
+    def targets(self) -> NDArray[np.int64]: ...
+
+
+def split(source: Keyed, fractions: Sequence[float], seed: int = 0, stratify: bool = False) -> list[Indices]:
+    """Cut a source into parts: one int64 array of sample indices, ascending, for each of the `fractions`.
+
+        train, val = gpupipe.split(source, (0.9, 0.1))
+        loader = gpupipe.Loader(source, recipe, order=gpupipe.Subset(train, shuffle=True))
+
+    A sample's part depends on the seed and its key alone (its path below the folder, its key in a shard): adding,
+    removing or moving other samples changes it for none. The parts' sizes are those of a random draw: about the
+    fractions. The samples of your own dataset have their index as key, so add new ones at its end; `gpupipe pack`
+    writes new keys, so split before packing.
+
+    source:    what `open_source` gives.
+    fractions: each 0 or more, in all at most 1; the rest is left out.
+    stratify:  cut each class by itself, exactly: a part has its fraction of every class, rounded, so that its
+               boundaries lie within half a sample of the fractions' sums. Samples stand in the order of their keys'
+               hashes before the cut, so a sample that is added or removed moves at most one other, of its own class,
+               over each cut.
+
+    Raises ConfigError for bad settings, DataError where two samples have the same key or (stratify) the labels are not
+    known without reading.
+    """
+    cuts = _cuts(fractions)
+    check_count("split: seed", seed, low=0, high=2**64)
+    if not callable(getattr(source, "key", None)):
+        raise ConfigError(f"split: {type(source).__name__} is no source; pass gpupipe.open_source(data)")
+    hashes = _hashes(source, seed)
+    parts = _in_each_class(hashes, source.targets, cuts) if stratify else _by_hash(hashes, cuts)
+    return [np.flatnonzero(parts == number).astype(np.int64) for number in range(len(cuts))]
+
+
+def _cuts(fractions: Sequence[float]) -> NDArray[np.float64]:
+    """Where each part ends, of 1."""
+    total = math.fsum(fractions)
+    if not len(fractions) or not all(0 <= fraction <= 1 for fraction in fractions) or total > 1 + 1e-9:
+        raise ConfigError(f"split: fractions={tuple(fractions)} must be numbers of 0 or more with a sum of at most 1")
+    cuts = np.array([math.fsum(fractions[: number + 1]) for number in range(len(fractions))])
+    return np.where(cuts > 1 - 1e-9, 1.0, cuts)  # 0.7 + 0.2 + 0.1 falls short of 1
+
+
+def _hashes(source: Keyed, seed: int) -> NDArray[np.uint64]:
+    """64 bits for each sample's key. Raises DataError where a key comes twice."""
+    salted = hashlib.blake2b(digest_size=8, salt=int(seed).to_bytes(8, "little"))
+
+    def hashed(index: int) -> bytes:
+        hasher = salted.copy()  # twice as fast as a new one: 2 s for 1.28 million
+        hasher.update(source.key(index).encode("utf-8", "surrogateescape"))
+        return hasher.digest()
+
+    hashes = np.frombuffer(b"".join(map(hashed, range(len(source)))), "<u8").astype(np.uint64)
+    _refuse_twins(source, hashes)
+    return hashes
+
+
+def _refuse_twins(source: Keyed, hashes: NDArray[np.uint64]) -> None:
+    order = np.argsort(hashes, kind="stable")
+    for place in np.flatnonzero(np.diff(hashes[order]) == 0):
+        one, other = int(order[place]), int(order[place + 1])
+        if source.key(one) == source.key(other):  # else two keys with one hash, which does no harm
+            raise DataError(
+                f"split: samples {one} and {other} both have the key {source.key(one)!r}, so keys can't tell samples "
+                "apart; where each shard counts its keys from 0, pack the shards anew with keys of their own"
+            )
+
+
+def _by_hash(hashes: NDArray[np.uint64], cuts: NDArray[np.float64]) -> Indices:
+    """Each sample's part; len(cuts) means none."""
+    points = (hashes >> np.uint64(11)) * 2.0**-53  # in [0, 1), exact
+    parts: Indices = np.searchsorted(cuts, points, side="right").astype(np.int64)
+    return parts
+
+
+def _in_each_class(hashes: NDArray[np.uint64], labels: NDArray[np.int64], cuts: NDArray[np.float64]) -> Indices:
+    """Each sample's part; len(cuts) means none."""
+    _, of_sample, counts = classes_of("split", labels)
+    order = np.lexsort((hashes, of_sample))
+    sizes = counts[of_sample[order]]
+    places = np.arange(len(order)) - (np.cumsum(counts) - counts)[of_sample[order]]
+    parts = np.empty(len(order), np.int64)
+    parts[order] = sum(places >= np.floor(cut * sizes + 0.5) for cut in cuts)
+    return parts

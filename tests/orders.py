@@ -1,0 +1,61 @@
+"""One of every kind of order, over a dataset of `SIZE` samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from torch.utils.data import RandomSampler
+
+from gpupipe.order import (
+    BlockShuffled,
+    Order,
+    Repeated,
+    SamplerOrder,
+    Sequential,
+    Shuffled,
+    Stratified,
+    Subset,
+    VirtualEpochs,
+    Weighted,
+)
+
+SIZE = 37
+LABELS = np.arange(SIZE) ** 2 % 3  # 13 of class 0, 24 of class 1
+
+
+class Users:
+    """A user's order, without `samples`: the samples in turn, from another one on in every epoch."""
+
+    fingerprint = "users"
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def indices(self, seed: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+        return (positions + (epoch + 7 * seed) % SIZE) % SIZE
+
+
+EVERY_ORDER: dict[str, Callable[[], Order]] = {
+    "sequential": lambda: Sequential(SIZE),
+    "shuffled": lambda: Shuffled(SIZE),
+    "subset": lambda: Subset([5, 3, 30, 36, 0, 11, 12, 9, 7, 2, 1, 20, 21]),
+    "subset-shuffled": lambda: Subset(np.arange(SIZE - 9), shuffle=True),
+    "weighted": lambda: Weighted(np.arange(SIZE)),
+    "weighted-once": lambda: Weighted(np.arange(SIZE), num_samples=20, replacement=False),
+    "balanced": lambda: Weighted.balanced(LABELS, num_samples=50),
+    "repeated": lambda: Repeated(Shuffled(SIZE), 3),
+    "repeated-all": lambda: Repeated(Users(), 2, num_samples=2 * SIZE),
+    "blocks": lambda: BlockShuffled([9, 0, 4, 11, 1, 12], window=2),
+    "stratified": lambda: Stratified(LABELS, batch_size=8),
+    "virtual": lambda: VirtualEpochs(Shuffled(SIZE), 29),
+    "virtual-long": lambda: VirtualEpochs(BlockShuffled([5] * 5, window=3), 60),
+    "virtual-of-repeated-users": lambda: VirtualEpochs(Repeated(Users(), 2), 41),
+    "sampler": lambda: SamplerOrder(RandomSampler(range(SIZE))),
+    "users": Users,
+}
+
+
+def everything(order: Order, seed: int = 0, epoch: int = 0) -> np.ndarray:
+    """The samples of a whole epoch."""
+    return order.indices(seed, epoch, np.arange(len(order)))

@@ -1,0 +1,62 @@
+"""Many keyed permutations at once, against one after the other and against plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, subkeys
+
+MASK = 2**64 - 1
+
+
+def mix(x: int) -> int:
+    """splitmix64's finalizer, from its publication."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def slow(x: int, size: int, keys: list[int]) -> int:
+    """One position, in Python's integers."""
+    a = math.ceil(math.sqrt(size))
+    b = -(-size // a)
+    while True:
+        left, right = divmod(x, b)
+        for number, key in enumerate(keys):
+            if number % 2 == 0:
+                left = (left + mix(right ^ key) % a) % a
+            else:
+                right = (right + mix(left ^ key) % b) % b
+        x = left * b + right
+        if x < size:
+            return x
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 1300, 2**40 + 7])
+def test_agrees_with_plain_python(size: int) -> None:
+    keys = round_keys(5, 6, 7 << 24)
+    positions = np.unique(np.linspace(0, size - 1, 60).astype(np.int64))
+    expected = [slow(int(x), size, [int(key) for key in keys[:, 0]]) for x in positions]
+    assert permute(positions, size, keys).tolist() == expected
+
+
+def test_many_permutations_at_once_are_those_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([np.arange(1, 40), rng.integers(1, 10**12, 60)])
+    numbers = rng.integers(0, 2**40, len(sizes))
+    positions = rng.integers(0, sizes)
+    keys = round_keys(1, 2, 3 << 24)
+    together = permute(positions, sizes, subkeys(keys, numbers))
+    for row, (position, size, number) in enumerate(zip(positions, sizes, numbers, strict=True)):
+        own = [mix(int(key) ^ int(number)) for key in keys[:, 0]]
+        assert slow(int(position), int(size), own) == together[row]
+
+
+def test_keys_differ_in_all_that_they_depend_on() -> None:
+    drawn = [round_keys(seed, epoch, op << 24) for seed in (0, 1) for epoch in (0, 1) for op in (4, 5)]
+    assert len({keys.tobytes() for keys in drawn}) == len(drawn)
+    assert subkeys(drawn[0], np.arange(50)).shape == (ROUNDS, 50)
+    assert len(np.unique(subkeys(drawn[0], np.arange(50)))) == 50 * ROUNDS

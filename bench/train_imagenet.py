@@ -11,19 +11,19 @@ prints images a second, top-1 and the share of time in which the device waited f
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from gpupipe.profiling.models import build_model
+from gpupipe.profiling.training import TrainingStep, WaitClock
 
 # What --made-classes changes unless it is given on the command line.
 MADE_DEFAULTS = {"model": "tiny", "size": 64, "epochs": 8, "batch_size": 64, "lr": 0.4, "warmup_epochs": 1.0}
@@ -100,72 +100,6 @@ class Process:
 RANK_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
-class WaitClock:
-    """Seconds for which the device stood still because the next batch was not there.
-
-    On a GPU two events enclose each wait on the stream of the model: the first passes when the step before is done,
-    the second when the batch is there. While the host runs ahead of the GPU they pass together and nothing is counted.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self._seconds = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    def timed(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """The batches, with the time that each takes to come added up."""
-        iterator = iter(batches)
-        while True:
-            before = self._mark()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            self._add(before, self._mark())
-            yield batch
-
-    def _mark(self) -> Any:
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _add(self, before: Any, after: Any) -> None:
-        if self.on_gpu:
-            self._events.append((before, after))
-        else:
-            self._seconds += after - before
-
-    def seconds(self) -> float:
-        """The sum so far; waits for the GPU."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        return self._seconds + float(sum(before.elapsed_time(after) for before, after in self._events)) / 1000
-
-
-def tiny_model(classes: int) -> nn.Module:
-    """Five convolutions: enough for the made classes, and quick on a CPU."""
-    widths = (3, 24, 48, 96, 128, 160)
-    layers: list[nn.Module] = []
-    for narrow, wide in itertools.pairwise(widths):
-        layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
-
-
-def build_model(name: str, classes: int) -> nn.Module:
-    """A new model by name: 'tiny', 'timm:NAME', or one of torchvision's."""
-    if name == "tiny":
-        return tiny_model(classes)
-    if name.startswith("timm:"):
-        import timm
-
-        return timm.create_model(name.removeprefix("timm:"), num_classes=classes)  # type: ignore[no-any-return]
-    import torchvision
-
-    return torchvision.models.get_model(name, weights=None, num_classes=classes)  # type: ignore[no-any-return]
-
-
 def gpupipe_loader(args: argparse.Namespace, data: str, train: bool) -> Any:
     """`gpupipe.Loader`; rank and world size come from torch.distributed."""
     import gpupipe
@@ -230,39 +164,33 @@ def learning_rate(args: argparse.Namespace, world: int, epoch: float) -> float:
 
 
 class Trainer:
-    """Model, optimizer and the loops over batches."""
+    """A model's training step and the loops over batches."""
 
     def __init__(self, args: argparse.Namespace, process: Process, classes: int) -> None:
         self.args, self.process = args, process
         torch.manual_seed(args.seed)
-        self.layout = torch.channels_last if args.channels_last else torch.contiguous_format
-        model = build_model(args.model, classes).to(process.device)
-        model = model.to(memory_format=self.layout)
-        self.model = nn.parallel.DistributedDataParallel(model) if process.world > 1 else model
-        self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
-        self.optimizer = torch.optim.SGD(
-            model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay, nesterov=True
+        layout = torch.channels_last if args.channels_last else torch.contiguous_format
+        model = build_model(args.model, classes).to(process.device, memory_format=layout)
+        model = nn.parallel.DistributedDataParallel(model) if process.world > 1 else model
+        self.step = TrainingStep(
+            model,
+            process.device,
+            amp=args.amp,
+            layout=layout,
+            lr=args.lr,
+            momentum=args.momentum,
+            weight_decay=args.weight_decay,
+            label_smoothing=args.label_smoothing,
         )
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bfloat16 where it is asked for."""
-        return torch.autocast(self.process.device.type, torch.bfloat16, enabled=self.args.amp)
-
-    def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Batch on the model's device, in its memory layout."""
-        device = self.process.device
-        images = images.to(device, non_blocking=True, memory_format=self.layout)
-        return images, labels.to(device, non_blocking=True)
 
     def train_epoch(self, loader: Any, epoch: int) -> dict[str, float]:
         """One pass; images a second over all processes, the share of time waited for data, the mean loss."""
-        self.model.train()
+        self.step.model.train()
         clock, start, images_seen, losses = WaitClock(self.process.device), time.perf_counter(), 0, []
         for step, batch in enumerate(clock.timed(loader)):
-            images, labels = self.to_device(*batch)
             self.set_learning_rate(epoch + step / len(loader))
-            losses.append(self.step(images, labels))
-            images_seen += len(labels)
+            losses.append(self.step(*batch))
+            images_seen += len(batch[1])
         waited = clock.seconds()
         seconds = time.perf_counter() - start
         images_all, waited_all = self.process.sum(images_seen, waited)
@@ -270,30 +198,21 @@ class Trainer:
         share = waited_all / self.process.world / seconds
         return {"img_per_s": images_all / seconds, "data_wait_share": share, "loss": loss}
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One update; the loss stays on the device, so the host can run ahead."""
-        with self.autocast():
-            loss: torch.Tensor = self.criterion(self.model(images), labels)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
     def set_learning_rate(self, epoch: float) -> None:
         """For the step that comes."""
-        for group in self.optimizer.param_groups:
+        for group in self.step.optimizer.param_groups:
             group["lr"] = learning_rate(self.args, self.process.world, epoch)
 
     @torch.no_grad()
     def top1(self, loader: Any) -> float:
         """Share of images whose class is right. Behind `--loader torch` on several processes, a few may count twice."""
-        self.model.eval()
+        self.step.model.eval()
         right, count = torch.zeros((), device=self.process.device), 0
         for batch in loader:
-            images, labels = self.to_device(*batch)
+            images, labels = self.step.to_device(*batch)
             real = len(labels) - getattr(loader, "padding", 0)
-            with self.autocast():
-                right += (self.model(images).argmax(1) == labels)[:real].sum()
+            with self.step.autocast():
+                right += (self.step.model(images).argmax(1) == labels)[:real].sum()
             count += real
         right_all, count_all = self.process.sum(float(right), count)
         return right_all / max(count_all, 1)

@@ -15,7 +15,8 @@ from PIL import Image
 from gpupipe.benchmark.runner import ContenderProcess, descendants, measure
 from gpupipe.benchmark.settings import Settings
 from gpupipe.cli import main
-from gpupipe.cli.bench import EXTRA, require_extra
+from gpupipe.cli.bench import EXTRA
+from gpupipe.cli.extra import require
 
 TINY = ["--batch-size", "4", "--size", "32", "--workers", "1", "--threads", "1", "--seconds", "0.2", "--rounds", "1"]
 IMAGES = 24
@@ -143,5 +144,5 @@ def test_list_names_the_contenders(capsys) -> None:
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "psutil" else object())
     with pytest.raises(Exception, match=r"needs psutil; .*gpupipe\[bench\]"):
-        require_extra()
+        require(*EXTRA)
     assert "psutil" in EXTRA

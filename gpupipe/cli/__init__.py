@@ -12,7 +12,7 @@ from gpupipe.errors import GpupipeError
 
 __all__ = ["main"]
 
-COMMANDS = ("bench", "doctor", "index", "pack", "show")
+COMMANDS = ("bench", "doctor", "index", "pack", "profile", "show")
 
 
 def parser() -> argparse.ArgumentParser:

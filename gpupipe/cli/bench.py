@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.benchmark.contenders import CONTENDERS, describe, reference
 from gpupipe.benchmark.settings import Settings
-from gpupipe.errors import GpupipeError
+from gpupipe.cli.extra import require
 from gpupipe.system import usable_cpus
 
 if TYPE_CHECKING:
@@ -26,10 +24,6 @@ Measures the contenders in turn, each in a process of its own, on the same image
 batches, randomly cropped, resized, flipped and normalized. Without DATA it makes a sample set once, in the cache
 folder. Writes a table here, and results.csv, results.json and results.png into the output folder.
 """
-
-
-class MissingExtraError(GpupipeError):
-    """A package of the extra `bench` is not installed."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,19 +53,12 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         list_contenders()
         return 0
-    require_extra()
+    require(*EXTRA)
     names = list(dict.fromkeys(args.only or CONTENDERS))
     for name in names:
         reference(name)
     results = measure_with_progress(names, settings_from(args), args.output)
     return 0 if any(result.rounds for result in results) else 1
-
-
-def require_extra() -> None:
-    """Raise MissingExtraError where a package of the extra is missing."""
-    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(f"needs {', '.join(missing)}; install them with: pip install 'gpupipe[bench]'")
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -90,6 +77,7 @@ def measure_with_progress(names: Sequence[str], settings: Settings, output: Path
     from gpupipe.benchmark import report
     from gpupipe.benchmark.environment import environment
     from gpupipe.benchmark.runner import measure
+    from gpupipe.cli.progress import steps
 
     facts = environment(settings)  # before the measurement: its load average says whether the machine was idle
     with steps(len(names) * (1 + settings.rounds)) as step:
@@ -101,19 +89,6 @@ def measure_with_progress(names: Sequence[str], settings: Settings, output: Path
     for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
         console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
     return results
-
-
-@contextmanager
-def steps(total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr; what it yields is called with a line before each step."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=total)
-        done = iter(range(total + 1))
-        yield lambda text: progress.update(task, completed=next(done, total), description=text)
 
 
 def list_contenders() -> None:

@@ -1,0 +1,188 @@
+"""The measurement: rounds of training with the real loader and with cached batches, in turn.
+
+    round 1           round 2           ...
+    real    perfect   real    perfect
+    ------- -------   ------- -------
+    settling steps, then the measured ones; the real loader's workers end with its part of a round
+
+The perfect loader gives a few batches of the real one again and again, from the model's device: what training would do
+if loading cost nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpupipe.loader import Loader
+from gpupipe.order import Shuffled, VirtualEpochs
+from gpupipe.profiling.settings import ProfileSettings
+from gpupipe.profiling.training import TrainingStep, WaitClock
+from gpupipe.recipe import imagenet_train
+from gpupipe.tracing import Span, StageName
+
+__all__ = ["Part", "Profile", "measure", "open_loader", "training_step"]
+
+CACHED = 4  # batches of the perfect loader: more would not change what a step costs
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The measured steps of one loader in one round; times are of `time.perf_counter`, in seconds.
+
+    waits:  when the model's device stood still because the batch was not there, for each step.
+    spans:  what the engine and the consumer did meanwhile; none for the perfect loader.
+    """
+
+    images: int
+    start: float
+    end: float
+    waits: list[tuple[float, float]]
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.end - self.start
+
+    @property
+    def rate(self) -> float:
+        """Images a second."""
+        return self.images / self.seconds
+
+    @property
+    def waited(self) -> float:
+        """The share of the time in which the device waited, 0 to 1."""
+        return sum(end - start for start, end in self.waits) / self.seconds
+
+    def per_batch(self, stage: StageName) -> float:
+        """Seconds of a stage for a batch, the mean; 0 where it was not seen."""
+        return statistics.fmean([span.end - span.start for span in self.spans if span.stage == stage] or [0.0])
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured: one part of each kind for each round.
+
+    reads_itself: whether the engine reads the files on threads of its own, so that reading counts as decoding.
+    """
+
+    settings: ProfileSettings
+    engine: str
+    device: str
+    reads_itself: bool
+    real: list[Part]
+    perfect: list[Part]
+
+    @property
+    def speedups(self) -> list[float]:
+        """How many times as fast as the real loader's the perfect loader's training was, in each round."""
+        return [perfect.rate / real.rate for real, perfect in zip(self.real, self.perfect, strict=True)]
+
+    @property
+    def waited(self) -> float:
+        """The share of the time in which the device waited, the median of the rounds."""
+        return statistics.median(part.waited for part in self.real)
+
+    def per_batch(self, stage: StageName) -> float:
+        """Seconds of a stage for a batch, the median of the rounds."""
+        return statistics.median(part.per_batch(stage) for part in self.real)
+
+
+def open_loader(data: Any, settings: ProfileSettings, device: str | torch.device = "auto") -> Loader:
+    """The loader to profile, with an epoch that is long enough for a round."""
+    from gpupipe.sources import open_source
+
+    source = open_source(data)
+    # Beyond the measured steps too, so that the workers don't run out of work before the end.
+    steps = settings.settling + settings.steps + 4 * (settings.workers + 1)
+    return Loader(
+        source,
+        imagenet_train(settings.size),
+        settings.batch_size,
+        order=VirtualEpochs(Shuffled(len(source)), steps * settings.batch_size),  # each round has other samples
+        drop_last=True,
+        num_workers=settings.workers,
+        engine=settings.engine,
+        device=device,
+        rank=0,
+        world_size=1,
+    )
+
+
+def training_step(model: nn.Module, device: torch.device) -> TrainingStep:
+    """As ImageNet is trained: bfloat16 autocast and channels_last on a GPU."""
+    on_gpu = device.type == "cuda"
+    layout = torch.channels_last if on_gpu else torch.contiguous_format
+    model = model.to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    return TrainingStep(model, device, amp=on_gpu, layout=layout)
+
+
+def measure(
+    loader: Loader, step: Callable[..., object], settings: ProfileSettings, say: Callable[[str], None]
+) -> Profile:
+    """Train for a round of each to warm up, then for all rounds; `say` is called with a line before each part.
+
+    Raises what the loader and the step raise.
+    """
+    say("warming up")
+    cached = _cached(loader)
+    device = loader.device
+    _part(step, itertools.cycle(cached), settings, device)
+    real, perfect = [], []
+    for turn in range(1, settings.rounds + 1):
+        say(f"round {turn} of {settings.rounds}: real loader")
+        real.append(_real(loader, step, settings, epoch=turn))
+        say(f"round {turn} of {settings.rounds}: perfect loader")
+        perfect.append(_part(step, itertools.cycle(cached), settings, device))
+    reads_itself = loader.engine == "dali" and loader.dataset.paths(np.zeros(1, np.int64)) is not None
+    return Profile(settings, loader.engine, str(device), reads_itself, real, perfect)
+
+
+def _cached(loader: Loader) -> list[Batch]:
+    batches: Iterator[Batch] = itertools.islice(iter(loader), CACHED)
+    return [(images.clone(), labels.clone()) for images, labels in batches]
+
+
+def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings, epoch: int) -> Part:
+    loader.set_epoch(epoch)
+    spans: list[Span] = []
+    loader.meter.spans = spans
+    batches = iter(loader)
+    try:
+        part = _part(step, batches, settings, loader.device)
+        for _ in itertools.islice(batches, loader.num_workers * loader.prefetch_factor):
+            pass  # what was made meanwhile comes now
+    finally:
+        loader.meter.spans = None
+        batches.close()  # type: ignore[attr-defined]  # ends the workers
+    return replace(part, spans=[span for span in spans if span.end > part.start and span.start < part.end])
+
+
+def _part(
+    step: Callable[..., object],
+    batches: Iterable[Batch],
+    settings: ProfileSettings,
+    device: torch.device,
+) -> Part:
+    """The settling steps, then the measured ones."""
+    iterator = iter(batches)
+    for batch in itertools.islice(iterator, settings.settling):
+        step(*batch)
+    clock, images = WaitClock(device), 0  # on a GPU it waits for the steps so far
+    start = time.perf_counter()
+    for batch in clock.timed(itertools.islice(iterator, settings.steps)):
+        images += len(batch[1])
+        step(*batch)
+    waits = clock.waits()  # waits for the GPU
+    return Part(images, start, time.perf_counter(), waits)

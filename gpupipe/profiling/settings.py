@@ -1,0 +1,44 @@
+"""What `gpupipe profile` measures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gpupipe.errors import ConfigError
+
+__all__ = ["ProfileSettings"]
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """One profile: the size of a step, and how often it is made.
+
+    batch_size: images a step.
+    size:       side of the square images in pixels.
+    workers:    processes of the torch engine, threads of DALI.
+    engine:     as in `Loader`.
+    steps:      measured steps in each round, a multiple of `workers` at best: workers that began together end together.
+    rounds:     of each kind, in turn.
+    """
+
+    batch_size: int
+    workers: int
+    steps: int
+    size: int = 224
+    engine: Literal["auto", "dali", "torch"] = "auto"
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("workers", 0), ("steps", 1), ("size", 1), ("rounds", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
+
+    @property
+    def settling(self) -> int:
+        """Steps before those that are measured, so that each worker has made a batch and started on the next."""
+        return self.workers + 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a report."""
+        return asdict(self)

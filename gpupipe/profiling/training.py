@@ -1,0 +1,109 @@
+"""A training step, and how long its device waited for data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["TrainingStep", "WaitClock"]
+
+
+class TrainingStep:
+    """One update of `model`: cross entropy, SGD with Nesterov's momentum.
+
+    device, layout: where the model lies, and in which memory layout; images are brought there.
+    amp:            bfloat16 autocast.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        amp: bool,
+        layout: torch.memory_format,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        label_smoothing: float = 0.1,
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.amp = amp
+        self.layout = layout
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+        parameters = list(model.parameters())
+        self.optimizer = torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, nesterov=True)
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss; it stays on the device, so the host can run ahead."""
+        images, labels = self.to_device(images, labels)
+        with self.autocast():
+            loss: torch.Tensor = self.criterion(self.model(images), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bfloat16 where it is asked for."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp)
+
+    def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch on the model's device, in its memory layout."""
+        images = images.to(self.device, non_blocking=True, memory_format=self.layout)
+        return images, labels.to(self.device, non_blocking=True)
+
+
+class WaitClock:
+    """When the device of a model worked on steps, and for how long it stood still because a batch was not there.
+
+    On a GPU two events enclose each wait on the stream of the model: the first passes when the step before is done,
+    the second when the batch is there. While the host runs ahead of the GPU they pass together and nothing is counted.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self._waits: list[tuple[Any, Any]] = []
+        self._begin, self._begin_at = self._mark(), 0.0
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        self._begin_at = time.perf_counter()
+
+    def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches, with the time that each takes to come noted."""
+        iterator = iter(batches)
+        while True:
+            before = self._mark()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._waits.append((before, self._mark()))
+            yield batch
+
+    def _mark(self) -> Any:
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self) -> float:
+        """All waits so far; waits for the GPU."""
+        return float(sum(end - start for start, end in self.waits()))
+
+    def waits(self) -> list[tuple[float, float]]:
+        """Start and end of each wait, in seconds of `time.perf_counter`; waits for the GPU."""
+        if not self.on_gpu:
+            return list(self._waits)
+        torch.cuda.synchronize()
+        return [(self._at(before), self._at(after)) for before, after in self._waits]
+
+    def _at(self, event: Any) -> float:
+        return self._begin_at + float(self._begin.elapsed_time(event)) / 1000

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import shared_memory
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
-from reliability.case import Case, Context, expect_equal
-from reliability.contenders.base import Stream
+from reliability.case import Case, Context, NoFunction, expect_equal
+from reliability.contenders.base import Setup, Stream
+from reliability.rows import engines, resume
 from reliability.traces import SHM
 from reliability.victim import Victim
+
+import gpupipe
+from gpupipe.engines import base, rendering
+from gpupipe.engines import torch as torch_engine
 
 KEPT: list[object] = []
 
@@ -111,45 +120,194 @@ CASES |= {run.__name__: Case(run.__name__, run) for run in (fine, victims)}
 
 
 class Right(Stream):
-    """Gives each sample once, in its own order, padded and flagged."""
+    """Does all that the cases ask for, in the simplest way, on lists."""
 
     name = "right"
 
-    def __iter__(self) -> Iterator[list[int]]:
-        samples = len(self.setup.dataset)
-        own = range(self.setup.rank, -(-samples // self.setup.world) * self.setup.world, self.setup.world)
-        numbers = self.changed([number % samples for number in own])
-        self._padding = 0
-        for start in range(0, len(numbers), self.setup.batch_size):
-            batch = numbers[start : start + self.setup.batch_size]
-            self._padding = int(start + len(batch) == len(numbers) and own[-1] >= samples)
-            yield batch
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.epoch = self.step = self.start = self._padding = 0
 
-    def changed(self, numbers: list[int]) -> list[int]:
-        """What goes wrong."""
-        return numbers
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self.order()
+        for number in order:
+            self.setup.dataset.touch(number)  # all are fetched ahead
+        size, rank, world = self.setup.global_batch, self.setup.rank, self.setup.world
+        start, self.start = self.start, 0
+        for step in range(start, self.steps()):
+            batch = order[step * size : (step + 1) * size]
+            rows = -(-len(batch) // world)
+            self._padding = min(rows, max(0, (rank + 1) * rows - len(batch)))
+            self.step = step + 1
+            yield [*batch, *order[:world]][rank * rows : (rank + 1) * rows]
+        self.epoch, self.step = self.epoch + 1, 0
+
+    def order(self) -> list[int]:
+        order = list(range(len(self.setup.dataset)))
+        if self.setup.shuffle:
+            random.Random(f"{self.setup.seed} {self.epoch}").shuffle(order)
+        return order
+
+    def steps(self) -> int:
+        whole, rest = divmod(len(self.setup.dataset), self.setup.global_batch)
+        return whole + (rest > 0 and not self.setup.drop_last)
 
     @property
     def padding(self) -> int:
         return self._padding
 
     def set_epoch(self, epoch: int) -> None:
-        pass
+        if epoch != self.epoch:
+            self.epoch, self.step, self.start = epoch, 0, 0
+
+    def about(self) -> tuple[object, ...]:
+        setup = self.setup
+        return len(setup.dataset), setup.seed, setup.shuffle, setup.drop_last, setup.global_batch
+
+    def state(self) -> Any:
+        return self.about(), self.epoch, self.step
+
+    def load(self, state: Any, epoch: int) -> None:
+        about, self.epoch, self.start = state
+        if about != self.about():
+            raise ValueError(f"{about} is not {self.about()}")
+        self.set_epoch(epoch)
 
 
 class Repeats(Right):
     """One sample comes twice."""
 
-    name = "repeats"
-
-    def changed(self, numbers: list[int]) -> list[int]:
-        return [numbers[0], *numbers] if self.setup.rank == 0 else numbers
+    def __iter__(self) -> Iterator[list[int]]:
+        for step, batch in enumerate(super().__iter__()):
+            yield [batch[0], *batch] if step == self.setup.rank == 0 else batch
 
 
 class Loses(Right):
     """One sample never comes."""
 
-    name = "loses"
+    def __iter__(self) -> Iterator[list[int]]:
+        for step, batch in enumerate(super().__iter__()):
+            yield batch[1:] if step == self.setup.rank == 0 else batch
 
-    def changed(self, numbers: list[int]) -> list[int]:
-        return numbers[1:] if self.setup.rank == 0 else numbers
+
+class Unflagged(Right):
+    """Does not say which rows repeat."""
+
+    padding = 0
+
+
+class Fickle(Right):
+    """Its order depends on the workers."""
+
+    def order(self) -> list[int]:
+        order = super().order()
+        turn = self.setup.workers
+        return order[turn:] + order[:turn]
+
+
+class Hasty(Right):
+    """Its state counts a batch that was fetched, not delivered."""
+
+    def state(self) -> Any:
+        return self.about(), self.epoch, self.step + 1
+
+
+class Forgetful(Right):
+    """Its state is always that of the epoch's start."""
+
+    def state(self) -> Any:
+        return self.about(), self.epoch, 0
+
+
+class Gullible(Right):
+    """Loads any state."""
+
+    def about(self) -> tuple[object, ...]:
+        return ()
+
+
+class Unequal(Right):
+    """The last rank has a step fewer."""
+
+    def steps(self) -> int:
+        return super().steps() - (self.setup.rank == self.setup.world - 1)
+
+
+class GoesOn(Right):
+    """Where an iteration was left, the next one goes on."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.start = self.step
+        return super().__iter__()
+
+
+class Shares(Right):
+    """Its order depends on how many streams there are."""
+
+    opened: ClassVar[int] = 0
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        Shares.opened += 1
+
+    def order(self) -> list[int]:
+        order = super().order()
+        return order[self.opened :] + order[: self.opened]
+
+    def close(self) -> None:
+        Shares.opened -= 1
+
+
+class Silent(Right):
+    """Has no state."""
+
+    def state(self) -> Any:
+        raise NoFunction("no state")
+
+
+# Faults of gpupipe's own, for the cases that ask it alone.
+
+
+def goes_on_a_step_late(context: Context) -> None:
+    load = gpupipe.Loader.load_state_dict
+
+    def late(loader: gpupipe.Loader, state: dict[str, Any]) -> None:
+        load(loader, state)
+        loader._step += 1
+
+    with mock.patch.object(gpupipe.Loader, "load_state_dict", late):
+        engines.in_turn(context)
+
+
+def has_other_pixels(context: Context) -> None:
+    def darker(*arguments: Any) -> Any:
+        batch = rendering.render_batch(*arguments)
+        batch.images //= 2
+        return batch
+
+    with mock.patch.object(torch_engine, "render_batch", darker):
+        engines.in_turn(context)
+
+
+def draws_other_boxes(context: Context) -> None:
+    """Each time that a batch is planned."""
+    turn = itertools.count()
+
+    def other(recipe: Any, job: Any, meta: Any) -> Any:
+        return base.job_plan(recipe, replace(job, seed=next(turn)), meta)
+
+    with mock.patch.object(engines, "base", mock.Mock(job_plan=other)):
+        engines.in_turn(context)
+
+
+def says_little(context: Context) -> None:
+    def check(*arguments: Any, **options: Any) -> None:
+        raise gpupipe.StateError("invalid state")
+
+    with mock.patch("gpupipe.state.LoaderState.check", check):
+        resume.refused_by_name(context)
+
+
+def says_nothing(context: Context) -> None:
+    with mock.patch("gpupipe.state.LoaderState.check"):
+        resume.refused_by_name(context)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,10 +18,9 @@ sys.path.append(str(BENCH))
 import reliability_fakes as fakes  # noqa: E402
 from reliability.case import Case  # noqa: E402
 from reliability.contenders import CONTENDERS, contender  # noqa: E402
-from reliability.rows import ROWS, order  # noqa: E402
-from reliability.sandbox import Outcome, Sandbox  # noqa: E402
-
-from gpupipe.benchmark.runner import python_path  # noqa: E402
+from reliability.contenders.gpupipe_loader import GpupipeStream  # noqa: E402
+from reliability.rows import ROWS, order, resume  # noqa: E402
+from reliability.sandbox import Sandbox  # noqa: E402
 
 SEEDS = range(2)
 
@@ -80,14 +78,57 @@ def test_what_goes_wrong_is_seen_and_cleared_away(sandbox: Sandbox, name: str, s
         path.unlink()
 
 
-def once(sandbox: Sandbox, who: type, seed: int) -> Outcome:
-    return sandbox.run_case(Case("uneven", order.once_uneven), who, seed)
+ON_ORDER = [
+    pytest.param(case, id=f"{row.number}-{case.name}")
+    for row in (*order.ROWS, *resume.ROWS)
+    for case in row.cases
+    if case.only is None
+]
 
 
-def test_repeats_and_gaps_are_counted(sandbox: Sandbox) -> None:
-    assert once(sandbox, fakes.Right, 1).status == "passed"
-    assert "1 repeated and not flagged" in once(sandbox, fakes.Repeats, 1).reason
-    assert "1 of " in once(sandbox, fakes.Loses, 1).reason
+@pytest.mark.parametrize("case", ON_ORDER)
+def test_who_does_all_that_is_asked_passes(sandbox: Sandbox, case: Case) -> None:
+    outcome = sandbox.run_case(case, fakes.Right, 0)
+    assert (outcome.status, outcome.reason) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("case", "who", "reason"),
+    [
+        (order.once_uneven, fakes.Repeats, "1 repeated and not flagged"),
+        (order.once_even, fakes.Loses, "1 of "),
+        (order.once_uneven, fakes.Unflagged, "repeated and not flagged"),
+        (order.same_order, fakes.Fickle, "the order differs"),
+        (order.equal_steps, fakes.Unequal, "steps of the ranks"),
+        (order.broken_off, fakes.GoesOn, "iteration 1, left after"),
+        (order.interleaved, fakes.Shares, "loader 0 beside another"),
+        (resume.every_step, fakes.Hasty, "resumed after step 1 of"),
+        (resume.every_step, fakes.Forgetful, "resumed after step 1 of"),
+        (resume.Elastic(8, 2, 8), fakes.Hasty, "missing"),
+        (resume.Elastic(4, 3, 4), fakes.Forgetful, "repeated"),
+        (resume.OtherWorkers(2, 0, 3), fakes.Fickle, "steps 0 to"),
+        (resume.before_the_first, fakes.Hasty, "resumed before the first step"),
+        (resume.at_the_last, fakes.Hasty, "resumed before the last step"),
+        (resume.at_the_last, fakes.Forgetful, "resumed before the last step"),
+        (resume.after_the_last, fakes.Hasty, "resumed after the epoch"),
+        (resume.full_queue, fakes.Hasty, "batches ahead"),
+        (resume.refused, fakes.Gullible, "changed: dataset, seed, order, drop_last, global batch"),
+        (fakes.goes_on_a_step_late, fakes.Right, "samples"),
+        (fakes.has_other_pixels, fakes.Right, "levels off in the mean"),
+        (fakes.draws_other_boxes, fakes.Right, "what is done to step 0"),
+        (fakes.says_little, GpupipeStream, "the message lacks"),
+        (fakes.says_nothing, GpupipeStream, "another source was loaded in silence"),
+    ],
+)
+def test_what_is_wrong_is_found(sandbox: Sandbox, case: object, who: type, reason: str) -> None:
+    outcome = sandbox.run_case(Case("wrong", case), who, 1)
+    assert outcome.status == "failed"
+    assert reason in outcome.reason
+
+
+def test_a_missing_function_is_no_failure(sandbox: Sandbox) -> None:
+    assert sandbox.run_case(Case("state", resume.every_step), fakes.Silent, 0).status == "none"
+    assert sandbox.run_case(Case("not for it", fakes.fine, only=("gpupipe",)), fakes.Right, 0).status == "none"
 
 
 @pytest.mark.parametrize("name", list(CONTENDERS))
@@ -97,31 +138,32 @@ def test_each_contender_gives_each_sample_once(sandbox: Sandbox, name: str) -> N
     assert outcome.status == "passed", outcome.reason
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / "reliability" / "run.py"), *options]
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The script's main."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = importlib.import_module("reliability.run")
+    return lambda *options: script.main([str(option) for option in options])
 
 
-def test_a_run_writes_its_results(tmp_path: Path) -> None:
-    chosen = ["--rows", "1", "--contenders", "gpupipe,torch", "--seeds", "2", "--first-seed", "2"]
-    done = run("--out", str(tmp_path), *chosen)
-    assert done.returncode == 0, done.stderr
+def test_a_run_writes_its_results(run: Callable[..., int], tmp_path: Path) -> None:
+    chosen = ["--rows", "1", "--contenders", "gpupipe,torch", "--seeds", "1", "--first-seed", "2"]
+    assert run("--out", tmp_path, *chosen) == 0
     text = (tmp_path / "results.md").read_text()
-    assert "| 1 Exactly once | samples left over | 2/2 | 0/2 |" in text
+    assert "| 1 Exactly once | samples left over | 1/1 | 0/1 |" in text
     assert "1 samples left over, torch, seed 2: 0 of" in text
     with (tmp_path / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert len(lines) == 2 * 2 * 2
+    assert len(lines) == 2 * 2
     assert {line["status"] for line in lines if line["contender"] == "gpupipe"} == {"passed"}
     content = json.loads((tmp_path / "results.json").read_text())
-    assert [entry["seed"] for entry in content["not_passed"]] == [2, 3]
+    assert [entry["seed"] for entry in content["not_passed"]] == [2]
     assert "torch" in content["environment"]["versions"]
 
 
-def test_wrong_names_are_refused(tmp_path: Path) -> None:
+def test_wrong_names_are_refused(run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option in (["--rows", "99"], ["--contenders", "torhc"]):
-        done = run("--out", str(tmp_path / "no"), *option)
-        assert done.returncode == 2
-        assert "there are " in done.stderr
+        with pytest.raises(SystemExit):
+            run("--out", tmp_path / "no", *option)
+        assert "there are " in capsys.readouterr().err
     assert not (tmp_path / "no").exists()

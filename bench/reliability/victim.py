@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from reliability.case import Failed
 from reliability.warm import end_like_a_script
 
-__all__ = ["Victim"]
+__all__ = ["Report", "Victim"]
 
 Report = Callable[[Any], None]
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from reliability.case import Case, Context, Failed, NoFunction
 from reliability.sandbox import Outcome
-from reliability.traces import Usage, left_behind, members, processes, shm_entries
+from reliability.traces import SHM, Usage, left_behind, members, processes, shm_entries
 
 __all__ = ["end_like_a_script", "main"]
 
@@ -38,7 +38,7 @@ IMPORTS = (
     "torchdata.stateful_dataloader.sampler",
     "webdataset",
 )
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+PR_SET_CHILD_SUBREAPER, CLONE_NEWNS, MS_REC, MS_PRIVATE = 36, 0x20000, 0x4000, 0x40000  # prctl(2), mount(2)
 
 
 def main() -> None:
@@ -46,7 +46,11 @@ def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed must not come between the answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to this process, which reaps them
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to this process, which reaps them
+    if libc.unshare(CLONE_NEWNS) == 0:  # as root: a /dev/shm of its own, in which no other program leaves anything
+        libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None)
+        libc.mount(b"tmpfs", os.fsencode(SHM), b"tmpfs", 0, None)
     for name in IMPORTS:
         with suppress(ImportError):  # a contender that is not installed is not asked either
             importlib.import_module(name)

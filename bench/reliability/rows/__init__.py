@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from reliability.case import Row
-from reliability.rows import order, processes
+from reliability.rows import engines, order, processes, resume
 
 __all__ = ["ROWS"]
 
-ROWS: dict[int, Row] = {row.number: row for row in (*order.ROWS, *processes.ROWS)}
+ROWS: dict[int, Row] = {
+    row.number: row
+    for row in sorted((*order.ROWS, *resume.ROWS, *engines.ROWS, *processes.ROWS), key=lambda row: row.number)
+}

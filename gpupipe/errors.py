@@ -45,15 +45,27 @@ class WorkerError(GpupipeError, RuntimeError):
 class SampleError(GpupipeError, RuntimeError):
     """One sample can't be read or decoded.
 
-    `index` is its index in the source, `location` says where it lies (file, key, offset), `reason` what is wrong.
+    `index` is its index in the source, `location` says where it lies (file, or key, shard and offset), `reason` what is
+    wrong. `original` is the traceback, as text, of what a dataset of the user's own raised; empty for anything else. It
+    stays with the error where a process sends it to another.
     """
 
-    def __init__(self, index: int, location: str, reason: str, remedy: str = "") -> None:
+    def __init__(self, index: int, location: str, reason: str, remedy: str = "", original: str = "") -> None:
         self.index = index
         self.location = location
         self.reason = reason
         self.remedy = remedy or "repair or remove it, or pass on_error='skip' to replace bad samples"
+        self.original = original
+        if original:
+            self.__cause__ = OriginalTraceback(original)  # printed with the error; `raise ... from` puts the real one
         super().__init__(f"sample {index} ({location}): {reason}; {self.remedy}")
 
-    def __reduce__(self) -> tuple[type[SampleError], tuple[int, str, str, str]]:
-        return type(self), (self.index, self.location, self.reason, self.remedy)
+    def __reduce__(self) -> tuple[type[SampleError], tuple[int, str, str, str, str]]:
+        return type(self), (self.index, self.location, self.reason, self.remedy, self.original)
+
+
+class OriginalTraceback(Exception):
+    """A traceback of another process, as text: `multiprocessing.pool` shows its workers' in the same way."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'

@@ -368,7 +368,15 @@ class Loader:
 
     def _job(self, step: int) -> Job:
         positions = self.batches.positions(step)
-        indices = self.order.indices(self.seed, self._epoch, positions % max(1, len(self.order)))
+        try:
+            indices = self.order.indices(self.seed, self._epoch, positions % max(1, len(self.order)))
+        except GpupipeError:
+            raise
+        except Exception as error:  # the order, or the sampler in it, may be a user's own
+            raise ConfigError(
+                f"order {self.order.fingerprint}: indices() raised {type(error).__name__} at step {step} of epoch "
+                f"{self._epoch} (positions {positions[0]} to {positions[-1]}): {error}"
+            ) from error
         return Job(self.seed, self._epoch, positions, self._checked(indices, positions))
 
     def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:

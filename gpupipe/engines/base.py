@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -93,11 +94,10 @@ Fetched = tuple[list[NDArray[np.uint8] | None], "SampleMeta", dict[int, SampleEr
 
 def fetch(source: Source, indices: NDArray[np.int64]) -> Fetched:
     """Encoded bytes and facts of the samples, and an error for each row that can't be read."""
-    try:
+    with suppress(SampleError):
         encoded, meta = source.fetch(indices)
-    except SampleError:
-        return _fetch_each(source, indices)
-    return list(encoded), meta, {}
+        return list(encoded), meta, {}
+    return _fetch_each(source, indices)  # its errors stand for themselves, not "during handling of" the first one
 
 
 def _fetch_each(source: Source, indices: NDArray[np.int64]) -> Fetched:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import traceback
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -89,7 +90,8 @@ class DatasetSource(Source):
             item = self.dataset[index]
         except Exception as error:
             reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
-            raise SampleError(index, self.location(index), reason) from error
+            original = "".join(traceback.format_exception(error))
+            raise SampleError(index, self.location(index), reason, original=original) from error
         return self._parse(index, item)
 
     def location(self, index: int) -> str:

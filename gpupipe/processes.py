@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Identity", "ending", "state"]
+__all__ = ["Identity", "ending", "is_stopped", "state"]
 
 # proc(5), the third field of /proc/PID/stat.
 STATES = {
@@ -35,6 +35,11 @@ def state(pid: int) -> str:
     """What a process is doing, as a verb: "sleeps", "is stopped", "waits for storage"."""
     fields = _fields(pid)
     return STATES.get(fields[0], f"is in state {fields[0]}") if fields else "has ended"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP or a debugger holds it."""
+    return _fields(pid)[:1] in (["T"], ["t"])
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from gpupipe import processes
 from gpupipe.engines.interrupts import interrupts_held
 
 __all__ = ["WatchedDataLoader", "WorkersDied", "WorkersHang", "start_method"]
@@ -137,7 +138,8 @@ class _Watched(_MultiProcessingDataLoaderIter):
 
     def _check_workers(self, died: bool) -> None:
         """Raises WorkersDied if there is one. A child of a dead worker's may keep its sentinel quiet."""
-        if died:  # the sentinel falls a moment before the exit code is known
+        if died:  # the sentinel falls a moment before the exit code is known; others may die of the same cause
+            time.sleep(0.05)
             for worker in self._workers:
                 if connection.wait([worker.sentinel], 0):
                     worker.join(REAPING)
@@ -167,8 +169,8 @@ class _Watched(_MultiProcessingDataLoaderIter):
         with interrupts_held() as held:
             if not at_once and self._asked_to_end():
                 deadline = time.monotonic() + GRACE
-                while self._alive() and not held.pending and time.monotonic() < deadline:
-                    connection.wait([worker.sentinel for worker in self._alive()], 0.05)
+                while (ending := self._ending()) and not held.pending and time.monotonic() < deadline:
+                    connection.wait([worker.sentinel for worker in ending], 0.05)
             self.kill()
             self._close_queues()
 
@@ -180,13 +182,15 @@ class _Watched(_MultiProcessingDataLoaderIter):
         for worker in self._workers:
             worker.join(max(0, deadline - time.monotonic()))
 
-    def _alive(self) -> list[Any]:
-        return [worker for worker in self._workers if worker.is_alive()]
+    def _ending(self) -> list[Any]:
+        """The workers that still live and are not stopped, so that they can end by themselves."""
+        alive = [worker for worker in self._workers if worker.is_alive()]
+        return [worker for worker in alive if not processes.is_stopped(worker.pid or 0)]
 
     def _asked_to_end(self) -> bool:
         """Whether all workers could be told to end."""
         done: Any = self._workers_done_event
-        if len(self._alive()) < len(self._workers) or not done._cond.acquire(timeout=1):
+        if len(self._ending()) < len(self._workers) or not done._cond.acquire(timeout=1):
             return False  # done.set() would wait for ever for a lock that a worker held when it died or was stopped
         try:
             done._flag.acquire(False)

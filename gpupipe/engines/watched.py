@@ -171,8 +171,9 @@ class _Watched(_MultiProcessingDataLoaderIter):
                 deadline = time.monotonic() + GRACE
                 while (ending := self._ending()) and not held.pending and time.monotonic() < deadline:
                     connection.wait([worker.sentinel for worker in ending], 0.05)
+            orderly = all(worker.exitcode == 0 for worker in self._workers)
             self.kill()
-            self._close_queues()
+            self._close_queues(orderly)
 
     def kill(self) -> None:
         """End the workers at once."""
@@ -201,13 +202,19 @@ class _Watched(_MultiProcessingDataLoaderIter):
             tasks.put(None)
         return True
 
-    def _close_queues(self) -> None:
+    def _close_queues(self, orderly: bool) -> None:
+        results = [self._worker_result_queue]
         pinning = getattr(self, "_pin_memory_thread", None)
         if pinning is not None:
             self._pin_memory_thread_done_event.set()
-            self._worker_result_queue.put((None, None))  # wakes it up
-            pinning.join(2 * GRACE)
-        for messages in (self._worker_result_queue, *self._index_queues):
+            if orderly:
+                self._worker_result_queue.put((None, None))  # wakes it up
+                pinning.join(2 * GRACE)
+            else:
+                # The lock of this queue may be one that a dead worker held. The thread looks every 5 s whether it is
+                # done, and drops the queue then.
+                results = []
+        for messages in (*results, *self._index_queues):
             messages.cancel_join_thread()
             messages.close()
 

@@ -1,0 +1,249 @@
+"""Datasets, orders and cases for test_processes.py; its processes import them from here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from reliability.case import Case, Context, Failed, expect_equal
+from reliability.contenders.base import Setup
+from reliability.contenders.gpupipe_loader import GpupipeStream
+from reliability.data import JPEG, Numbered
+from reliability.rows.processes import SAMPLES, WORKERS, expect_exact, setup, workers
+from reliability.victim import Victim
+
+import gpupipe
+from gpupipe.engines import watched
+from gpupipe.sources import SampleMeta, Source
+
+KILL = signal.SIGKILL
+
+
+class DaliStream(GpupipeStream):
+    """gpupipe's other engine, on the CPU."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, engine="dali")
+
+
+class Deadly(Numbered):
+    """Does something terrible at sample 9."""
+
+    def __init__(self, end: Any = None) -> None:
+        super().__init__(SAMPLES)
+        self.end = end
+
+    def touch(self, index: int) -> None:
+        if index == 9 and os.getpid() != getattr(self, "spared", 0):
+            self.end() if self.end is not None else os.kill(os.getpid(), KILL)
+
+
+class DeadlyAtStart(Numbered):
+    """Ends the process that receives it."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        os._exit(1)
+
+
+class Whole(Source):
+    """A user's own source, which reads a batch at once and dies over it."""
+
+    classes = class_to_idx = None
+    fingerprint = "whole"
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def fetch(self, indices: np.ndarray) -> tuple[list[np.ndarray], SampleMeta]:
+        if indices[0] == 8:
+            os.kill(os.getpid(), KILL)
+        count, ones = len(indices), np.ones(len(indices), np.int32)
+        meta = SampleMeta(indices, 8 * ones, 8 * ones, ones.astype(np.uint8), len(JPEG) * ones.astype(np.int64))
+        return [np.frombuffer(JPEG, np.uint8)] * count, meta
+
+    def location(self, index: int) -> str:
+        raise RuntimeError("a source of the user's own may do this")
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def sleep() -> None:
+    time.sleep(1000)
+
+
+def die_with_a_child() -> None:
+    """The child keeps the pipe open whose end would tell of the death."""
+    if os.fork() == 0:
+        time.sleep(4)
+        os._exit(0)
+    os.kill(os.getpid(), KILL)
+
+
+class Late(gpupipe.Sequential):
+    """Fails at position 8."""
+
+    def indices(self, seed: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+        if positions[-1] >= 8:
+            raise self.error
+        return positions
+
+    error = LookupError("no such class")
+
+
+# Cases.
+
+
+def message(context: Context, make: Any, words: Sequence[str], error: type, **options: Any) -> None:
+    """The error has all these words; the next iteration from the state goes on at the batch that did not come."""
+    data, recipe = make(), gpupipe.imagenet_train(8)
+    with gpupipe.Loader(data, recipe, 4, num_workers=WORKERS, device="cpu", engine="torch", **options) as loader:
+        given = []
+        try:
+            for _, labels in loader:
+                given += labels.tolist()
+        except error as caught:
+            for word in words:
+                if word not in str(caught):
+                    raise Failed(f"{word} is not in {caught}") from None
+        else:
+            raise Failed("no error")
+        expect_equal(given, list(range(len(given))), "the batches before")
+        if isinstance(data, Deadly):
+            data.end = int
+            loader.load_state_dict(loader.state_dict())
+            expect_equal(given + [n for _, labels in loader for n in labels.tolist()], list(range(SAMPLES)), "in all")
+
+
+def whole_group_stopped(context: Context) -> None:
+    """Ctrl-Z and fg: the time in which the loader's own process was stopped does not count."""
+    with Victim(slow_epoch, context, output=context.folder / "printed") as victim:
+        victim.hear(20)
+        os.killpg(victim.pid, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.killpg(victim.pid, signal.SIGCONT)
+        expect_equal(victim.end(20), 0, f"the exit code; {victim.printed()}")
+
+
+def slow_epoch(report: Any, context: Context) -> None:
+    os.setpgid(0, 0)
+    with context.contender(setup(context, Numbered(SAMPLES, nap=0.2), timeout=1.5)) as stream:
+        for step, _ in enumerate(stream):
+            if step == 0:
+                report("first batch")
+
+
+def thread_ends(context: Context) -> None:
+    """Workers outlive the thread that started them."""
+    with context.contender(setup(context, Numbered(SAMPLES), persistent_workers=True)) as stream:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend((iterator := iter(stream), next(iterator))))
+        thread.start()
+        thread.join()
+        time.sleep(1.2)
+        pids = workers()
+        rest = found[1] + [number for batch in found[0] for number in batch]
+        expect_equal(rest, list(range(SAMPLES)), "the epoch")
+        expect_equal(workers(), pids, "the workers")
+
+
+def forked_exit(context: Context) -> None:
+    """A fork of the training process, at its own end, leaves the workers alone."""
+    with context.contender(setup(context, Numbered(SAMPLES), persistent_workers=True)) as stream:
+        iterator = iter(stream)
+        given = next(iterator)
+        child = os.fork()
+        if child == 0:
+            watched._end_all()
+            stream.close()
+            os._exit(0)
+        expect_equal(os.waitpid(child, 0)[1], 0, "the fork's exit code")
+        expect_equal(given + [n for batch in iterator for n in batch], list(range(SAMPLES)), "the epoch")
+        expect_exact(stream)
+
+
+def pinned(context: Context) -> None:
+    """With torch's thread that pins memory, which needs a GPU: here its calls into CUDA do nothing."""
+    import torch
+
+    torch.accelerator.is_available = lambda *_, **__: True
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.set_device_index = lambda *_: None
+    torch.Tensor.pin_memory = lambda self, *_: self.clone()
+    data = Deadly()
+    recipe = gpupipe.imagenet_train(8)
+    for persistent in (False, True):
+        data.end = None
+        with gpupipe.Loader(
+            data, recipe, 4, num_workers=2, device="cpu", engine="torch", pin_memory=True, persistent_workers=persistent
+        ) as loader:
+            try:
+                list(loader)
+            except gpupipe.WorkerError as error:
+                if "at sample 9" not in str(error):
+                    raise Failed(str(error)) from None
+            else:
+                raise Failed("no error")
+            data.end = int
+            for _ in range(2):
+                names = [thread.name for thread in threading.enumerate()]
+                given = [n for _, labels in loader for n in labels.tolist()]
+                expect_equal(given, list(range(SAMPLES)), f"the epoch; threads {names}")
+
+
+def told(name: str, make: Any, *words: str, error: type = gpupipe.WorkerError, **options: Any) -> Case:
+    """A case in which the error says these words."""
+    return Case(name, partial(message, make=make, words=words, error=error, **options), limit=60)
+
+
+MESSAGES = [
+    told("killed", Deadly, "worker 0 of 2 (pid ", "was killed by SIGKILL at sample 9 (Deadly[9])", "memory limit"),
+    told("killed, persistent", Deadly, "killed by SIGKILL at sample 9 (Deadly[9])", persistent_workers=True),
+    told("crashed", partial(Deadly, crash), "was killed by SIGSEGV at sample 9 (Deadly[9])", "native code crashed"),
+    told(
+        "exited", partial(Deadly, partial(os._exit, 3)), "ended with exit code 3 at sample 9 (Deadly[9])", "os._exit()"
+    ),
+    told("a batch at once", Whole, "worker 0 of 2", "SIGKILL at a batch of 4 samples (8, 9, 10, 11)"),
+    told(
+        "at its start",
+        partial(DeadlyAtStart, SAMPLES),
+        "ended with exit code 1 at its start",
+        "__main__",
+        multiprocessing_context="spawn",
+    ),
+    told(
+        "stopped",
+        partial(Deadly, stop),
+        "no batch came from 2 workers within timeout=1 s; the next one is due from worker 0 (pid ",
+        "which is stopped at sample 9 (Deadly[9]), where it has been for ",
+        "kill -CONT",
+        error=gpupipe.LoaderTimeoutError,
+        timeout=1,
+    ),
+    told(
+        "hangs",
+        partial(Deadly, sleep),
+        "from worker 0 (pid ",
+        "which sleeps at sample 9 (Deadly[9])",
+        "py-spy dump --pid ",
+        error=gpupipe.LoaderTimeoutError,
+        timeout=1,
+    ),
+    told("a child keeps the sentinel", partial(Deadly, die_with_a_child), "killed by SIGKILL at sample 9"),
+]
+OTHERS = [
+    *(Case(case.__name__, case) for case in (whole_group_stopped, thread_ends, forked_exit)),
+    Case("pinned", pinned, settle=10),  # torch's thread looks every 5 s whether it should end
+]

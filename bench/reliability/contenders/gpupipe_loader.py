@@ -39,8 +39,7 @@ class GpupipeStream(Stream):
 
     @property
     def padding(self) -> int:
-        step = -(-self.loader.state_dict()["position"] // self.loader.batches.global_batch) - 1
-        return self.loader.batches.padding(step)
+        return self.loader.padding
 
     def set_epoch(self, epoch: int) -> None:
         self.loader.set_epoch(epoch)

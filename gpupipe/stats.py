@@ -1,6 +1,6 @@
 """What a loader has delivered, how fast, and how long its consumer waited: counted always.
 
-That costs 5 us a batch, ranges included (`python bench/loader_cost.py` on 2 cores of an AMD EPYC).
+That costs 3 to 6 us a batch, ranges included (`python bench/loader_cost.py` on busy cores of an AMD EPYC).
 
 iter()      first batch                                   latest batch
   |--- wait ---|finish|  step  |wait|finish|  step  |wait|finish|  step

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,10 +81,9 @@ class TestMeasurement:
         profile = measured(Pictures(48, seconds=0.01), Light())
         assert judge(profile).stage == "read"
         assert profile.per_batch("read") >= 4 * 0.01
-        assert min(profile.speedups) > 1
 
     def test_a_slow_model(self) -> None:
-        profile = measured(Pictures(48), Light(seconds=0.3), steps=2, workers=1)
+        profile = measured(Pictures(48), Light(seconds=0.2), steps=2, workers=1)
         assert judge(profile).stage == "model"
 
     def test_large_images(self) -> None:
@@ -164,6 +164,19 @@ class TestVerdict:
     )
     def test_the_stage(self, profile: Profile, stage: str) -> None:
         assert judge(profile).stage == stage
+
+    def test_rounds_that_contradict_each_other_prove_no_sharing(self) -> None:
+        once, slower = made(waited=0.01, decode=0.2), made(real=0.4, waited=0.01, decode=0.2)
+        verdict = judge(replace(once, real=[*once.real * 4, *slower.real], perfect=once.perfect * 5))
+        assert verdict.stage == "model"
+        assert "0.80 to 2.00" in verdict.reason
+        assert "again" in verdict.advice
+        assert judge(replace(once, real=once.real * 5, perfect=once.perfect * 5)).stage == "decode"
+        waiting, slower = made(decode=0.2, wait=0.4), made(real=0.4, decode=0.2, wait=0.4)
+        assert (
+            judge(replace(waiting, real=[*waiting.real * 2, *slower.real], perfect=waiting.perfect * 3)).stage
+            == "decode"
+        )
 
     def test_sharing_is_said(self) -> None:
         assert "shares the CPUs" in judge(made(waited=0.01, decode=0.2)).reason

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-GPU_BATCH, CPU_BATCH = 256, 32
-GPU_STEPS, CPU_STEPS = 20, 6
+GPU_BATCH, CPU_BATCH = 256, 16
+GPU_STEPS, CPU_STEPS = 20, 4
 
 DESCRIPTION = """
 Trains a model (forward, backward, SGD; on a GPU with bfloat16 autocast and channels_last) with the real loader and with

@@ -34,12 +34,29 @@ def judge(profile: Profile) -> Verdict:
     read, decode: else, whichever the engine spent more time on.
 
     Where the model's device waited less than 5% of the time, and yet a perfect loader would be faster, the two share
-    CPUs or the GPU: then it is the longest of read, decode and finish.
+    CPUs or the GPU: then it is the longest of read, decode and finish. As no wait bears this out, every round has to:
+    where one was slower with the perfect loader, the rounds differ too much to tell, and the model it is.
     """
+    return _model(profile) or _loading(profile)
+
+
+def _model(profile: Profile) -> Verdict | None:
+    """That it is the model, or None."""
     gain = statistics.median(profile.speedups) - 1
     if gain < NOTICEABLE:
         reason = f"a perfect loader would make training {max(gain, 0):.0%} faster, so the loader keeps up"
         return Verdict("model", reason, "leave the loader as it is: only a faster training step would help")
+    low, high = min(profile.speedups), max(profile.speedups)
+    if profile.waited >= NOTICEABLE or low >= 1:
+        return None
+    reason = (
+        f"the model waited only {profile.waited:.0%} of the time, and the rounds differ too much ({low:.2f} to "
+        f"{high:.2f} times as fast) to tell what a perfect loader would gain"
+    )
+    return Verdict("model", reason, "measure again while nothing else runs on this machine, or with more --rounds")
+
+
+def _loading(profile: Profile) -> Verdict:
     stage, waited = _loading_stage(profile), f"{profile.waited:.0%} of the time"
     if profile.waited < NOTICEABLE:
         shared = "the CPUs" if profile.device == "cpu" else "the GPU"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StateError,
         WorkerError,
     )
+    from gpupipe.integrations.transformers import TrainerLoader
     from gpupipe.loader import Loader
     from gpupipe.order import (
         BlockShuffled,
@@ -62,6 +63,7 @@ __all__ = [
     "StateError",
     "Stratified",
     "Subset",
+    "TrainerLoader",
     "VirtualEpochs",
     "Weighted",
     "WorkerError",
@@ -79,6 +81,7 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 # Where public names live. They are imported when they are first used, since torch takes a second to import, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _HOMES = {
+    "integrations.transformers": ("TrainerLoader",),
     "loader": ("Loader",),
     "sources": ("open_source",),
     "order": (

@@ -18,6 +18,7 @@ from gpupipe.engines.base import Engine, EngineBatch, Job
 from gpupipe.engines.choose import PREFETCH, EngineName, EngineSettings, choose, open_engine
 from gpupipe.engines.lease import BufferPool
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.integrations.accelerate import announced
 from gpupipe.kernels import finish
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.recipe import Recipe
@@ -179,7 +180,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The epoch's batches; nothing happens before the first is asked for."""
-        return self._iterate()
+        remainder = 0 if self.drop_last else len(self.order) % self.batches.global_batch
+        return announced(self._iterate(), lambda: self._step == len(self), remainder)
 
     # What it has beyond.
 
@@ -266,7 +268,7 @@ class Loader:
         if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
             raise ConfigError(f"set_epoch: epoch={epoch!r} must be an int in [0, 2**32)")
         if epoch != self._epoch:
-            if self._resume:
+            if self._resume and self._step < len(self):
                 log.warning(
                     "gpupipe: set_epoch(%d) drops the loaded state, which stands in epoch %d; to go on there, begin "
                     "the training loop with range(loader.epoch, epochs)",
@@ -337,7 +339,7 @@ class Loader:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
         if turn != self._turn:
             raise GpupipeError(
-                "this iterator has ended, because a newer iter(), set_epoch() or load_state_dict() on the same Loader "
+                "this iterator has ended, because a newer one, set_epoch() or load_state_dict() on the same Loader "
                 "took over; build a second Loader to read two epochs at the same time"
             )
 

@@ -137,12 +137,20 @@ class TestEpochs:
             next(older)
             newer = iter(loader)
             rest = [next(newer)]
-            with pytest.raises(gpupipe.GpupipeError, match="newer iter"):
+            with pytest.raises(gpupipe.GpupipeError, match="a newer one"):
                 next(older)
             del older
             gc.collect()
             rest += [(images.clone(), labels) for images, labels in newer]
             assert_equal(rest, whole)
+
+    def test_an_iterator_that_has_not_begun_survives_what_comes_between(self, folder, engine):
+        with open_loader(folder, **engine) as loader:
+            whole = collect(loader)
+            iterator = iter(loader)
+            iter(loader)
+            loader.set_epoch(0)
+            assert_equal([(images.clone(), labels) for images, labels in iterator], whole)
 
     def test_set_epoch_ends_an_iteration(self, folder, engine):
         with open_loader(folder, **engine) as loader:
@@ -334,6 +342,16 @@ class TestState:
             loader.load_state_dict(loader.state_dict())
             loader.set_epoch(3)
             assert "set_epoch(3) drops the loaded state, which stands in epoch 0" in caplog.text
+            assert len(collect(loader)) == len(loader)
+
+    def test_set_epoch_after_a_state_at_an_epochs_end_is_silent(self, folder, caplog):
+        with open_loader(folder, num_workers=0, engine="torch") as loader:
+            iterator = iter(loader)
+            for _ in range(len(loader)):
+                next(iterator)
+            loader.load_state_dict(loader.state_dict())
+            loader.set_epoch(1)
+            assert not caplog.text
             assert len(collect(loader)) == len(loader)
 
     @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo
 from PIL import Image
 
 import gpupipe

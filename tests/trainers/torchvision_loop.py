@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 import torch.distributed
@@ -52,6 +53,7 @@ def train(run: Run) -> None:
             evaluate(network, val)
         assert batch == EPOCHS * len(loader)
     run.finished(network)
+    assert "accelerate" not in sys.modules
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Lightning with two processes: `python lightning_ddp.py OUT STRATEGY inside|before`.
+
+The loader is built in train_dataloader(), where torch.distributed runs, or before `fit`, where it does not yet.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import EPOCHS, model, train_loader, val_loader
+from lightning.pytorch import LightningModule, Trainer
+
+import gpupipe
+
+
+class Module(LightningModule):
+    def __init__(self, out: Path) -> None:
+        super().__init__()
+        self.network = model()
+        self.out = out
+
+    def train_dataloader(self) -> gpupipe.Loader:
+        self.loader = train_loader(2)
+        return self.loader
+
+    def val_dataloader(self) -> gpupipe.Loader:
+        self.val = val_loader(2)
+        return self.val
+
+    def note(self, kind: str, labels: torch.Tensor, padding: int) -> None:
+        labels = labels[: len(labels) - padding].tolist()
+        with open(self.out / f"{self.global_rank}.jsonl", "a") as file:
+            print(json.dumps([kind, self.current_epoch, labels]), file=file)
+
+    def training_step(self, batch: Any, batch_index: int) -> torch.Tensor:
+        images, labels = batch
+        if self.trainer.train_dataloader is getattr(self, "loader", None):
+            self.note("train", labels, self.loader.padding)
+        return torch.nn.functional.cross_entropy(self.network(images), labels % 3)
+
+    def validation_step(self, batch: Any, batch_index: int) -> None:
+        assert self.trainer.val_dataloaders is self.val
+        if not self.trainer.sanity_checking:
+            self.note("val", batch[1], self.val.padding)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.05)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out, strategy, when = sys.argv[1:]
+    trainer = Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        devices=2,
+        strategy=strategy,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(Module(Path(out)), train_loader(2) if when == "before" else None)

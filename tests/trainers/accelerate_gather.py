@@ -1,4 +1,4 @@
-"""`python accelerate_gather.py OUT WORLD`: so many processes use gather_for_metrics; rank 0 notes what came."""
+"""`python accelerate_gather.py OUT 2 3`: so many processes use gather_for_metrics; rank 0 notes what came."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ def evaluate(rank: int, world: int, port: int, out: Path) -> None:
     assert not accelerator.gradient_state.in_dataloader
     seen = {"train": labels(accelerator, train), "dropping": labels(accelerator, dropping), "nested": nested}
     if rank == 0:
-        (out / "seen.json").write_text(json.dumps(seen | {"world": train.world_size}))
+        (out / f"{world}.json").write_text(json.dumps(seen | {"world": train.world_size}))
     accelerator.end_training()
 
 
-if __name__ == "__main__":
-    out, world = Path(sys.argv[1]), int(sys.argv[2])
-    port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+def evaluate_on(world: int, out: Path) -> None:
+    port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port  # free again now
     with ExitStack() as ranks:
         for rank in range(world):
             ranks.enter_context(in_a_fork(lambda rank=rank: evaluate(rank, world, port, out)))
+
+
+if __name__ == "__main__":
+    for world in sys.argv[2:]:
+        evaluate_on(int(world), Path(sys.argv[1]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.stats import hypergeom
 
 from gpupipe.kernels import native
 
@@ -47,6 +48,52 @@ def test_decode(folder, tmp_path):
     assert all(0 < float(row["low"]) <= float(row["median"]) <= float(row["high"]) for row in rows)
     remarks = json.loads((tmp_path / "decode.json").read_text())["remarks"]
     assert [remark.split(":")[0] for remark in remarks] == ["0.3 MP train", "0.3 MP eval"]
+
+
+def run(script: str, *options: object) -> str:
+    """The standard output of a script in bench/."""
+    done = subprocess.run([sys.executable, BENCH / script, *map(str, options)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of a Markdown table's rows."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def test_orders(tmp_path):
+    made = table_rows(
+        run("orders.py", "--large", 20_000, "--listed", 2000, "--rounds", 2, "--batches", 2, "--out", tmp_path)
+    )
+    assert {row[0] for row in made} >= {"Shuffled", "Stratified", "BlockShuffled, 10,000 shards", "Weighted.balanced"}
+    assert {row[1] for row in made} == {"1,000", "20,000", "1,000 listed", "2,000 listed"}
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["environment"]["settings"]["batch_size"] == 256
+    assert [order["name"] for order in content["orders"]] == [row[0] for row in made]
+    for order in content["orders"]:
+        assert 0 <= order["kept_mb"] <= order["peak_mb"] < 10
+        assert len(order["batch_us"]) == len(order["first_ms"]) == 2
+        assert min(order["batch_us"]) > 0
+    kept = {order["name"]: order["kept_mb"] for order in content["orders"] if order["samples"] == 2000}
+    assert kept["Subset, shuffled"] == pytest.approx(2000 * 8 / 1e6, abs=0.005)
+
+
+def test_mixing(tmp_path):
+    options = ["--shards", 20, "--per-shard", 50, "--classes", 10, "--epochs", 2, "--batch-size", 20]
+    made = table_rows(run("mixing.py", *options, "--out", tmp_path))
+    assert [row[0] for row in made][:4] == ["full shuffle", *(f"BlockShuffled, window={n}" for n in (1, 4, 16))]
+    content = json.loads((tmp_path / "results.json").read_text())
+    law = hypergeom(1000, 100, 20)  # of one class in a batch
+    assert content["expected_classes"] == pytest.approx(10 * (1 - law.pmf(0)))
+    full, narrow = content["epochs"]["full shuffle"], content["epochs"]["BlockShuffled, window=1"]
+    turn = content["epochs"]["webdataset, shards in turn, shuffle(1000)"]
+    assert all(0.8 < value < 1.2 for value in full["spread"])
+    assert all(abs(value - content["expected_classes"]) < 0.5 for value in full["classes"])
+    assert all(value > 5 for value in narrow["spread"])
+    assert max(narrow["classes"]) <= 2  # a batch of 20 lies in one shard of 50 of one class, or across a border
+    assert min(turn["correlation"]) > max(full["correlation"])
+    assert (tmp_path / "results.png").stat().st_size > 1000
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from gpupipe.order.feistel import ROUNDS, permute, round_keys, subkeys
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, snug, square, subkeys
 
 MASK = 2**64 - 1
 
@@ -19,9 +22,9 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def slow(x: int, size: int, keys: list[int]) -> int:
+def slow(x: int, size: int, keys: list[int], a: int = 0) -> int:
     """One position, in Python's integers."""
-    a = math.ceil(math.sqrt(size))
+    a = a or math.ceil(math.sqrt(size))
     b = -(-size // a)
     while True:
         left, right = divmod(x, b)
@@ -40,7 +43,7 @@ def test_agrees_with_plain_python(size: int) -> None:
     keys = round_keys(5, 6, 7 << 24)
     positions = np.unique(np.linspace(0, size - 1, 60).astype(np.int64))
     expected = [slow(int(x), size, [int(key) for key in keys[:, 0]]) for x in positions]
-    assert permute(positions, size, keys).tolist() == expected
+    assert permute(positions, square(size), keys).tolist() == expected
 
 
 def test_many_permutations_at_once_are_those_one_by_one() -> None:
@@ -49,10 +52,39 @@ def test_many_permutations_at_once_are_those_one_by_one() -> None:
     numbers = rng.integers(0, 2**40, len(sizes))
     positions = rng.integers(0, sizes)
     keys = round_keys(1, 2, 3 << 24)
-    together = permute(positions, sizes, subkeys(keys, numbers))
+    together = permute(positions, square(sizes), subkeys(keys, numbers))
     for row, (position, size, number) in enumerate(zip(positions, sizes, numbers, strict=True)):
         own = [mix(int(key) ^ int(number)) for key in keys[:, 0]]
         assert slow(int(position), int(size), own) == together[row]
+
+
+def test_snug_domains_hold_little_beyond_the_size() -> None:
+    sizes = np.arange(1, 3000)
+    size, a, b = (part.astype(np.int64) for part in snug(sizes))
+    assert np.array_equal(size, sizes)
+    root = np.ceil(np.sqrt(sizes)).astype(np.int64)
+    assert ((root <= a) & (a <= 1.25 * root)).all()
+    assert np.array_equal(b, -(-sizes // a))
+    for at in (9, 99, 1299, 2998):
+        widths = range(root[at], min(root[at] + 31, int(1.25 * root[at])) + 1)
+        assert a[at] * b[at] == min(width * -(-int(sizes[at]) // width) for width in widths)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1300])
+def test_snug_permutations_agree_with_plain_python(size: int) -> None:
+    keys, domain = round_keys(5, 6, 7 << 24), snug(size)
+    found = permute(np.arange(size), domain, keys)
+    assert sorted(found.tolist()) == list(range(size))
+    assert found.tolist() == [slow(x, size, [int(key) for key in keys[:, 0]], int(domain.a[0])) for x in range(size)]
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_all_permutations_of_few_are_equally_likely(size: int) -> None:
+    keys = round_keys(1, 2, 3 << 24)
+    positions, numbers = np.tile(np.arange(size), 12_000), np.repeat(np.arange(12_000), size)
+    found = permute(positions, snug(size), subkeys(keys, numbers)).reshape(-1, size)
+    counts = Counter(tuple(row) for row in found.tolist())
+    assert stats.chisquare([counts[p] for p in itertools.permutations(range(size))]).pvalue > 1e-4
 
 
 def test_keys_differ_in_all_that_they_depend_on() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.order.base import BLOCKS, WINDOWS, EpochCache, Indices, check_count, digest
-from gpupipe.order.feistel import permute, round_keys, subkeys
+from gpupipe.order.feistel import permute, round_keys, square, subkeys
 
 __all__ = ["BlockShuffled"]
 
@@ -82,7 +82,7 @@ class BlockShuffled:
         windows = np.searchsorted(layout.windows, positions, side="right") - 1
         begins = layout.windows[windows]
         keys = subkeys(round_keys(seed, epoch, WINDOWS), windows)
-        shuffled = begins + permute(positions - begins, layout.windows[windows + 1] - begins, keys)
+        shuffled = begins + permute(positions - begins, square(layout.windows[windows + 1] - begins), keys)
         places = np.searchsorted(layout.ends, shuffled, side="right") - 1
         found: Indices = self._begins[layout.blocks[places]] + shuffled - layout.ends[places]
         return found
@@ -102,6 +102,6 @@ def _begins(sizes: Indices) -> Indices:
 
 def _layout(begins: Indices, window: int, seed: int, epoch: int) -> Layout:
     count = len(begins) - 1
-    blocks = permute(np.arange(count), max(1, count), round_keys(seed, epoch, BLOCKS))
+    blocks = permute(np.arange(count), square(max(1, count)), round_keys(seed, epoch, BLOCKS))
     ends = _begins(np.diff(begins)[blocks])
     return Layout(blocks, ends, np.append(ends[:-1:window], ends[-1]))

@@ -1,6 +1,6 @@
 """Keyed permutations in constant memory.
 
-A generalized Feistel network on a pair of digits (x // b, x % b), with a, b about the square root of the size, and
+A generalized Feistel network on a pair of digits (x // b, x % b), below a and b near the square root of the size, and
 cycle walking past the few values of a*b that lie beyond it (Black and Rogaway, "Ciphers with arbitrary finite
 domains", 2002).
 """
@@ -8,13 +8,14 @@ domains", 2002).
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.order.base import Indices, words
 
-__all__ = ["ROUNDS", "permute", "round_keys", "subkeys"]
+__all__ = ["ROUNDS", "Domain", "permute", "round_keys", "snug", "square", "subkeys"]
 
 ROUNDS = 12
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -37,15 +38,46 @@ def subkeys(keys: Words, numbers: Indices) -> Words:
     return _mix(keys ^ numbers.astype(np.uint64))
 
 
-def permute(positions: Indices, sizes: ArrayLike, keys: Words) -> Indices:
-    """Where each position is sent by the permutation of its `sizes` and `keys`, int64 (N,).
+class Domain(NamedTuple):
+    """What is permuted: [0, size), and how many values the two digits of its elements have. One for all positions,
+    uint64 (1,), or one for each, (N,)."""
 
-    positions: int64 (N,), each in [0, size). sizes: from 1 below 2**62, one for all or (N,). keys: (ROUNDS, 1), or
-    (ROUNDS, N) where each position belongs to a permutation of its own.
-    """
+    size: Words
+    a: Words
+    b: Words
+
+    def at(self, rows: NDArray[np.integer]) -> Domain:
+        """The domain of each of the rows."""
+        return Domain(*(_at(part, rows) for part in self))
+
+
+def square(sizes: ArrayLike) -> Domain:
+    """The domain, or domains, of so many elements, each from 1 below 2**62; a is the rounded up square root."""
     size = np.atleast_1d(np.asarray(sizes, dtype=np.uint64))
     a = np.ceil(np.sqrt(size)).astype(np.uint64)
-    b = (size + a - np.uint64(1)) // a
+    return Domain(size, a, _other(size, a))
+
+
+def snug(sizes: ArrayLike) -> Domain:
+    """As `square`, with an a up to a quarter larger where a*b is nearer to the size, so that few walks are needed.
+
+    To be kept: finding it takes longer than it saves once.
+    """
+    size, root, _ = square(sizes)
+    a = root
+    for more in range(1, 32):
+        wider = np.minimum(root + np.uint64(more), root + root // np.uint64(4))
+        a = np.where(wider * _other(size, wider) < a * _other(size, a), wider, a)
+    return Domain(size, a, _other(size, a))
+
+
+def permute(positions: Indices, domain: Domain, keys: Words) -> Indices:
+    """Where each position is sent by the permutation of its domain and keys, int64 (N,).
+
+    positions: int64 (N,), each in [0, domain.size). keys: (ROUNDS, 1), or (ROUNDS, N) where each position belongs to a
+    permutation of its own.
+    """
+    size, a, b = domain
     found = _feistel(positions.astype(np.uint64), a, b, keys)
     outside = np.flatnonzero(found >= size)
     while len(outside):
@@ -63,6 +95,12 @@ def _mix(x: Words) -> Words:
     return mixed
 
 
+def _other(size: Words, a: Words) -> Words:
+    """The least b with a * b >= size."""
+    b: Words = (size + a - np.uint64(1)) // a
+    return b
+
+
 def _feistel(x: Words, a: Words, b: Words, keys: Words) -> Words:
     """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn."""
     left, right = x // b, x % b
@@ -74,6 +112,6 @@ def _feistel(x: Words, a: Words, b: Words, keys: Words) -> Words:
     return left * b + right
 
 
-def _at(part: Words, rows: NDArray[np.intp]) -> Words:
+def _at(part: Words, rows: NDArray[np.integer]) -> Words:
     """The columns of what differs from position to position; what is one for all stays."""
     return part[..., rows] if part.shape[-1] > 1 else part

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpupipe.errors import ConfigError
 from gpupipe.order.base import PERMUTATION, Indices
-from gpupipe.order.feistel import ROUNDS, permute, round_keys
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, square
 
 __all__ = ["Shuffled"]
 
@@ -36,7 +36,7 @@ class Shuffled:
         """Where the permutation of (seed, epoch) sends the positions."""
         if self.size < 2:
             return positions
-        return permute(positions, self.size, round_keys(seed, epoch, PERMUTATION))
+        return permute(positions, square(self.size), round_keys(seed, epoch, PERMUTATION))
 
     @property
     def fingerprint(self) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpupipe.errors import ConfigError
 from gpupipe.order.base import BATCHES, CLASSES, STRATA, EpochCache, Indices, check_count, digest, words
 from gpupipe.order.classes import classes_of
-from gpupipe.order.feistel import permute, round_keys, subkeys
+from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys
 
 __all__ = ["Stratified"]
 
@@ -68,11 +68,11 @@ class Stratified:
         plan = self._plan
         batches, within = np.divmod(positions, plan.batch_size)
         full = batches < plan.batches
-        sizes = np.where(full, plan.batch_size, len(plan.last.classes))
-        places = permute(within, sizes, subkeys(round_keys(seed, epoch, BATCHES), batches))
+        keys = subkeys(round_keys(seed, epoch, BATCHES), batches)
+        places = permute(within, plan.batch_domains.at(np.where(full, 0, 1)), keys)
         classes, numbers = self._chosen(self._drawn(seed, epoch), batches, places, full)
         keys = subkeys(round_keys(seed, epoch, STRATA), classes)
-        found: Indices = plan.members[plan.begins[classes] + permute(numbers, plan.counts[classes], keys)]
+        found: Indices = plan.members[plan.begins[classes] + permute(numbers, plan.class_domains.at(classes), keys)]
         return found
 
     def _chosen(self, drawn: _Drawn, batches: Indices, places: Indices, full: NDArray[np.bool_]) -> Chosen:
@@ -105,6 +105,7 @@ class _Plan(NamedTuple):
     batch_size, batches:     places of a full batch, and how many full batches there are.
     regular, extra:          of each class (C,): places in every full batch, and extra places in the whole epoch.
     each, last:              the regular places of a full batch, and all those of the last, short one.
+    class_domains, batch_domains: of a class's samples, and of the places of a full and of the last batch.
     stride:                  rows of the plan from one batch to the next; extra places are dealt out row by row.
     """
 
@@ -117,6 +118,8 @@ class _Plan(NamedTuple):
     extra: Indices
     each: _Places
     last: _Places
+    class_domains: Domain
+    batch_domains: Domain
     stride: int
 
 
@@ -165,6 +168,8 @@ def _plan(of_sample: Indices, counts: Indices, batch_size: int) -> _Plan:
         extra=extra,
         each=_places(regular),
         last=_places(counts - regular * batches - extra),
+        class_domains=snug(counts),
+        batch_domains=snug([batch_size, max(1, size % batch_size)]),
         stride=_stride(batches),
     )
 

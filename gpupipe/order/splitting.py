@@ -72,7 +72,7 @@ def _hashes(source: Keyed, seed: int) -> NDArray[np.uint64]:
     salted = hashlib.blake2b(digest_size=8, salt=int(seed).to_bytes(8, "little"))
 
     def hashed(index: int) -> bytes:
-        hasher = salted.copy()  # twice as fast as a new one: 2 s for 1.28 million
+        hasher = salted.copy()  # faster than a new one: 2.0 s against 3.7 s for 1.28 million
         hasher.update(source.key(index).encode("utf-8", "surrogateescape"))
         return hasher.digest()
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.order.base import Indices, words
 
-__all__ = ["ROUNDS", "Domain", "permute", "round_keys", "snug", "square", "subkeys"]
+__all__ = ["Domain", "permute", "round_keys", "snug", "square", "subkeys"]
 
 ROUNDS = 12
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

@@ -29,8 +29,8 @@ class Stratified:
     Exactly: of n samples, n_c are of class c. The positions k * batch_size ... (k + 1) * batch_size - 1, which are the
     global batch of step k, hold floor(x) or ceil(x) samples of each class c, with x = batch_size * n_c / n; likewise
     the last, short batch with its own size. The batches with ceil(x) are spread evenly over the epoch, and are others
-    in every epoch. A class's samples are shuffled in every epoch, and so are the places within a batch: a rank's part of
-    a global batch is a random part of it.
+    in every epoch. A class's samples are shuffled in every epoch, and so are the places within a batch: a rank gets a
+    random part of a global batch.
 
     How: each batch has floor(x) places for each class and some extra places, the same number in every batch. The extra
     places of the whole epoch are dealt to the batches in turn, class after class (McNaughton's wrap-around rule,

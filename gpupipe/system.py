@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 MIB, GIB = 1 << 20, 1 << 30
-SHM_MARGIN = 0.10  # pages are 4 KiB, and a last batch or another loader's labels lie in the same place
+SHM_MARGIN = 0.10  # pages are 4 KiB, and other things lie in the same place
 SHM_BASE = 16 * MIB  # labels, semaphores, torch's own small segments
 BATCHES_BESIDE_QUEUE = 2  # one that the training step reads, one that is being finished (normalized, copied)
 FILES_BASE = 128  # interpreter, libraries, sockets of torch.distributed, logs
 FILES_PER_WORKER = 8  # pipe ends of the index and result queues, the sentinel, the worker's own shards
-FILES_PER_BATCH = 1  # torch hands over a descriptor for each piece of shared memory
+FILES_PER_BATCH = 1  # a plain DataLoader's workers hand over a descriptor for each
 UNLIMITED_V1 = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63
 
 
@@ -186,7 +186,7 @@ def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int,
         batches = num_workers * prefetch_factor + 2
         needed  = batch * batches * 1.1 + 16 MiB
 
-    See `batches_in_memory`. The margin is for page rounding, neighbours, and a batch that the consumer keeps longer.
+    See `batches_in_memory`. The margin is for page rounding and neighbours.
     With several training processes on a machine, each of them needs this.
     """
     if num_workers <= 0:
@@ -230,8 +230,8 @@ def open_files_needed(num_workers: int, prefetch_factor: int) -> int:
 
         128 + 8 * num_workers + num_workers * prefetch_factor + 2
 
-    The base covers the interpreter and its libraries; each worker costs its pipe ends and shards. The batches' memory
-    costs one; a consumer that keeps batches has one more for each, up to as many as are in the queues.
+    The base covers the interpreter and its libraries; each worker costs its pipe ends and shards. The memory of
+    all batches costs two; with a plain DataLoader each batch costs one.
     """
     workers = max(0, num_workers)
     batches = batches_in_memory(workers, prefetch_factor)

@@ -3,7 +3,7 @@
 A source notes each sample before it reads it. A note goes into a cell of two numbers; a worker process of an engine has
 its cell in shared memory, where the loader's process can read it. Elsewhere nobody looks at it.
 
-A note costs 0.09 us.
+A note costs 0.3 us (one core of an AMD EPYC, a virtual machine).
 """
 
 from __future__ import annotations

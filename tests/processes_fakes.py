@@ -16,7 +16,7 @@ from reliability.case import Case, Context, Failed, expect_equal
 from reliability.contenders.base import Setup
 from reliability.contenders.gpupipe_loader import GpupipeStream
 from reliability.data import JPEG, Numbered
-from reliability.rows.processes import SAMPLES, WORKERS, expect_exact, setup, workers
+from reliability.rows.processes import SAMPLES, WORKERS, Trap, expect_exact, hang, setup, wait_until, workers
 from reliability.victim import Victim
 
 import gpupipe
@@ -108,8 +108,8 @@ class Late(gpupipe.Sequential):
 
 def message(context: Context, make: Any, words: Sequence[str], error: type, **options: Any) -> None:
     """The error has all these words; the next iteration from the state goes on at the batch that did not come."""
-    data, recipe = make(), gpupipe.imagenet_train(8)
-    with gpupipe.Loader(data, recipe, 4, num_workers=WORKERS, device="cpu", engine="torch", **options) as loader:
+    data, recipe, options = make(), gpupipe.imagenet_train(8), {"num_workers": WORKERS} | options
+    with gpupipe.Loader(data, recipe, 4, device="cpu", engine="torch", **options) as loader:
         given = []
         try:
             for _, labels in loader:
@@ -174,6 +174,52 @@ def forked_exit(context: Context) -> None:
         expect_exact(stream)
 
 
+def built_before_a_fork(context: Context) -> None:
+    """Workers live as long as the process that iterates, which outlives the one that built the loader."""
+    with Victim(build_and_fork, context, output=context.folder / "printed") as victim:
+        expect_equal(victim.end(20), 0, "the exit code of the builder")
+    done = context.folder / "done"
+    wait_until(done.exists, 20)
+    expect_equal(done.read_text(), "48", f"the samples that came; {(context.folder / 'printed').read_text()}")
+
+
+def build_and_fork(report: Any, context: Context) -> None:
+    stream = context.contender(setup(context, Numbered(SAMPLES, nap=0.2)))
+    if os.fork():
+        return
+    try:
+        given = [number for batch in stream for number in batch]
+        stream.close()
+        (context.folder / "part").write_text(str(len(given)))
+        (context.folder / "part").rename(context.folder / "done")
+    finally:
+        os._exit(0)
+
+
+def hangs_in_an_epoch_that_was_left(context: Context) -> None:
+    """Persistent workers first end what they had; the one that does not is named."""
+    data = Trap(5, hang, context.folder)
+    with gpupipe.Loader(
+        data,
+        gpupipe.imagenet_train(8),
+        4,
+        num_workers=WORKERS,
+        device="cpu",
+        engine="torch",
+        timeout=1,
+        persistent_workers=True,
+    ) as loader:
+        next(iter(loader))
+        wait_until(lambda: data.sprung, 20)
+        try:
+            next(iter(loader))
+        except gpupipe.LoaderTimeoutError as error:
+            if "worker 1 " not in str(error) or "at sample 5 (Trap[5])" not in str(error):
+                raise Failed(str(error)) from None
+        else:
+            raise Failed("no error")
+
+
 def pinned(context: Context) -> None:
     """With torch's thread that pins memory, which needs a GPU: here its calls into CUDA do nothing."""
     import torch
@@ -222,6 +268,7 @@ MESSAGES = [
         "ended with exit code 1 at its start",
         "__main__",
         multiprocessing_context="spawn",
+        num_workers=1,  # each imports all modules
     ),
     told(
         "stopped",
@@ -243,7 +290,8 @@ MESSAGES = [
     ),
     told("a child keeps the sentinel", partial(Deadly, die_with_a_child), "killed by SIGKILL at sample 9"),
 ]
+CASES = (whole_group_stopped, thread_ends, forked_exit, built_before_a_fork, hangs_in_an_epoch_that_was_left)
 OTHERS = [
-    *(Case(case.__name__, case) for case in (whole_group_stopped, thread_ends, forked_exit)),
+    *(Case(case.__name__, case) for case in CASES),
     Case("pinned", pinned, settle=10),  # torch's thread looks every 5 s whether it should end
 ]

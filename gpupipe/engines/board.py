@@ -62,12 +62,16 @@ class Board:
         """Whether it has not come to its first task."""
         return int(self._rows[worker, NOTE]) == STARTING
 
+    def idle(self, worker: int) -> bool:
+        """Whether it waits for a task."""
+        return int(self._rows[worker, NOTE]) == IDLE
+
     def doing(self, worker: int) -> str:
         """What it is at, where that is not one sample."""
-        noted, count = self._rows[worker, NOTE : COUNT + 1 : COUNT - NOTE].tolist()
+        count = int(self._rows[worker, COUNT])
         if self.starting(worker):
             return "at its start"
-        if noted == IDLE:
+        if self.idle(worker):
             return "between two batches"
         listed = ", ".join(map(str, self._rows[worker, SAMPLES : SAMPLES + min(count, LISTED)].tolist()))
         return f"at a batch of {count} samples ({listed}{', ...' if count > LISTED else ''})"

@@ -50,7 +50,10 @@ def death(fault: WorkersDied, board: Board, source: Source) -> WorkerError:
 
 def hang(fault: WorkersHang, board: Board, source: Source, timeout: float) -> LoaderTimeoutError:
     """Names the worker whose batch is due, what it does and the sample."""
-    number, pid = fault.due, fault.pids[fault.due]
+    # Workers that are done with what they had are idle; one that hangs in an epoch that was left is not.
+    busy = [worker for worker in range(len(fault.pids)) if not board.idle(worker)]
+    number = fault.due if fault.due is not None else busy[0] if busy else 0
+    pid = fault.pids[number]
     state = processes.state(pid)
     return LoaderTimeoutError(
         f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "

@@ -153,7 +153,6 @@ class TorchEngine:
             collate_fn=_as_is,
             generator=torch.Generator(),  # its own, so that making batches leaves torch's global generator alone
             multiprocessing_context=multiprocessing_context,
-            worker_init_fn=partial(start_worker, self._board, Identity.own()),
             received=_received,
             **options,
         )
@@ -172,6 +171,8 @@ class TorchEngine:
         self._tasks.jobs = jobs
         if self._iterator is None:
             self._board.clear()
+            # Of the process that iterates, which may be a fork of the one that built the loader.
+            self._loader.worker_init_fn = partial(start_worker, self._board, Identity.own())
         iterator: Any = None
         try:
             iterator = self._iterator = iter(self._loader)

@@ -8,7 +8,7 @@ What torch's own iterator leaves open, and this one closes:
 - It waits for ever for a lock that a dead worker held, and at the exit of the process for a worker that is stopped.
 - A SIGINT while workers are started or ended leaves some behind.
 
-It works on inner parts of torch's iterator, the same from torch 2.4 to 2.15.
+It works on inner parts of torch's iterator, as torch 2.15 has them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ class WorkersDied(Exception):
 
 
 class WorkersHang(Exception):
-    """Nothing came within the timeout; the next batch is due from worker `due`. The workers still live."""
+    """Nothing came within the timeout; the next batch is due from worker `due`, None if all are asked to begin anew.
 
-    def __init__(self, due: int, pids: list[int]) -> None:
+    The workers still live.
+    """
+
+    def __init__(self, due: int | None, pids: list[int]) -> None:
         self.due, self.pids = due, pids
         super().__init__(f"nothing came from worker {due}")
 
@@ -112,7 +115,8 @@ class _Watched(_MultiProcessingDataLoaderIter):
             # Not more than it was meant to be: this process itself may have been stopped, by Ctrl-Z say.
             waited += min(time.monotonic() - begun, 2 * LOOK_EVERY)
             if 0 < self._timeout <= waited:
-                raise WorkersHang(self._task_info[self._rcvd_idx][0] if self._task_info else 0, self._pids())
+                due = self._task_info[self._rcvd_idx][0] if self._task_info else None
+                raise WorkersHang(due, self._pids())
 
     def _look(self) -> tuple[bool, Any]:
         """What has arrived within a moment. Raises WorkersDied."""

@@ -10,6 +10,12 @@ from images import write_folder
 from gpupipe.kernels import native
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes minutes runs only when it is asked for, as with `-m large`."""
+    if "large" not in config.option.markexpr:
+        items[:] = [item for item in items if not item.get_closest_marker("large")]
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a test makes reaches the user's cache folder."""

@@ -6,7 +6,9 @@ import csv
 import importlib
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -20,7 +22,7 @@ from reliability.case import Case  # noqa: E402
 from reliability.contenders import CONTENDERS, contender  # noqa: E402
 from reliability.contenders.gpupipe_loader import GpupipeStream  # noqa: E402
 from reliability.rows import ROWS, order, resume  # noqa: E402
-from reliability.sandbox import Sandbox  # noqa: E402
+from reliability.sandbox import Outcome, Sandbox  # noqa: E402
 
 SEEDS = range(2)
 
@@ -167,3 +169,24 @@ def test_wrong_names_are_refused(run: Callable[..., int], tmp_path: Path, capsys
             run("--out", tmp_path / "no", *option)
         assert "there are " in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.large
+@pytest.mark.timeout(3600)
+def test_a_million_samples_come_once_each() -> None:
+    """Over 1, 2, 3, 4 and 8 ranks with 0, 1 and 4 workers each; two of these at a time."""
+    waiting = deque(order.LARGE)
+
+    def play() -> dict[str, Outcome]:
+        with Sandbox() as sandbox:
+            found = {}
+            while waiting:
+                case = waiting.popleft()
+                found[case.name] = sandbox.run_case(case, GpupipeStream, 0)
+            return found
+
+    with ThreadPoolExecutor(2) as pool:
+        parts = [pool.submit(play) for _ in range(2)]
+        outcomes = {name: outcome for part in parts for name, outcome in part.result().items()}
+    assert len(outcomes) == len(order.LARGE) == 15
+    assert {name: outcome.reason for name, outcome in outcomes.items() if outcome.status != "passed"} == {}

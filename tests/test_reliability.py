@@ -18,9 +18,11 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.append(str(BENCH))
 
 import reliability_fakes as fakes  # noqa: E402
+from reliability.board import Plan, Result  # noqa: E402
 from reliability.case import Case  # noqa: E402
 from reliability.contenders import CONTENDERS, contender  # noqa: E402
 from reliability.contenders.gpupipe_loader import GpupipeStream  # noqa: E402
+from reliability.report import write_all  # noqa: E402
 from reliability.rows import ROWS, order, resume  # noqa: E402
 from reliability.sandbox import Outcome, Sandbox  # noqa: E402
 
@@ -161,6 +163,13 @@ def test_a_run_writes_its_results(run: Callable[..., int], tmp_path: Path) -> No
     content = json.loads((tmp_path / "results.json").read_text())
     assert [entry["seed"] for entry in content["not_passed"]] == [2]
     assert "torch" in content["environment"]["versions"]
+
+
+def test_results_name_no_folder_of_this_machine(tmp_path: Path) -> None:
+    reason = 'File "/home/me/env/lib/python3.11/site-packages/torch/x.py", line 3; open files: /tmp/case-ab1/tmp/y'
+    write_all(Plan((), (), range(1)), [Result(1, "a", "torch", 0, "failed", reason, 0.1)], tmp_path)
+    (entry,) = json.loads((tmp_path / "results.json").read_text())["not_passed"]
+    assert entry["reason"] == 'File "site-packages/torch/x.py", line 3; open files: case-ab1/tmp/y'
 
 
 def test_wrong_names_are_refused(run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

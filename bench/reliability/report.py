@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from gpupipe.benchmark.environment import machine
@@ -19,6 +20,7 @@ __all__ = ["table", "write_all"]
 def write_all(plan: Plan, results: Sequence[Result], output: Path) -> str:
     """Write results.md, results.csv and results.json into `output`; the text of the first."""
     output.mkdir(parents=True, exist_ok=True)
+    results = [replace(result, reason=_without_folders(result.reason)) for result in results]
     facts = machine()
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = f"{facts['cpu']}, {facts['usable_cpus']} usable CPUs; {facts['date'][:10]}; {versions}"
@@ -66,6 +68,11 @@ def _reasons(results: Iterable[Result]) -> list[str]:
             reason = _first_line(result.reason)
             lines.setdefault(key, f"- {result.row} {result.case}, {result.contender}, seed {result.seed}: {reason}")
     return list(lines.values())
+
+
+def _without_folders(text: str) -> str:
+    """Results are shown to others: paths begin at the package, a case's files at its folder."""
+    return re.sub(r"[^\s'\"]*/(?=(site-packages|lib/python[\d.]+|bench|gpupipe|tests|case-[^/]+)/)", "", text)
 
 
 def _first_line(text: str) -> str:

@@ -296,7 +296,7 @@ def interrupted(context: Context, word: str, times: int = 1) -> None:
 def parent_dies(context: Context, number: signal.Signals, act: Act | None, methods: Sequence[str] = ("fork",)) -> None:
     """The process is killed while its workers are at work, or stand in a read of the user's that does not end."""
     method = context.random.choice(methods)
-    dataset = Numbered(10**6, 0.005) if act is None else Trap(2 * BATCH, act, context.folder)
+    dataset = Numbered(5000, 0.005) if act is None else Trap(2 * BATCH, act, context.folder)
     with Victim(train, context, dataset, method, output=context.folder / "printed") as victim:
         victim.hear(25)
         if isinstance(dataset, Trap):

@@ -205,6 +205,17 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt, match="the first"):
             interrupted()
 
+    def test_a_finalizer_says_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def iteration() -> Iterator[int]:
+            try:
+                yield 1
+            finally:
+                with interrupts_held():
+                    signal.raise_signal(signal.SIGINT)
+
+        next(iteration())
+        assert capsys.readouterr().err == ""
+
     def test_a_handler_of_the_users_is_called(self) -> None:
         calls: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))

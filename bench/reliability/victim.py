@@ -95,8 +95,8 @@ def _run(function: Callable[..., None], report: Report, arguments: tuple[Any, ..
         os.close(log)
         function(report, *arguments)
     except KeyboardInterrupt:
+        interrupted = True  # first, as a second one may come while this one is printed
         traceback.print_exc()
-        interrupted = True
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:

@@ -24,8 +24,9 @@ class Held:
 def interrupts_held() -> Iterator[Held]:
     """A SIGINT that comes meanwhile goes to its handler at the end, once.
 
-    It goes nowhere where a KeyboardInterrupt is already on its way to the user. Only Python's main thread runs
-    handlers, so in other threads nothing is held.
+    It goes nowhere where a KeyboardInterrupt is already on its way to the user, nor where a generator is closed: mostly
+    that is an iteration that an earlier KeyboardInterrupt has ended, and what is raised in a finalizer reaches nobody.
+    Only Python's main thread runs handlers, so in other threads nothing is held.
     """
     held = Held()
     before = signal.getsignal(signal.SIGINT)
@@ -41,5 +42,5 @@ def interrupts_held() -> Iterator[Held]:
         yield held
     finally:
         signal.signal(signal.SIGINT, before)
-        if held.pending and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        if held.pending and not isinstance(sys.exc_info()[1], (KeyboardInterrupt, GeneratorExit)):
             before(signal.SIGINT, None)

@@ -25,7 +25,7 @@ class TestShuffled:
     def test_is_a_permutation_at_edges(self, size):
         assert np.array_equal(np.sort(everything(Shuffled(size), 3, 1)), np.arange(size))
 
-    @pytest.mark.parametrize("size", [3, 4, 5])
+    @pytest.mark.parametrize("size", [3, 4])  # 5: test_order_feistel.py, in one call
     def test_all_permutations_of_few_are_equally_likely(self, size):
         draws = 100 * math.factorial(size)
         counts = Counter(tuple(everything(Shuffled(size), seed)) for seed in range(draws))

@@ -44,9 +44,11 @@ def gathered(values: torch.Tensor, world_size: int) -> torch.Tensor:
     """The rows of every rank's `values`, which have one shape on all ranks, in the order of the ranks."""
     if world_size == 1:
         return values
-    if not _is_initialized() or torch.distributed.get_world_size() != world_size:
+    ranks = torch.distributed.get_world_size() if _is_initialized() else "not been initialized"
+    if ranks != world_size:
         raise ConfigError(
-            f"gather: the loader has world_size={world_size}, so torch.distributed has to have as many ranks"
+            f"gather: the loader has world_size={world_size}, so torch.distributed has to have as many ranks, but it "
+            f"has {ranks}; call init_process_group before the Loader is built, in every process"
         )
     parts = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in range(world_size)]
     torch.distributed.all_gather(parts, values.contiguous())

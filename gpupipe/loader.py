@@ -232,10 +232,13 @@ class Loader:
         Raises ConfigError where the number of rows is another, or torch.distributed has other ranks than the loader.
         """
         if self._last_step is None:
-            raise ConfigError("gather: no batch has been delivered yet")
+            raise ConfigError("gather: no batch has been delivered yet; call it in the loop over this Loader")
         rows = len(self.batches.positions(self._last_step))
         if len(values) != rows:
-            raise ConfigError(f"gather: got {len(values)} rows, but the batch delivered last has {rows}")
+            raise ConfigError(
+                f"gather: got {len(values)} rows, but the batch delivered last has {rows}; pass one for each of its "
+                "images, padding included"
+            )
         return gathered(values, self.world_size)[: self.batches.samples(self._last_step)]
 
     def stats(self) -> dict[str, float]:
@@ -329,7 +332,6 @@ class Loader:
             self._step = 0
         self._resume = False
         for batch in self.meter.waits(self._made(self._step)):
-            self._last_step, self._step = self._step, self._step + 1
             yield self._handed_out(batch)
             self._check_turn(turn)
         self._epoch, self._step = self._epoch + 1, 0
@@ -402,6 +404,8 @@ class Loader:
         with Stage("finish") as finish:
             images, labels = self._finished(batch), to_device(batch.labels, self.device)
         self.meter.delivered(batch, finish)
+        # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
+        self._last_step, self._step = self._step, self._step + 1
         return images, labels
 
     def _finished(self, batch: EngineBatch) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,23 +24,31 @@ START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state
 
 
 def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
+    """The fields of /proc/PID/stat from the state on; none where there is no such process.
+
+    Raises OSError where that can't be told, as in a process that has no file descriptor left.
+    """
     try:
         # The name before it, in brackets, may hold anything.
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 def state(pid: int) -> str:
     """What a process is doing, as a verb: "sleeps", "is stopped", "waits for storage"."""
-    fields = _fields(pid)
+    try:
+        fields = _fields(pid)
+    except OSError as error:
+        return f"is in a state that can't be read ({error.strerror})"
     return STATES.get(fields[0], f"is in state {fields[0]}") if fields else "has ended"
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP or a debugger holds it."""
-    return _fields(pid)[:1] in (["T"], ["t"])
+    """Whether SIGSTOP or a debugger is known to hold it."""
+    with suppress(OSError):
+        return _fields(pid)[:1] in (["T"], ["t"])
+    return False
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,11 @@ class Identity:
         return cls(os.getpid(), _fields(os.getpid())[START_TIME])
 
     def runs(self) -> bool:
-        """Whether it has not ended; one that waits to be reaped by its parent has."""
-        fields = _fields(self.pid)
+        """Whether it is not known to have ended; one that waits to be reaped by its parent has."""
+        try:
+            fields = _fields(self.pid)
+        except OSError:
+            return True
         return bool(fields) and fields[0] not in "ZX" and fields[START_TIME] == self.started
 
 

@@ -46,6 +46,10 @@ def assert_equal(some, others):
         assert torch.equal(images, other_images)
 
 
+def interrupt(*arguments, **options):
+    raise KeyboardInterrupt
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request):
     return request.param
@@ -286,6 +290,20 @@ class TestState:
                 next(iterator)
                 time.sleep(0.05)  # the queues are full by now
                 assert loader.state_dict()["position"] == delivered
+
+    def test_a_batch_that_a_ctrl_c_kept_from_being_finished_was_not_delivered(self, folder, engine, monkeypatch):
+        with open_loader(folder, gpupipe.imagenet_train(32, dtype="bfloat16"), **engine) as loader:
+            whole = collect(loader)
+            loader.set_epoch(0)
+            iterator = iter(loader)
+            next(iterator)
+            with monkeypatch.context() as patches:
+                patches.setattr("gpupipe.loader.finish", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    next(iterator)
+            assert loader.stats()["batches"] == len(whole) + 1
+            loader.load_state_dict(loader.state_dict())
+            assert_equal(collect(loader), whole[1:])
 
     def test_is_small_plain_json(self, folder):
         with open_loader(folder, num_workers=0) as loader:

@@ -3,6 +3,7 @@ test_reliability.py."""
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -35,6 +36,7 @@ from gpupipe import processes, whereabouts  # noqa: E402
 from gpupipe.engines.board import BATCH, IDLE, Board  # noqa: E402
 from gpupipe.engines.interrupts import interrupts_held  # noqa: E402
 from gpupipe.engines.pickling import check_picklable  # noqa: E402
+from gpupipe.engines.watched import _Watched  # noqa: E402
 
 ENGINES = [("torch", 0), ("torch", 2), ("dali", 1)]
 
@@ -179,6 +181,44 @@ class TestPickling:
             check_picklable("dataset", sent, "spawn")
 
 
+def test_the_program_may_choose_a_start_method_after_it_has_built_a_loader() -> None:
+    program = (
+        "import multiprocessing, gpupipe\n"
+        "with gpupipe.Loader([(b'', 0)], gpupipe.imagenet_eval(8), num_workers=1, engine='torch', device='cpu'):\n"
+        "    multiprocessing.set_start_method('spawn')\n"
+        "assert multiprocessing.get_start_method() == 'spawn'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCH.parent)
+
+
+class TestPersistentWorkers:
+    def test_an_interrupt_before_they_have_begun_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(iterator: object) -> None:
+            raise KeyboardInterrupt
+
+        with open_loader(Numbered(40), workers=2, persistent_workers=True) as loader:
+            next(iter(loader))
+            with monkeypatch.context() as patches:
+                patches.setattr(_Watched, "_get_data", interrupt)  # which waits until each says that it begins anew
+                with pytest.raises(KeyboardInterrupt):
+                    next(iter(loader))
+            assert [labels.tolist() for _, labels in loader] == np.arange(40).reshape(10, 4).tolist()
+        assert not multiprocessing.active_children()
+
+
+def test_workers_end_also_where_they_cannot_be_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(iterator: object) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_Watched, "_asked_to_end", fail)
+    with open_loader(Numbered(40), workers=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(RuntimeError, match="new thread"):
+            loader.close()
+    assert not multiprocessing.active_children()
+
+
 class TestInterrupts:
     def test_comes_at_the_end_and_once(self) -> None:
         steps = []
@@ -240,6 +280,10 @@ class TestInterrupts:
         assert found == [signal.default_int_handler]
 
 
+def no_descriptor(path: Path) -> bytes:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+
 class TestProcesses:
     def test_states_and_ends(self) -> None:
         with subprocess.Popen(["sleep", "100"]) as child:
@@ -259,6 +303,14 @@ class TestProcesses:
         assert processes.state(child.pid) == "has ended"
         assert not processes.is_stopped(child.pid)
         assert processes.Identity.own().runs()
+
+    def test_what_cannot_be_read_counts_as_running(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process without a free file descriptor must not take the loader's for dead."""
+        identity = processes.Identity.own()
+        monkeypatch.setattr(Path, "read_bytes", no_descriptor)
+        assert identity.runs()
+        assert not processes.is_stopped(identity.pid)
+        assert processes.state(identity.pid) == "is in a state that can't be read (Too many open files)"
 
     def test_endings(self) -> None:
         assert processes.ending(-9) == "was killed by SIGKILL"

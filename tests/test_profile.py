@@ -278,6 +278,13 @@ class TestCommand:
         assert "batch_size=0" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.parametrize("name", ["no_such_net", "timm:no_such_net"])
+    def test_a_wrong_model(self, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        if name.startswith("timm:"):
+            pytest.importorskip("timm")
+        assert main(["profile", str(folder), "--model", name, "--output", str(tmp_path / "out")]) == 1
+        assert f"model='{name}' is not one of" in capsys.readouterr().err
+
     def test_a_missing_package(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torchvision" else object())
         assert main(["profile"]) == 1

@@ -185,6 +185,11 @@ class TorchEngine:
             error = self._explained(fault)
             self._end_workers(keep_persistent=False, at_once=True)
             raise error from None
+        except GeneratorExit:  # left early
+            raise
+        except BaseException:  # a Ctrl-C, say: it may have come between the parts of a message from or to a worker
+            self._end_workers(keep_persistent=False)
+            raise
         finally:
             if not self._loader.persistent_workers:
                 _end(iterator)  # its own: a newer stream may have begun
@@ -207,7 +212,7 @@ class TorchEngine:
         if self._loader.num_workers == 0 or iterator is None:
             return 0
         # Inner parts of torch's iterator, which has no public word for it; a task of two entries holds its batch.
-        waiting = sum(len(task) == 2 for task in iterator._task_info.values())
+        waiting = sum(len(task) == 2 for task in list(iterator._task_info.values()))  # a logging thread may ask
         return int(iterator._data_queue.qsize()) + waiting
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ What torch's own iterator leaves open, and this one closes:
 - It waits for ever for a lock that a dead worker held, and at the exit of the process for a worker that is stopped.
 - A SIGINT while workers are started or ended leaves some behind.
 
-It works on inner parts of torch's iterator, as torch 2.15 has them.
+It works on inner parts of torch's iterator, which torch 2.4, 2.6, 2.9 and 2.15 have alike.
 """
 
 from __future__ import annotations
@@ -60,8 +60,12 @@ class WorkersHang(Exception):
 
 
 def start_method(context: Any) -> str:
-    """How a DataLoader's `multiprocessing_context` starts processes: "fork", "forkserver" or "spawn"."""
-    return str((torch.multiprocessing if context is None else context).get_start_method())
+    """How a DataLoader's `multiprocessing_context` starts processes: "fork", "forkserver" or "spawn".
+
+    As things are now: it leaves the program free to call `multiprocessing.set_start_method` later.
+    """
+    chosen = (torch.multiprocessing if context is None else context).get_start_method(allow_none=True)
+    return str(chosen or torch.multiprocessing.get_all_start_methods()[0])  # the first is the default
 
 
 class WatchedDataLoader(torch.utils.data.DataLoader[Any]):
@@ -171,13 +175,15 @@ class _Watched(_MultiProcessingDataLoaderIter):
             return
         self._shutdown = True
         with interrupts_held() as held:
-            if not at_once and self._asked_to_end():
-                deadline = time.monotonic() + GRACE
-                while (ending := self._ending()) and not held.pending and time.monotonic() < deadline:
-                    connection.wait([worker.sentinel for worker in ending], 0.05)
-            orderly = all(worker.exitcode == 0 for worker in self._workers)
-            self.kill()
-            self._close_queues(orderly)
+            try:
+                if not at_once and self._asked_to_end():
+                    deadline = time.monotonic() + GRACE
+                    while (ending := self._ending()) and not held.pending and time.monotonic() < deadline:
+                        connection.wait([worker.sentinel for worker in ending], 0.05)
+            finally:  # asking starts a thread for each queue, which can't be had while the interpreter shuts down
+                orderly = all(worker.exitcode == 0 for worker in self._workers)
+                self.kill()
+                self._close_queues(orderly)
 
     def kill(self) -> None:
         """End the workers at once."""

@@ -6,6 +6,7 @@ import itertools
 
 from torch import nn
 
+from gpupipe.errors import ConfigError
 from gpupipe.sources import Source
 
 __all__ = ["build_model", "classes_of"]
@@ -17,16 +18,31 @@ def classes_of(source: Source) -> int:
 
 
 def build_model(name: str, classes: int) -> nn.Module:
-    """A new model by name: 'tiny', 'timm:NAME', or one of torchvision's."""
+    """A new model by name: 'tiny', 'timm:NAME', or one of torchvision's. Raises ConfigError for a name that is none."""
     if name == "tiny":
         return _tiny(classes)
     if name.startswith("timm:"):
-        import timm
-
-        return timm.create_model(name.removeprefix("timm:"), num_classes=classes)  # type: ignore[no-any-return]
+        return _of_timm(name.removeprefix("timm:"), classes)
     import torchvision
 
-    return torchvision.models.get_model(name, weights=None, num_classes=classes)  # type: ignore[no-any-return]
+    try:
+        build = torchvision.models.get_model_builder(name)
+    except ValueError:
+        raise ConfigError(
+            f"model={name!r} is not one of torchvision's, see torchvision.models.list_models(); for timm's write "
+            f"'timm:{name}'"
+        ) from None
+    return build(weights=None, num_classes=classes)  # type: ignore[no-any-return]
+
+
+def _of_timm(name: str, classes: int) -> nn.Module:
+    try:
+        import timm
+    except ModuleNotFoundError:
+        raise ConfigError(f"model='timm:{name}' needs timm; pip install timm") from None
+    if not timm.is_model(name):
+        raise ConfigError(f"model='timm:{name}' is not one of timm's, see timm.list_models()")
+    return timm.create_model(name, num_classes=classes)  # type: ignore[no-any-return]
 
 
 def _tiny(classes: int) -> nn.Module:

@@ -161,7 +161,8 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
     batches = iter(loader)
     try:
         part = _part(step, batches, settings, loader.device)
-        for _ in itertools.islice(batches, loader.num_workers * loader.prefetch_factor):
+        ahead = loader.prefetch_factor * (1 if loader.engine == "dali" else loader.num_workers)
+        for _ in itertools.islice(batches, ahead):
             pass  # what was made meanwhile comes now
     finally:
         loader.meter.spans = None

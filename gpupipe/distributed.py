@@ -27,6 +27,8 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
             "samples; build the Loader after torch.distributed.init_process_group (in Lightning: in "
             "train_dataloader()), or pass rank and world_size"
         )
+    if own_rank and size is None:
+        raise ConfigError(f"RANK={own_rank} is set, but not WORLD_SIZE; set both, as torchrun does, or unset RANK")
     return own_rank or 0, size or 1
 
 

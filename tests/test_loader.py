@@ -482,6 +482,12 @@ class TestRanks:
         with pytest.raises(gpupipe.ConfigError, match="WORLD_SIZE=2 is set, but not RANK"):
             open_loader(folder)
 
+    def test_a_rank_without_world_size_is_refused(self, folder, monkeypatch):
+        monkeypatch.setenv("RANK", "3")
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        with pytest.raises(gpupipe.ConfigError, match="RANK=3 is set, but not WORLD_SIZE"):
+            open_loader(folder, num_workers=0)
+
     def test_rank_alone_is_refused(self, folder):
         with pytest.raises(gpupipe.ConfigError, match="rank=1, world_size=None"):
             open_loader(folder, rank=1)

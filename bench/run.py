@@ -28,7 +28,7 @@ from gpupipe.benchmark.environment import describe, environment
 from gpupipe.benchmark.measurement import Result
 from gpupipe.benchmark.runner import measure
 from gpupipe.benchmark.settings import DTYPES, Settings
-from gpupipe.cli.bench import steps
+from gpupipe.cli.progress import steps
 from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.pack import CLASSES_NAME, PackSettings, pack
 from gpupipe.sources import open_source

@@ -73,9 +73,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loader", ["gpupipe", "torch"])
-def test_it_learns_the_made_classes(loader: str, cache: Path) -> None:
-    result, _ = run("--made-classes", "--epochs", "5", "--loader", loader, cache=cache)
+def test_it_learns_the_made_classes(cache: Path) -> None:
+    result, _ = run("--made-classes", "--epochs", "5", "--loader", "gpupipe", cache=cache)
     assert result["top1"] > 0.9
 
 

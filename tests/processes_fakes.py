@@ -132,14 +132,14 @@ def whole_group_stopped(context: Context) -> None:
     with Victim(slow_epoch, context, output=context.folder / "printed") as victim:
         victim.hear(20)
         os.killpg(victim.pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4.5)
         os.killpg(victim.pid, signal.SIGCONT)
         expect_equal(victim.end(20), 0, f"the exit code; {victim.printed()}")
 
 
 def slow_epoch(report: Any, context: Context) -> None:
     os.setpgid(0, 0)
-    with context.contender(setup(context, Numbered(SAMPLES, nap=0.2), timeout=1.5)) as stream:
+    with context.contender(setup(context, Numbered(SAMPLES, nap=0.2), timeout=3)) as stream:
         for step, _ in enumerate(stream):
             if step == 0:
                 report("first batch")
@@ -206,7 +206,7 @@ def hangs_in_an_epoch_that_was_left(context: Context) -> None:
         num_workers=WORKERS,
         device="cpu",
         engine="torch",
-        timeout=1,
+        timeout=3,
         persistent_workers=True,
     ) as loader:
         next(iter(loader))
@@ -273,11 +273,11 @@ MESSAGES = [
     told(
         "stopped",
         partial(Deadly, stop),
-        "no batch came from 2 workers within timeout=1 s; the next one is due from worker 0 (pid ",
+        "no batch came from 2 workers within timeout=3 s; the next one is due from worker 0 (pid ",
         "which is stopped at sample 9 (Deadly[9]), where it has been for ",
         "kill -CONT",
         error=gpupipe.LoaderTimeoutError,
-        timeout=1,
+        timeout=3,
     ),
     told(
         "hangs",
@@ -286,7 +286,7 @@ MESSAGES = [
         "which sleeps at sample 9 (Deadly[9])",
         "py-spy dump --pid ",
         error=gpupipe.LoaderTimeoutError,
-        timeout=1,
+        timeout=3,
     ),
     told("a child keeps the sentinel", partial(Deadly, die_with_a_child), "killed by SIGKILL at sample 9"),
 ]

@@ -31,6 +31,7 @@ __all__ = ["ROWS"]
 
 SAMPLES, BATCH, WORKERS = 48, 4, 2
 AT_ONCE = 5.0  # seconds within which an error counts as immediate
+TIMEOUT = 3  # seconds; workers have to have started by then, on a busy machine too
 
 Act = Callable[["Trap"], None]
 
@@ -100,7 +101,7 @@ def hang(trap: Trap) -> None:
 
 
 def stall(trap: Trap) -> None:
-    time.sleep(2.5)
+    time.sleep(2 * TIMEOUT)
 
 
 def fail(trap: Trap) -> None:
@@ -217,15 +218,15 @@ def dies_in_a_thread(context: Context) -> None:
 
 def hangs(context: Context, act: Act) -> None:
     trap = Trap(somewhere(context), act, context.folder, once=True)
-    with context.contender(setup(context, trap, timeout=1)) as stream:
-        expect_named(error_of(iter(stream), 1 + AT_ONCE), trap.pid, f"sample {trap.at}")
+    with context.contender(setup(context, trap, timeout=TIMEOUT)) as stream:
+        expect_named(error_of(iter(stream), TIMEOUT + AT_ONCE), trap.pid, f"sample {trap.at}")
         expect_exact(stream)
 
 
 def slow(context: Context) -> None:
     """The timeout ends an epoch whose worker was only slow; it is resumed where it stood."""
     trap = Trap(somewhere(context), stall, context.folder, once=True)
-    with context.contender(setup(context, trap, timeout=1)) as stream:
+    with context.contender(setup(context, trap, timeout=TIMEOUT)) as stream:
         stream.set_epoch(0)
         given: list[int] = []
         state = stream.state()

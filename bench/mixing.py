@@ -28,8 +28,7 @@ import numpy as np
 import webdataset
 from webdataset import filters
 
-from gpupipe.benchmark.environment import environment, versions
-from gpupipe.benchmark.settings import Settings
+from gpupipe.benchmark.environment import machine
 from gpupipe.order import BlockShuffled, Order, Shuffled
 
 __all__ = ["main"]
@@ -183,9 +182,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "results.md").write_text(table(rows, expected, args.batch_size) + "\n")
-        facts = environment(Settings(data="none", batch_size=args.batch_size, rounds=args.epochs))
-        facts["versions"] = versions() | {"webdataset": webdataset.__version__}
-        content = {"environment": facts, "storage": vars(storage), "expected_classes": expected, "epochs": rows}
+        settings = {"batch_size": args.batch_size, "storage": vars(storage)}
+        content = {"environment": machine(), **settings, "expected_classes": expected, "epochs": rows}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
         plot(rows, expected, args.out / "results.png")
 

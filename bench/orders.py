@@ -25,8 +25,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import RandomSampler
 
-from gpupipe.benchmark.environment import environment
-from gpupipe.benchmark.settings import Settings
+from gpupipe.benchmark.environment import machine
 from gpupipe.order import (
     BlockShuffled,
     Order,
@@ -176,9 +175,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table(made))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        facts = environment(Settings(data="none", batch_size=BATCH, rounds=args.rounds))
         (args.out / "results.md").write_text(table(made) + "\n")
-        content = {"environment": facts, "orders": [case.figures() for case in made]}
+        settings = {"batch_size": BATCH, "rounds": args.rounds, "batches": args.batches}
+        content = {"environment": machine(), "settings": settings, "orders": [case.figures() for case in made]}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -21,6 +21,7 @@ from gpupipe.errors import ConfigError, GpupipeError, SampleError
 from gpupipe.integrations.accelerate import announced
 from gpupipe.kernels import finish
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
+from gpupipe.order.base import samples_of
 from gpupipe.recipe import Recipe
 from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
@@ -452,7 +453,7 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
     """The order that the arguments mean for a source of `size` samples."""
     if order is None:
         return Shuffled(size) if shuffle else Sequential(size)
-    needed = getattr(order, "samples", 0)
+    needed = samples_of(order)
     if needed > size:
         raise ConfigError(
             f"order {type(order).__name__} is for a dataset of {needed} samples or more, but this one has {size}; "

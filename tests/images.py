@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,23 @@ def encode(pixels: Pixels, kind: str = "JPEG", mode: str = "RGB", **options: obj
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+class Numbered:
+    """A dataset whose labels are its samples' indices, so that a batch tells which samples it holds.
+
+    `files` come in turn: encoded images, one or more.
+    """
+
+    def __init__(self, size: int, files: Sequence[bytes]) -> None:
+        self.size = size
+        self.files = files
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return self.files[index % len(self.files)], index
 
 
 def write_folder(root: Path, classes: int = 3, per_class: int = 4, sizes: tuple[tuple[int, int], ...] = ()) -> Path:

@@ -10,29 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from images import encode, picture
+from images import Numbered, encode, picture
 
 import gpupipe
 
 JPEG = encode(picture(16, 16))
 
 
-class Numbered:
-    """Samples whose labels are their indices."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> tuple[bytes, int]:
-        return JPEG, index
-
-
 def open_loader(size: int, **options: Any) -> gpupipe.Loader:
     recipe = gpupipe.imagenet_eval(8)
-    return gpupipe.Loader(Numbered(size), recipe, 4, engine="torch", device="cpu", num_workers=0, **options)
+    return gpupipe.Loader(Numbered(size, [JPEG]), recipe, 4, engine="torch", device="cpu", num_workers=0, **options)
 
 
 def on_ranks(world: int, body: Callable[[int], Any], folder: Path) -> list[Any]:

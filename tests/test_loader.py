@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from images import encode, picture
+from images import Numbered, encode, picture
 from torch.utils.data import RandomSampler
 
 import gpupipe
@@ -326,17 +326,9 @@ class TestState:
         assert rejoined[-1][:1] == labels[-1]  # the last global batch has one sample; the other is padding
 
     def test_resumes_at_the_billionth_of_two_billion(self):
-        class Billions:
-            image = encode(picture(8, 8))
-
-            def __len__(self):
-                return 2 * 10**9
-
-            def __getitem__(self, index):
-                return self.image, index
-
+        data = Numbered(2 * 10**9, [encode(picture(8, 8))])
         position = 10**9 - 10**9 % 4
-        with open_loader(Billions(), gpupipe.imagenet_train(8), num_workers=0, engine="torch") as loader:
+        with open_loader(data, gpupipe.imagenet_train(8), num_workers=0, engine="torch") as loader:
             loader.load_state_dict(loader.state_dict() | {"position": position})
             _, labels = next(iter(loader))
             assert loader.state_dict()["position"] == position + 4

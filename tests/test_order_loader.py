@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from images import encode, picture
+from images import Numbered, encode, picture
 from orders import EVERY_ORDER, SIZE, everything
 
 import gpupipe
@@ -19,25 +19,13 @@ FILES = [encode(picture(24, 32, seed=index), quality=80) for index in range(SIZE
 Batch = tuple[torch.Tensor, torch.Tensor]  # ids and pixels of a global batch
 
 
-class Items:
-    """Each sample's label is its index, so that a batch tells which samples it holds."""
-
-    fingerprint = "items"
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> tuple[bytes, int]:
-        return FILES[index], index
-
-
 class World:
     """So many ranks in one process, in step."""
 
     def __init__(self, order: Order, ranks: int, workers: int = 0) -> None:
         self.loaders = [
             gpupipe.Loader(
-                Items(),
+                Numbered(SIZE, FILES),
                 gpupipe.imagenet_train(16, dtype="uint8"),
                 GLOBAL_BATCH // ranks,
                 order=order,
@@ -118,7 +106,7 @@ def test_repeats_of_a_sample_are_cropped_differently() -> None:
 
 
 def test_a_split_is_two_datasets() -> None:
-    source = gpupipe.open_source(Items())
+    source = gpupipe.open_source(Numbered(SIZE, FILES))
     train, val = gpupipe.split(source, (0.8, 0.2))
     orders = gpupipe.Subset(train, shuffle=True), gpupipe.Subset(val)
     delivered = []

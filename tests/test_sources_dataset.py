@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import encode, picture, write_folder
+from images import Numbered, encode, picture, write_folder
 from PIL import Image
 from tars import jpeg, write_samples
 
@@ -53,15 +53,8 @@ def test_meta_reads_what_it_is_asked_for() -> None:
 
 
 def test_two_billion_samples_cost_no_memory() -> None:
-    class Many:
-        def __len__(self) -> int:
-            return 2 * 10**9
-
-        def __getitem__(self, index: int) -> tuple[bytes, int]:
-            return jpeg(0), index
-
     tracemalloc.start()
-    source = open_source(Many())
+    source = open_source(Numbered(2 * 10**9, [jpeg(0)]))
     _, meta = source.fetch(np.array([2 * 10**9 - 1]))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

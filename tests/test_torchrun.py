@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torchrun_program import CLASSES, GLOBAL_BATCH, RATE, SAMPLES, SMALL, Dataset
+from torchrun_program import CLASSES, GLOBAL_BATCH, RATE, SAMPLES, SMALL, dataset
 
 import gpupipe
 from gpupipe.benchmark.runner import python_path
@@ -75,7 +75,7 @@ def alone(**options: Any) -> gpupipe.Loader:
     """The same loader in this process, which is a single rank."""
     recipe = options.pop("recipe", gpupipe.imagenet_train(8))
     options = {"shuffle": True, "seed": 7, "num_workers": 0, "engine": "torch", "device": "cpu"} | options
-    return gpupipe.Loader(Dataset(SAMPLES), recipe, GLOBAL_BATCH, **options)
+    return gpupipe.Loader(dataset(SAMPLES), recipe, GLOBAL_BATCH, **options)
 
 
 @pytest.fixture(scope="module")

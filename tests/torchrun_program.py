@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from images import encode, picture
+from images import Numbered, encode, picture
 
 import gpupipe
 
@@ -23,25 +23,16 @@ GLOBAL_BATCH = 168  # a multiple of 1, 2, 3, 4, 7 and 8
 CLASSES, RATE = 4, 0.1
 
 
-class Dataset:
-    """Sixteen pictures under many numbers, which are the labels."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self.pictures = [encode(picture(16, 16, seed), quality=90) for seed in range(16)]
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[bytes, int]:
-        return self.pictures[index % 16], index
+def dataset(samples: int) -> Numbered:
+    """Sixteen pictures under many numbers."""
+    return Numbered(samples, [encode(picture(16, 16, seed), quality=90) for seed in range(16)])
 
 
 def open_loader(samples: int = SAMPLES, **options: Any) -> gpupipe.Loader:
     """On the CPU; rank and world size are those of torch.distributed, as nothing is said."""
     recipe = options.pop("recipe", gpupipe.imagenet_train(8))
     options = {"shuffle": True, "seed": 7, "num_workers": 0, "engine": "torch", "device": "cpu"} | options
-    return gpupipe.Loader(Dataset(samples), recipe, GLOBAL_BATCH // dist.get_world_size(), **options)
+    return gpupipe.Loader(dataset(samples), recipe, GLOBAL_BATCH // dist.get_world_size(), **options)
 
 
 def from_all(value: Any) -> list[Any]:

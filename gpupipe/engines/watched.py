@@ -71,7 +71,7 @@ def start_method(context: Any) -> str:
 class WatchedDataLoader(torch.utils.data.DataLoader[Any]):
     """As DataLoader. `received` is applied to what a worker sent, before the worker is given its next task.
 
-    Its iterator raises WorkersDied and WorkersHang; after them, `end_workers` should be called.
+    Its iterator raises WorkersDied and WorkersHang; after them, its `end` should be called.
     """
 
     def __init__(self, *args: Any, received: Callable[[Any], Any], **options: Any) -> None:

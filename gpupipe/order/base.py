@@ -41,8 +41,8 @@ class Order(Protocol):
         ...
 
 
-def samples_of(order: Order) -> int:
-    """How many samples the dataset has to have for an order, which may be a user's own; 0 where it does not say."""
+def samples_of(order: Any) -> int:
+    """How many samples the dataset has to have for an order or a torch sampler; 0 where it does not say."""
     return int(getattr(order, "samples", 0))
 
 

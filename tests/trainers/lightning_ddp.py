@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import EPOCHS, model, train_loader, val_loader
+from common import EPOCHS, classes, model, train_loader, val_loader
 from lightning.pytorch import LightningModule, Trainer
 
 import gpupipe
@@ -40,7 +40,7 @@ class Module(LightningModule):
         images, labels = batch
         if self.trainer.train_dataloader is getattr(self, "loader", None):
             self.note("train", labels, self.loader.padding)
-        return torch.nn.functional.cross_entropy(self.network(images), labels % 3)
+        return torch.nn.functional.cross_entropy(self.network(images), classes(labels))
 
     def validation_step(self, batch: Any, batch_index: int) -> None:
         assert self.trainer.val_dataloaders is self.val

@@ -175,6 +175,11 @@ class Loader:
         """Seconds to wait for a batch, 0 for ever."""
         return self.settings.timeout
 
+    @property
+    def mixup_enabled(self) -> bool:
+        """False, as the loader mixes no samples: timm's train.py asks this of its loader before it turns MixUp off."""
+        return False
+
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank."""
         return len(self.batches)

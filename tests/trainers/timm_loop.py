@@ -1,4 +1,4 @@
-"""A loop that touches of a loader what timm's train.py does with --no-prefetcher, with timm's own parts around it."""
+"""A loop that touches of a loader what timm's train.py does, with timm's own parts around it."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def train(run: Run) -> None:
             schedule.step_update(updates)
         for epoch in range(loader.epoch, EPOCHS):
             set_loader_epoch(loader, epoch)
+            if epoch and loader.mixup_enabled:  # as with --mixup-off-epoch 1
+                loader.mixup_enabled = False
             network.train()
             for step, (images, labels) in enumerate(loader, updates % steps):
                 optimizer.zero_grad()

@@ -182,8 +182,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "results.md").write_text(table(rows, expected, args.batch_size) + "\n")
-        settings = {"batch_size": args.batch_size, "storage": vars(storage)}
-        content = {"environment": machine(), **settings, "expected_classes": expected, "epochs": rows}
+        facts = machine() | {"settings": {"batch_size": args.batch_size, "epochs": args.epochs}}
+        content = {"environment": facts, "storage": vars(storage), "expected_classes": expected, "epochs": rows}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
         plot(rows, expected, args.out / "results.png")
 

@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "results.md").write_text(table(made) + "\n")
         settings = {"batch_size": BATCH, "rounds": args.rounds, "batches": args.batches}
-        content = {"environment": machine(), "settings": settings, "orders": [case.figures() for case in made]}
+        content = {"environment": machine() | {"settings": settings}, "orders": [case.figures() for case in made]}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from gpupipe.kernels.augment import augment
+from gpupipe.kernels.augment_reference import augment_reference
 from gpupipe.kernels.decode import BadImage, Decoded, Limits, crop_resize, decode_crop_resize
-from gpupipe.kernels.finish import finish, finish_reference
+from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
+from gpupipe.kernels.finish import finish
+from gpupipe.kernels.finish_reference import finish_reference
+from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights
 
 __all__ = [
     "BadImage",
     "Decoded",
+    "Erase",
     "Limits",
+    "Mix",
+    "Op",
+    "affine_matrix",
+    "augment",
+    "augment_reference",
     "crop_resize",
     "decode_crop_resize",
     "finish",
     "finish_reference",
+    "gaussian_weights",
+    "noise",
+    "soft_targets",
 ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.kernels import native
 from gpupipe.system import usable_cpus
 
-__all__ = ["finish", "finish_reference"]
+__all__ = ["finish"]
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}  # Dtype of cpu/finish.h
 
@@ -169,19 +169,3 @@ def _finish_whole(images: torch.Tensor, offset: tuple[float, ...], scale: tuple[
     constants = torch.tensor([offset, scale], dtype=torch.float32).to(images.device, non_blocking=True)
     planes = images.permute(0, 3, 1, 2).to(torch.float32)
     out.copy_(planes.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1)))
-
-
-def finish_reference(
-    images: torch.Tensor,
-    mean: Sequence[float],
-    std: Sequence[float],
-    dtype: torch.dtype = torch.float32,
-    channels_last: bool = False,
-) -> torch.Tensor:
-    """The same as `finish`, in double precision and in the order of its formula: slow and plain."""
-    shape = (1, 3, 1, 1)
-    unit = images.permute(0, 3, 1, 2).double() / 255
-    mean64 = torch.tensor(mean, dtype=torch.float64, device=images.device).view(shape)
-    std64 = torch.tensor(std, dtype=torch.float64, device=images.device).view(shape)
-    exact = images.permute(0, 3, 1, 2) if dtype == torch.uint8 else (unit - mean64) / std64
-    return exact.to(dtype).contiguous(memory_format=_memory_format(channels_last))

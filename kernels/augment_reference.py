@@ -1,0 +1,230 @@
+"""What `augment` does, in plain torch and one sample at a time: the definition that the other kernels equal to the bit.
+
+Arithmetic is in float32, each operation rounded by itself (nothing fused), in the order written here. It follows
+torchvision v2's functions on uint8 (torchvision/transforms/v2/functional), whose levels it gives; where torch fuses a
+multiplication and an addition there, a level may differ by 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.kernels.operations import Op
+
+__all__ = ["augment_reference"]
+
+GRAY = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B
+Fill = Sequence[float] | None
+
+
+def augment_reference(
+    images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.float32], fill: Fill = None
+) -> torch.Tensor:
+    """As `augment`: uint8 (N, height, width, 3) in and out, on any device."""
+    out = images.clone()
+    numbers = torch.from_numpy(values).to(images.device)
+    for row, steps in enumerate(ops.tolist()):
+        for step, op in enumerate(steps):
+            out[row] = _step(out[row], Op(op), numbers[row, step], fill)
+    return out
+
+
+def _step(image: torch.Tensor, op: Op, values: torch.Tensor, fill: Fill) -> torch.Tensor:
+    """One operation on one image, uint8 (height, width, 3)."""
+    if op is Op.IDENTITY:
+        return image
+    if op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR):
+        return _affine(image, values, op is Op.AFFINE_BILINEAR, fill)
+    return FUNCTIONS[op](image, values)
+
+
+def _levels(exact: torch.Tensor) -> torch.Tensor:
+    """Numbers cut to 0 to 255, then truncated."""
+    return exact.clamp(0, 255).to(torch.uint8)
+
+
+def _gray(image: torch.Tensor) -> torch.Tensor:
+    """float32 (height, width), whole numbers."""
+    red, green, blue = image.float().unbind(-1)
+    return ((red * GRAY[0] + green * GRAY[1]) + blue * GRAY[2]).floor()
+
+
+def _blend(image: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return _levels(image.float() * factor + other * (1 - factor))
+
+
+def _brightness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return _levels(image.float() * values[0])
+
+
+def _contrast(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    gray = _gray(image)
+    mean = gray.double().sum().float() / gray.numel()  # the sum is whole and exact
+    return _blend(image, mean, values[0])
+
+
+def _saturation(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return _blend(image, _gray(image).unsqueeze(-1), values[0])
+
+
+def _grayscale(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return _levels(_gray(image)).unsqueeze(-1).expand(image.shape)
+
+
+def _sharpness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    height, width = image.shape[:2]
+    if height <= 2 or width <= 2:
+        return image
+    whole = image.int()
+    box = sum(whole[y : height - 2 + y, x : width - 2 + x] for y in range(3) for x in range(3))
+    inner = whole[1:-1, 1:-1]
+    # (8 neighbours + 5 times the middle) / 13, rounded: a half can't occur, as 13 is odd.
+    smooth = torch.div(2 * (box + 4 * inner) + 13, 26, rounding_mode="floor").float()
+    out = image.clone()
+    out[1:-1, 1:-1] = _levels(inner.float() + (smooth - inner.float()) * (1 - values[0]))
+    return out
+
+
+def _posterize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return image & ((0xFF00 >> int(values[0])) & 0xFF)
+
+
+def _solarize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.where(image.float() >= values[0], 255 - image, image)
+
+
+def _solarize_add(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.where(image < 128, _levels(image.float() + values[0]), image)
+
+
+def _invert(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return 255 - image
+
+
+def _autocontrast(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    channels = image.reshape(-1, 3).float()
+    low, high = channels.amin(0), channels.amax(0)
+    step = (high - low) * (1 / 255)
+    flat = low == high
+    low, step = torch.where(flat, 0, low), torch.where(flat, 1, step)
+    return _levels((image.float() - low) / step)
+
+
+def _equalize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Pillow's way (ImageOps.equalize), whose `step` counts the pixels but those of the highest level."""
+    channels = []
+    for channel in image.unbind(-1):
+        histogram = torch.bincount(channel.flatten().int(), minlength=256)
+        step = (channel.numel() - int(histogram[int(channel.max())])) // 255
+        below = histogram.cumsum(0) - histogram
+        table = ((below + step // 2) // max(step, 1)).clamp(max=255).to(torch.uint8)
+        channels.append(table[channel.int()] if step else channel)
+    return torch.stack(channels, -1)
+
+
+def _hue(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """To hue, saturation, value and back, as torchvision and Pillow's Convert.c."""
+    rgb = image.float() / 255
+    red, green, blue = rgb.unbind(-1)
+    high, low = rgb.amax(-1), rgb.amin(-1)
+    spread = high - low
+    gray = spread == 0
+    divisor = torch.where(gray, 1, spread)
+    from_red, from_green, from_blue = ((high - channel) / divisor for channel in (red, green, blue))
+    sector = torch.where(
+        high == red,
+        from_blue - from_green,
+        torch.where(high == green, (from_red + 2) - from_blue, (from_green + 4) - from_red),
+    )
+    hue = sector * (1 / 6) + 1
+    hue = (hue - hue.floor()) + values[0]
+    hue = hue - hue.floor()
+    saturation = spread / torch.where(gray, 1, high)
+
+    sixth = hue * 6
+    whole = sixth.floor()
+    part = saturation * (sixth - whole)
+    rest = 1 - saturation
+    falling, rising, least = ((factor * high).clamp(0, 1) for factor in (1 - part, part + rest, rest))
+    # Which of (value, least, falling, rising) is red, green and blue in each sixth of the circle; hue can be 1.0.
+    choices = torch.stack([high, least, falling, rising], -1)
+    select = torch.tensor([[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2]], device=image.device)
+    return (choices.gather(-1, select[whole.long() % 6]) * 255.999).to(torch.uint8)  # 256 - 0.001, as `to_dtype`
+
+
+def _gaussian_blur(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Along rows, then along columns, without rounding between; added from the middle outwards."""
+    exact = image.float()
+    for axis in (1, 0):
+        exact = _blurred(exact, axis, values)
+    return exact.round().to(torch.uint8)
+
+
+def _blurred(exact: torch.Tensor, axis: int, weights: torch.Tensor) -> torch.Tensor:
+    size = exact.shape[axis]
+    at = torch.arange(size, device=exact.device)
+    total = exact * weights[0]
+    for distance in range(1, len(weights)):
+        before, after = (exact.index_select(axis, _reflected(at + d, size)) for d in (-distance, distance))
+        total = total + (before + after) * weights[distance]
+    return total
+
+
+def _reflected(at: torch.Tensor, size: int) -> torch.Tensor:
+    """Positions beyond the border, mirrored about the outermost pixel, as often as it takes."""
+    period = max(2 * (size - 1), 1)
+    folded = at.remainder(period)
+    return torch.where(folded < size, folded, period - folded)
+
+
+def _affine(image: torch.Tensor, values: torch.Tensor, bilinear: bool, fill: Fill) -> torch.Tensor:
+    height, width = image.shape[:2]
+    down = torch.arange(height, device=image.device).float().unsqueeze(1)
+    right = torch.arange(width, device=image.device).float().unsqueeze(0)
+    x = values[0] * right + (values[1] * down + values[2])
+    y = values[3] * right + (values[4] * down + values[5])
+    color = torch.tensor(fill or (0.0, 0.0, 0.0), device=image.device)
+    if not bilinear:
+        pixels, inside = _pixels(image, y.round(), x.round())  # half to even, as torch's grid_sample
+        return torch.where(inside, pixels, color).round().to(torch.uint8)
+    top, left = y.floor(), x.floor()
+    lower, right_share = (y - top).unsqueeze(-1), (x - left).unsqueeze(-1)
+    total = torch.zeros_like(image, dtype=torch.float32)
+    covered = torch.zeros_like(lower)
+    for row, vertical in ((top, 1 - lower), (top + 1, lower)):
+        for column, horizontal in ((left, 1 - right_share), (left + 1, right_share)):
+            pixels, inside = _pixels(image, row, column)
+            share = (vertical * horizontal) * inside
+            total, covered = total + pixels * share, covered + share
+    if fill is not None:
+        total = (total - color) * covered + color  # torchvision's formula, which dims an edge twice
+    return total.round().clamp(0, 255).to(torch.uint8)
+
+
+def _pixels(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 pixels at whole coordinates, and whether these lie inside, (height, width, 1)."""
+    height, width = image.shape[:2]
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    at = y.clamp(0, height - 1).long(), x.clamp(0, width - 1).long()
+    return image[at].float(), inside.unsqueeze(-1)
+
+
+FUNCTIONS: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    Op.BRIGHTNESS: _brightness,
+    Op.CONTRAST: _contrast,
+    Op.SATURATION: _saturation,
+    Op.HUE: _hue,
+    Op.SHARPNESS: _sharpness,
+    Op.POSTERIZE: _posterize,
+    Op.SOLARIZE: _solarize,
+    Op.AUTOCONTRAST: _autocontrast,
+    Op.EQUALIZE: _equalize,
+    Op.INVERT: _invert,
+    Op.GRAYSCALE: _grayscale,
+    Op.GAUSSIAN_BLUR: _gaussian_blur,
+    Op.SOLARIZE_ADD: _solarize_add,
+}

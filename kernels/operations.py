@@ -1,0 +1,112 @@
+"""The operations that `augment` knows, as numbers, and what each takes: the program of a batch is plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Op", "VALUES", "affine_matrix", "gaussian_weights"]
+
+VALUES = 6
+"""Values that every operation has room for; blurs of more than 11 pixels need more, see `gaussian_weights`."""
+
+
+class Op(IntEnum):
+    """One step of a sample's program, and its values. Meaning and rounding are torchvision v2's on uint8.
+
+    Factors are 1 for the unchanged image. Levels are 0 to 255.
+    """
+
+    IDENTITY = 0
+    AFFINE_NEAREST = 1
+    """Values a, b, c, d, e, f: output pixel (x, y) is the input's at (a*x + b*y + c, d*x + e*y + f), in pixels, with
+    the first pixel's centre at (0, 0). Where that lies outside, the fill."""
+    AFFINE_BILINEAR = 2
+    """The same, interpolated between four pixels; those outside count as the fill."""
+    BRIGHTNESS = 3
+    """Factor, 0 or more."""
+    CONTRAST = 4
+    """Factor, 0 or more: away from the mean gray level of the image."""
+    SATURATION = 5
+    """Factor, 0 or more: away from each pixel's gray level."""
+    HUE = 6
+    """Turn of the hue, -0.5 to 0.5 of the circle."""
+    SHARPNESS = 7
+    """Factor, 0 or more: away from the image smoothed by a 3 x 3 filter; the border stays."""
+    POSTERIZE = 8
+    """How many bits of each level are kept, 0 to 8."""
+    SOLARIZE = 9
+    """Levels from this one on are inverted."""
+    AUTOCONTRAST = 10
+    """Each channel is stretched from 0 to 255. No values."""
+    EQUALIZE = 11
+    """Each channel's histogram is flattened. No values."""
+    INVERT = 12
+    """No values."""
+    GRAYSCALE = 13
+    """Three equal channels. No values."""
+    GAUSSIAN_BLUR = 14
+    """The weights of the middle pixel, its neighbours, theirs, ...; see `gaussian_weights`. Borders are reflected."""
+    SOLARIZE_ADD = 15
+    """Level that is added to levels below 128, as in timm."""
+
+
+def affine_matrix(
+    size: tuple[int, int],
+    *,
+    angle: ArrayLike = 0.0,
+    shear: tuple[ArrayLike, ArrayLike] = (0.0, 0.0),
+    translate: tuple[ArrayLike, ArrayLike] = (0.0, 0.0),
+    center: Sequence[float] | None = None,
+) -> NDArray[np.float32]:
+    """The values of an affine operation that turns, shears and moves an image, as torchvision's `affine`.
+
+    size: (height, width) of the image. angle: degrees, clockwise (torchvision's `rotate` counts the other way). shear:
+    degrees along x and y. translate: pixels right and down. center: (x, y) of what stays where it is when the image
+    is turned and sheared, in pixels from the left upper corner; default the middle.
+
+    Numbers or arrays that broadcast to a common shape S. Returns float32 (*S, 6).
+    """
+    height, width = size
+    rotation, shear_x, shear_y = (np.radians(np.asarray(v, np.float64)) for v in (angle, *shear))
+    move_x, move_y = (np.asarray(v, np.float64) for v in translate)
+    # torchvision counts from the middle of the image, where the pixel centres lie at multiples of a half.
+    middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
+    center_x, center_y = (0.0, 0.0) if center is None else (center[0] - width / 2, center[1] - height / 2)
+    a = np.cos(rotation - shear_y) / np.cos(shear_y)
+    b = -(a * np.tan(shear_x) + np.sin(rotation))
+    c = np.sin(rotation - shear_y) / np.cos(shear_y)
+    d = np.cos(rotation) - c * np.tan(shear_x)
+    # The inverse, whose determinant is 1.
+    right = center_x - d * (center_x + move_x) + b * (center_y + move_y)
+    down = center_y + c * (center_x + move_x) - a * (center_y + move_y)
+    values = (
+        d,
+        -b,
+        right + middle_x - d * middle_x + b * middle_y,
+        -c,
+        a,
+        down + middle_y + c * middle_x - a * middle_y,
+    )
+    return np.stack(np.broadcast_arrays(*values), axis=-1).astype(np.float32)
+
+
+def gaussian_weights(kernel_size: int, sigma: ArrayLike) -> NDArray[np.float32]:
+    """The values of a Gaussian blur, of kernel_size x kernel_size pixels, as torchvision's `gaussian_blur`.
+
+    kernel_size: odd. sigma: above 0, in pixels, a number or an array of shape S.
+    Returns float32 (*S, max(6, kernel_size // 2 + 1)): the weights from the middle outwards, then zeros.
+    """
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size={kernel_size} must be odd and positive")
+    spread = np.asarray(sigma, np.float64)[..., None]
+    if not (spread > 0).all():
+        raise ValueError(f"sigma={sigma!r} must be above 0")
+    radius = kernel_size // 2
+    heights = np.exp(-0.5 * (np.arange(radius + 1) / spread) ** 2)
+    weights = np.zeros((*heights.shape[:-1], max(VALUES, radius + 1)), np.float32)
+    weights[..., : radius + 1] = heights / (2 * heights.sum(axis=-1, keepdims=True) - heights[..., :1])
+    return weights

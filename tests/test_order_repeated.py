@@ -23,8 +23,11 @@ class Randperm:
 
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_is_the_sequence_of_timms_sampler(world: int, repeats: int) -> None:
-    """timm gives rank r of w the positions r, r + w, r + 2w ... of the same sequence, and rounds the epoch's length."""
+def test_has_the_samples_of_timms_sampler_two_at_a_time(world: int, repeats: int) -> None:
+    """timm gives rank r of w the positions r, r + w, r + 2w ... of one sequence, and rounds the epoch's length.
+
+    Its copies are in a row; two samples' copies are the same 2 * repeats positions in both.
+    """
     timm = pytest.importorskip("timm.data.distributed_sampler")
     order = Repeated(Randperm(), repeats)
     for epoch in (0, 5):
@@ -35,18 +38,42 @@ def test_is_the_sequence_of_timms_sampler(world: int, repeats: int) -> None:
             theirs.append(list(sampler))
         interleaved = np.array(theirs).T.ravel()
         assert 1000 - 256 < len(interleaved) <= len(order) == 1000
-        assert everything(order, 0, epoch)[: len(interleaved)].tolist() == interleaved.tolist()
+        whole = len(interleaved) // (2 * repeats) * 2 * repeats
+        groups = (
+            np.sort(np.reshape(part[:whole], (-1, 2 * repeats))) for part in (everything(order, 0, epoch), interleaved)
+        )
+        np.testing.assert_array_equal(*groups)
 
 
-def test_all_of_an_epoch_several_times() -> None:
-    order = Repeated(Shuffled(40), 3, num_samples=120)
-    assert everything(order, 1, 2).tolist() == np.repeat(everything(Shuffled(40), 1, 2), 3).tolist()
+def test_two_samples_in_turn() -> None:
+    assert everything(Repeated(Sequential(4), 3, 12)).tolist() == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3]
+    assert everything(Repeated(Sequential(4), 2, 8)).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert everything(Repeated(Sequential(4), 1)).tolist() == [0, 1, 2, 3]
+    assert everything(Repeated(Sequential(4), 3, 10)).tolist() == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3]
+
+
+def test_the_last_of_an_odd_number_of_samples_is_alone() -> None:
+    assert everything(Repeated(Sequential(3), 3, 9)).tolist() == [0, 1, 0, 1, 0, 1, 2, 2, 2]
+    assert everything(Repeated(Sequential(1), 2, 2)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [40, 41])
+@pytest.mark.parametrize("repeats", [1, 2, 3, 4])
+def test_each_sample_as_often_as_the_others_over_the_whole(size: int, repeats: int) -> None:
+    _, counts = np.unique(everything(Repeated(Shuffled(size), repeats, size * repeats), 1, 2), return_counts=True)
+    assert counts.tolist() == [repeats] * size
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3, 4])
+def test_mixing_position_p_with_p_xor_1_never_pairs_copies_of_a_sample(repeats: int) -> None:
+    samples = everything(Repeated(Shuffled(40), repeats, 40 * repeats), 1, 2)
+    assert (samples != samples[np.arange(len(samples)) ^ 1]).all()
 
 
 def test_an_epoch_is_as_long_as_the_orders_unless_told() -> None:
     sample, counts = np.unique(everything(Repeated(Shuffled(40), 3)), return_counts=True)
     assert len(sample) == 14
-    assert sorted(counts.tolist()) == [1] + [3] * 13
+    assert sorted(counts.tolist()) == [2, 2] + [3] * 12
     assert len(Repeated(Shuffled(40), 3, num_samples=0)) == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpupipe.errors import ConfigError
 from gpupipe.order.base import Indices, Order, check_count, check_order, digest, samples_of
 
@@ -12,12 +14,17 @@ __all__ = ["Repeated"]
 
 @dataclass(frozen=True)
 class Repeated:
-    """Each sample of an order `repeats` times in a row, each copy with crops and flips of its own.
+    """Each sample of an order `repeats` times, two samples in turn, each copy with crops and flips of its own.
 
     Repeated augmentation: Hoffer et al., "Augment your batch", CVPR 2020; DeiT's `RASampler`, timm's
-    `RepeatAugSampler`. The copies stand at neighbouring positions, so they come in one global batch (where the batch
-    is no multiple of `repeats`, the copies of one sample may lie on both sides of its border). Position, and with it
-    the rank's slice, decides where a copy goes: most copies of a sample come on the same rank.
+    `RepeatAugSampler`. These put the copies of a sample in a row (a a a b b b). Here two samples alternate in each
+    group of 2 * repeats positions (a b a b a b), because mixing pairs position p with p XOR 1: in a row an image would
+    be mixed with another crop of itself. Only if the order has an odd number of samples is the last one alone in its
+    group, and then in a row.
+
+    The copies stand close together, so they come in one global batch (where the batch is no multiple of 2 * repeats,
+    the copies of one sample may lie on both sides of its border). Position, and with it the rank's slice, decides
+    where a copy goes: most copies of a sample come on the same rank.
 
     order:       any order; its first samples are taken, so give it a shuffled one.
     repeats:     copies of each sample, 1 or more.
@@ -50,10 +57,11 @@ class Repeated:
         return samples_of(self.order)
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
-        """The order's sample at each position // repeats."""
-        return self.order.indices(seed, epoch, positions // self.repeats)
+        """The order's samples 2 * g and 2 * g + 1 in turn, for g = position // (2 * repeats)."""
+        alternating = positions // (2 * self.repeats) * 2 + positions % 2
+        return self.order.indices(seed, epoch, np.minimum(alternating, len(self.order) - 1))
 
     @property
     def fingerprint(self) -> str:
-        """Names the repeats and the length, with a hash of the order's fingerprint."""
-        return f"repeated-{self.repeats}-{len(self)}-{digest(self.order.fingerprint.encode())}"
+        """Names the layout, the repeats and the length, with a hash of the order's fingerprint."""
+        return f"repeated-in-turn-{self.repeats}-{len(self)}-{digest(self.order.fingerprint.encode())}"

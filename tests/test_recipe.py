@@ -34,11 +34,31 @@ RECIPES = [
     Recipe((RandomResizedCrop(7, scale=(0.25, 0.5), ratio=(1, 2)), Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))),
     Recipe((ResizeCenterCrop((10, 20), 30), RandomHorizontalFlip(0.25))),
     Recipe((ResizeCenterCrop(5, 5),)),
+    Recipe((RandomResizedCrop(9, interpolation="bicubic"),), views=3),
+    Recipe((ResizeCenterCrop(9, 9, "bicubic"),)),
+    Recipe(
+        (
+            RandomResizedCrop(8),
+            RandomHorizontalFlip(),
+            gpupipe.RandAugment(3, 5, 11, "bilinear", 7),
+            gpupipe.TrivialAugmentWide(fill=(7, 7, 7)),
+            gpupipe.AutoAugment("svhn", fill=(7, 7, 7)),
+            gpupipe.TimmRandAugment(7, magnitude_std=0.5, fill=7),
+            gpupipe.ColorJitter(0.4, (0.5, 1.5), hue=0.1),
+            gpupipe.RandomGrayscale(),
+            gpupipe.RandomApply([gpupipe.GaussianBlur(13), gpupipe.RandomSolarize(128)], p=0.25),
+            gpupipe.RandomChoice([gpupipe.ThreeAugment(), gpupipe.GaussianBlur(3, 1)], p=[1, 2]),
+            Normalize(),
+            gpupipe.RandomErasing(value="random"),
+            gpupipe.MixUpOrCutMix(1000, 0.2, 1.0),
+        )
+    ),
+    gpupipe.MultiCrop((imagenet_train(224), Recipe((RandomResizedCrop(96), Normalize()), views=8))),
 ]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_printed_recipe_is_its_definition(recipe: Recipe) -> None:
+def test_a_printed_recipe_is_its_definition(recipe: Recipe | gpupipe.MultiCrop) -> None:
     copy = eval(repr(recipe), {name: getattr(gpupipe, name) for name in gpupipe.__all__})
     assert copy == recipe
     assert repr(copy) == repr(recipe)
@@ -103,11 +123,26 @@ def test_statistics_are_checked(statistics: dict[str, object], message: str) -> 
 
 
 CROP, FLIP, NORMALIZE = RandomResizedCrop(8), RandomHorizontalFlip(), Normalize()
+BLUR, ERASING, MIXUP = gpupipe.GaussianBlur(3), gpupipe.RandomErasing(), gpupipe.MixUp(10)
 
 
 @pytest.mark.parametrize(
     "operations",
-    [(), (FLIP,), (CROP, CROP), (CROP, ResizeCenterCrop(8)), (FLIP, CROP), (CROP, NORMALIZE, FLIP), (CROP, FLIP, FLIP)],
+    [
+        (),
+        (FLIP,),
+        (CROP, CROP),
+        (CROP, ResizeCenterCrop(8)),
+        (FLIP, CROP),
+        (CROP, NORMALIZE, FLIP),
+        (CROP, FLIP, FLIP),
+        (CROP, BLUR, FLIP),
+        (CROP, NORMALIZE, BLUR),
+        (CROP, ERASING, NORMALIZE),
+        (CROP, ERASING, ERASING),
+        (CROP, MIXUP, ERASING),
+        (CROP, MIXUP, gpupipe.CutMix(10)),
+    ],
 )
 def test_operations_have_one_order(operations: tuple[object, ...]) -> None:
     with pytest.raises(gpupipe.ConfigError, match="one crop, then at most one RandomHorizontalFlip"):

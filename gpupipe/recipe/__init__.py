@@ -1,0 +1,66 @@
+"""What is done to an image, as small frozen dataclasses. Nothing here says who does it or draws a number."""
+
+from __future__ import annotations
+
+from gpupipe.recipe.augmentations import (
+    Augmenting,
+    ColorJitter,
+    GaussianBlur,
+    RandomApply,
+    RandomChoice,
+    RandomGrayscale,
+    RandomSolarize,
+    ThreeAugment,
+    walk,
+)
+from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TimmRandAugment, TrivialAugmentWide
+from gpupipe.recipe.erasing import RandomErasing
+from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
+from gpupipe.recipe.operations import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Crop,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ResizeCenterCrop,
+)
+from gpupipe.recipe.presets import imagenet_eval, imagenet_train
+from gpupipe.recipe.recipe import Decode, Layout, Operation, OutputSpec, Recipe
+from gpupipe.recipe.views import MultiCrop
+
+__all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
+    "Augmenting",
+    "AutoAugment",
+    "ColorJitter",
+    "Crop",
+    "CutMix",
+    "Decode",
+    "GaussianBlur",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Layout",
+    "MixUp",
+    "MixUpOrCutMix",
+    "Mixing",
+    "MultiCrop",
+    "Normalize",
+    "Operation",
+    "OutputSpec",
+    "RandAugment",
+    "RandomApply",
+    "RandomChoice",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomSolarize",
+    "Recipe",
+    "ResizeCenterCrop",
+    "ThreeAugment",
+    "TimmRandAugment",
+    "TrivialAugmentWide",
+    "imagenet_eval",
+    "imagenet_train",
+    "walk",
+]

@@ -1,0 +1,182 @@
+"""What may be done to an image between flip and normalization, in any number and order, and how to combine it.
+
+Names, settings and meaning are torchvision v2's (torchvision/transforms/v2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
+
+from gpupipe.errors import ConfigError
+from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TimmRandAugment, TrivialAugmentWide
+from gpupipe.recipe.checks import Fill, RangeLike, check_jitter, check_number, check_range, floats
+
+__all__ = [
+    "Augmenting",
+    "ColorJitter",
+    "GaussianBlur",
+    "RandomApply",
+    "RandomChoice",
+    "RandomGrayscale",
+    "RandomSolarize",
+    "ThreeAugment",
+    "common_fill",
+    "walk",
+]
+
+
+@dataclass(frozen=True)
+class ColorJitter:
+    """Brightness, contrast, saturation and hue changed by random factors, in random order.
+
+    brightness, contrast, saturation: a number d for factors from max(0, 1 - d) to 1 + d, or (low, high) of 0 or more.
+    hue: a number d for turns from -d to d, or (low, high), in parts of the circle, between -0.5 and 0.5.
+    None leaves that one out. Raises ConfigError for other values.
+    """
+
+    brightness: RangeLike = None
+    contrast: RangeLike = None
+    saturation: RangeLike = None
+    hue: RangeLike = None
+
+    def __post_init__(self) -> None:
+        for field in ("brightness", "contrast", "saturation"):
+            value = check_jitter("ColorJitter", field, getattr(self, field), 1.0, 0.0, math.inf)
+            object.__setattr__(self, field, value)
+        object.__setattr__(self, "hue", check_jitter("ColorJitter", "hue", self.hue, 0.0, -0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class RandomGrayscale:
+    """Three equal channels, with probability `p`."""
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_number("RandomGrayscale", "p", self.p, 0, 1))
+
+
+@dataclass(frozen=True)
+class RandomSolarize:
+    """Levels from `threshold` (0 to 256) on are inverted, with probability `p`."""
+
+    threshold: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", check_number("RandomSolarize", "threshold", self.threshold, 0, 256))
+        object.__setattr__(self, "p", check_number("RandomSolarize", "p", self.p, 0, 1))
+
+
+@dataclass(frozen=True)
+class GaussianBlur:
+    """A blur of kernel_size x kernel_size pixels, odd, whose standard deviation in pixels is drawn from `sigma`.
+
+    sigma: (low, high) or one number, above 0. Unlike torchvision's, the kernel is as wide as it is high.
+    """
+
+    kernel_size: int
+    sigma: float | tuple[float, float] = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        size = self.kernel_size
+        if not isinstance(size, int) or size < 1 or size % 2 == 0:
+            raise ConfigError(f"GaussianBlur: kernel_size={size!r} must be an odd, positive int")
+        sigma = floats(self.sigma) or floats([self.sigma]) * 2
+        object.__setattr__(self, "sigma", check_range("GaussianBlur", "sigma", sigma or self.sigma))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ThreeAugment:
+    """DeiT III's augmentation: grayscale, solarize at 128 or Gaussian blur of sigma 0.1 to 2, one of them.
+
+    Touvron, Cord, Jégou 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), 3.2, and augment.py of its code. That
+    blurs with Pillow; here torchvision's blur with a kernel of 13 pixels, three sigma to either side, stands for it.
+    """
+
+    @property
+    def choice(self) -> RandomChoice:
+        """What it is made of."""
+        return RandomChoice((RandomGrayscale(1.0), RandomSolarize(128, 1.0), GaussianBlur(13, (0.1, 2.0))))
+
+
+@dataclass(frozen=True)
+class RandomApply:
+    """All of `operations`, in their order, with probability `p`; else none."""
+
+    operations: tuple[Augmenting, ...]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operations", _augmentations("RandomApply", self.operations))
+        object.__setattr__(self, "p", check_number("RandomApply", "p", self.p, 0, 1))
+
+
+@dataclass(frozen=True)
+class RandomChoice:
+    """One of `operations`, drawn with the weights `p` (one for each, which need not add up to 1), default equal."""
+
+    operations: tuple[Augmenting, ...]
+    p: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operations", _augmentations("RandomChoice", self.operations))
+        if self.p is None:
+            return
+        weights = floats(self.p)
+        if len(weights) != len(self.operations) or not all(0 <= w < math.inf for w in weights) or sum(weights) == 0:
+            raise ConfigError(
+                f"RandomChoice: p={self.p!r} must have a weight of 0 or more for each of the "
+                f"{len(self.operations)} operations, and not only zeros"
+            )
+        object.__setattr__(self, "p", weights)
+
+
+Augmenting: TypeAlias = (
+    RandAugment
+    | TrivialAugmentWide
+    | AutoAugment
+    | TimmRandAugment
+    | ColorJitter
+    | RandomGrayscale
+    | GaussianBlur
+    | RandomSolarize
+    | ThreeAugment
+    | RandomApply
+    | RandomChoice
+)
+AUGMENTATIONS: tuple[type, ...] = get_args(Augmenting)
+
+
+def _augmentations(owner: str, operations: object) -> tuple[Augmenting, ...]:
+    if not isinstance(operations, Sequence) or not operations:
+        raise ConfigError(f"{owner}: operations={operations!r} must be a tuple of one operation or more")
+    for operation in operations:
+        if not isinstance(operation, AUGMENTATIONS):
+            known = ", ".join(kind.__name__ for kind in AUGMENTATIONS)
+            raise ConfigError(f"{owner}: {operation!r} can't be one of its operations; these can: {known}")
+    return tuple(operations)
+
+
+def walk(operations: Sequence[Augmenting]) -> Iterator[Augmenting]:
+    """Every operation, each before those that it is made of."""
+    for operation in operations:
+        yield operation
+        if isinstance(operation, ThreeAugment):
+            yield from walk((operation.choice,))
+        elif isinstance(operation, RandomApply | RandomChoice):
+            yield from walk(operation.operations)
+
+
+def common_fill(operations: Sequence[Augmenting]) -> Fill:
+    """The fill on which all operations that need one agree; ConfigError where they don't."""
+    policies = RandAugment | TrivialAugmentWide | AutoAugment | TimmRandAugment
+    moving = [operation for operation in walk(operations) if isinstance(operation, policies)]
+    fills = {operation.fill for operation in moving}
+    if len(fills) > 1:
+        got = ", ".join(f"{type(operation).__name__}(fill={operation.fill})" for operation in moving)
+        raise ConfigError(f"Recipe: its operations must fill with one color, but got {got}; set the same fill in all")
+    return fills.pop() if fills else None  # type: ignore[return-value]

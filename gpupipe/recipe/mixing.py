@@ -1,0 +1,92 @@
+"""MixUp and CutMix: each image of a batch, and its label, mixed with its neighbour's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpupipe.errors import ConfigError
+from gpupipe.recipe.checks import check_count, check_number
+
+__all__ = ["CutMix", "MixUp", "MixUpOrCutMix", "Mixing"]
+
+
+def _check_alpha(owner: str, field: str, value: float) -> float:
+    number = check_number(owner, field, value, 0, math.inf)
+    if number == 0:
+        raise ConfigError(f"{owner}: {field}=0 mixes nothing; give a number above 0, or leave {owner} out")
+    return number
+
+
+def _check_common(mixing: MixUp | CutMix | MixUpOrCutMix) -> None:
+    owner = type(mixing).__name__
+    check_count(owner, "num_classes", mixing.num_classes, 1, 2**31 - 1)
+    object.__setattr__(mixing, "p", check_number(owner, "p", mixing.p, 0, 1))
+    object.__setattr__(mixing, "label_smoothing", check_number(owner, "label_smoothing", mixing.label_smoothing, 0, 1))
+
+
+@dataclass(frozen=True)
+class MixUp:
+    """Each image becomes lambda * itself + (1 - lambda) * its neighbour (Zhang et al. 2018, arXiv 1710.09412).
+
+    num_classes: of the labels, which come out as float32 (N, num_classes), mixed alike.
+    alpha: lambda is drawn from Beta(alpha, alpha), for each image by itself; above 0.
+    p: the probability of an image to be mixed.
+    label_smoothing: 0 to 1, the part of each label that is spread over all classes, as in torch's CrossEntropyLoss.
+
+    The neighbours of an epoch's positions 0, 1, 2, 3, ... are 1, 0, 3, 2, ..., so the batch size must be even; a last
+    batch that is not full is not mixed. torchvision and timm draw one lambda for a batch (timm's mode "elem" one for
+    each image).
+    """
+
+    num_classes: int
+    alpha: float = 1.0
+    p: float = 1.0
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        object.__setattr__(self, "alpha", _check_alpha("MixUp", "alpha", self.alpha))
+
+
+@dataclass(frozen=True)
+class CutMix:
+    """A box of each image is replaced by its neighbour's pixels (Yun et al. 2019, arXiv 1905.04899).
+
+    The box has 1 - lambda of the area, less what lies outside the image, as in torchvision's `v2.CutMix`; the label is
+    mixed in proportion to the pixels. Settings and neighbours as in `MixUp`.
+    """
+
+    num_classes: int
+    alpha: float = 1.0
+    p: float = 1.0
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        object.__setattr__(self, "alpha", _check_alpha("CutMix", "alpha", self.alpha))
+
+
+@dataclass(frozen=True)
+class MixUpOrCutMix:
+    """For each image either MixUp or, with probability `switch_p`, CutMix, as timm's `Mixup` with both alphas.
+
+    mixup_alpha, cutmix_alpha: the alpha of each. The other settings as in `MixUp`.
+    """
+
+    num_classes: int
+    mixup_alpha: float
+    cutmix_alpha: float
+    p: float = 1.0
+    switch_p: float = 0.5
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        object.__setattr__(self, "mixup_alpha", _check_alpha("MixUpOrCutMix", "mixup_alpha", self.mixup_alpha))
+        object.__setattr__(self, "cutmix_alpha", _check_alpha("MixUpOrCutMix", "cutmix_alpha", self.cutmix_alpha))
+        object.__setattr__(self, "switch_p", check_number("MixUpOrCutMix", "switch_p", self.switch_p, 0, 1))
+
+
+Mixing: TypeAlias = MixUp | CutMix | MixUpOrCutMix

@@ -1,0 +1,215 @@
+"""A recipe: the operations on an image in their order, and the form in which the batch comes out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
+
+from gpupipe.errors import ConfigError
+from gpupipe.recipe.augmentations import AUGMENTATIONS, Augmenting, common_fill, walk
+from gpupipe.recipe.checks import Fill, check_count
+from gpupipe.recipe.erasing import RandomErasing
+from gpupipe.recipe.mixing import Mixing
+from gpupipe.recipe.operations import Crop, Normalize, RandomHorizontalFlip
+
+__all__ = ["Decode", "Layout", "Operation", "OutputSpec", "Recipe", "dtype_name"]
+
+Decode: TypeAlias = Literal["exact", "fast"]
+Layout: TypeAlias = Literal["NCHW", "channels_last"]
+Operation: TypeAlias = Crop | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing
+
+DTYPES = ("float32", "float16", "bfloat16", "uint8")
+LAYOUTS = ("NCHW", "channels_last")
+DECODES = ("exact", "fast")
+MOST_VIEWS = 256
+"""So many views of a sample can be drawn independently."""
+MOST_OF_A_KIND = 15
+"""So many augmentations of one kind can be drawn independently."""
+
+# The order in which operations stand in a recipe: one crop, then at most one of each other kind, but any number of
+# augmentations.
+AUGMENTING = 2
+STAGES: tuple[tuple[type, ...], ...] = (
+    get_args(Crop),
+    (RandomHorizontalFlip,),
+    AUGMENTATIONS,
+    (Normalize,),
+    (RandomErasing,),
+    get_args(Mixing),
+)
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """Shape, dtype and memory layout of one batch of images: shape is (N, 3, height, width) in either layout."""
+
+    shape: tuple[int, int, int, int]
+    dtype: str
+    layout: str
+
+
+def _stage(operation: object) -> int:
+    for number, kinds in enumerate(STAGES):
+        if isinstance(operation, kinds):
+            return number
+    known = ", ".join(kind.__name__ for kinds in STAGES for kind in kinds)
+    raise ConfigError(f"Recipe: {operation!r} is not an operation; known are {known}")
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype that batches can have, also of torch's; ConfigError for another."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ConfigError(f"Recipe: dtype={dtype!r} must be one of {', '.join(DTYPES)} (a name or a torch dtype)")
+    return name
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is done to an image, and the form in which the batch comes out.
+
+    operations:   one `RandomResizedCrop` or `ResizeCenterCrop`; then, each only if wanted, `RandomHorizontalFlip`, any
+                  number of augmentations (`RandAugment`, `ColorJitter`, ...), `Normalize`, `RandomErasing`, and one of
+                  `MixUp`, `CutMix` and `MixUpOrCutMix`.
+    dtype:        "float32", "float16", "bfloat16" or "uint8" (or the torch dtype). Without `Normalize` float images
+                  lie in [0, 1], as from torchvision's `ToTensor`; "uint8" images lie in [0, 255] and take none, and
+                  neither erasing nor mixing.
+    layout:       "NCHW" (contiguous) or "channels_last" (the same shape, torch's channels_last strides).
+    exif_orientation: turn images upright by their EXIF tag; torchvision's ImageFolder does not, hence False.
+    decode:       "exact", or "fast": an engine may let libjpeg shrink a JPEG by 2, 4 or 8 while it decodes, where the
+                  box is at least that many times the output. The torch engine does; DALI decodes exactly.
+    views:        how many views of each sample are made, each drawn by itself; 1 to 256. Views are not mixed.
+
+    Raises ConfigError for operations that are unknown, repeated, out of order or don't go together, and for an unknown
+    dtype or layout.
+    """
+
+    operations: tuple[Operation, ...]
+    dtype: str = "float32"
+    layout: Layout = "NCHW"
+    exif_orientation: bool = False
+    decode: Decode = "exact"
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.operations, Iterable):
+            raise ConfigError(f"Recipe: operations={self.operations!r} must be a tuple of operations; put it in ( , )")
+        object.__setattr__(self, "operations", tuple(self.operations))
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if self.layout not in LAYOUTS:
+            raise ConfigError(f"Recipe: layout={self.layout!r} must be one of {', '.join(LAYOUTS)}")
+        if self.decode not in DECODES:
+            raise ConfigError(f"Recipe: decode={self.decode!r} must be one of {', '.join(DECODES)}")
+        check_count("Recipe", "views", self.views, 1, MOST_VIEWS)
+        self._check_order()
+        self._check_augmentations()
+        self._check_combination()
+
+    def _check_order(self) -> None:
+        stages = [_stage(operation) for operation in self.operations]
+        single = [stage for stage in stages if stage != AUGMENTING]
+        if not stages or stages[0] != 0 or stages != sorted(stages) or len(single) > len(set(single)):
+            raise ConfigError(
+                "Recipe: operations must be one crop, then at most one RandomHorizontalFlip, then any augmentations, "
+                "then at most one Normalize, one RandomErasing and one of MixUp, CutMix and MixUpOrCutMix; "
+                f"got {[type(operation).__name__ for operation in self.operations]}"
+            )
+
+    def _check_augmentations(self) -> None:
+        kinds = Counter(type(operation).__name__ for operation in walk(self.augmentations))
+        for kind, count in kinds.items():
+            if count > MOST_OF_A_KIND:
+                raise ConfigError(f"Recipe: {count} {kind} in one recipe; at most {MOST_OF_A_KIND} can be drawn")
+        common_fill(self.augmentations)
+
+    def _check_combination(self) -> None:
+        if self.dtype == "uint8" and self.normalize is not None:
+            raise ConfigError(
+                "Recipe: dtype='uint8' can't hold normalized images; drop Normalize or take a float dtype"
+            )
+        for last in (self.erasing, self.mixing):
+            if self.dtype == "uint8" and last is not None:
+                name = type(last).__name__
+                raise ConfigError(f"Recipe: {name} works on floats; drop it or take another dtype than 'uint8'")
+        if self.mixing is not None and self.views > 1:
+            name = type(self.mixing).__name__
+            raise ConfigError(f"Recipe: {name} mixes one view of each sample, but views={self.views}; drop one of both")
+
+    @property
+    def crop(self) -> Crop:
+        """The first operation."""
+        crop = self.operations[0]
+        assert isinstance(crop, Crop)
+        return crop
+
+    @property
+    def flip(self) -> RandomHorizontalFlip | None:
+        """The flip, where there is one."""
+        return self._only(RandomHorizontalFlip)
+
+    @property
+    def augmentations(self) -> tuple[Augmenting, ...]:
+        """What is done between flip and normalization, maybe nothing."""
+        return tuple(operation for operation in self.operations if isinstance(operation, Augmenting))
+
+    @property
+    def fill(self) -> Fill:
+        """R, G and B of what augmentations leave empty; None for black."""
+        return common_fill(self.augmentations)
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """The normalization, where there is one."""
+        return self._only(Normalize)
+
+    @property
+    def erasing(self) -> RandomErasing | None:
+        """The erasing, where there is one."""
+        return self._only(RandomErasing)
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """The mixing, where there is one."""
+        return next((operation for operation in self.operations if isinstance(operation, Mixing)), None)
+
+    def _only(self, kind: type[Kind]) -> Kind | None:
+        return next((operation for operation in self.operations if isinstance(operation, kind)), None)
+
+    @property
+    def statistics(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Mean and standard deviation to normalize with, for values in [0, 1]; 0 and 1 without `Normalize`."""
+        normalize = self.normalize
+        return (normalize.mean, normalize.std) if normalize else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+    @property
+    def view_recipes(self) -> tuple[Recipe, ...]:
+        """The recipe of each view, which has one view: itself, so many times as there are views."""
+        return (replace(self, views=1),) * self.views
+
+    def output_spec(self, batch_size: int) -> OutputSpec:
+        """Shape, dtype and layout of a batch of `batch_size` images, of each view."""
+        return OutputSpec((batch_size, 3, *self.crop.output_size), self.dtype, self.layout)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that differ between recipes which draw differently; dtype, layout, normalization and decode
+        may change when a run is resumed."""
+        drawn = [repr(op) for op in self.operations if not isinstance(op, Normalize)]
+        views = [f"views={self.views}"] if self.views > 1 else []
+        text = "|".join([*drawn, f"exif_orientation={self.exif_orientation}", *views])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def __repr__(self) -> str:
+        lines = [f"        {operation!r}," for operation in self.operations]
+        settings = [
+            f"    {field.name}={getattr(self, field.name)!r},"
+            for field in fields(self)
+            if field.name in ("dtype", "layout")
+            or (field.name in ("exif_orientation", "decode", "views") and getattr(self, field.name) != field.default)
+        ]
+        return "\n".join(["Recipe(", "    (", *lines, "    ),", *settings, ")"])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.philox import philox4x32, split64, uniform
-from gpupipe.recipe import Crop, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.recipe import Crop, Filter, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 __all__ = ["Plan", "plan"]
 
@@ -32,6 +32,7 @@ class Plan:
     anchors: int32 (N, 2), top and left of the output within the resized window.
     flips:   bool (N,), whether the output is mirrored left to right.
     size:    (height, width) of every output.
+    filter:  of the resize, "bilinear" or "bicubic".
 
     Images whose size is unknown (height or width 0) get the plan of a 1 x 1 image.
     """
@@ -41,20 +42,29 @@ class Plan:
     anchors: Ints
     flips: NDArray[np.bool_]
     size: tuple[int, int]
+    filter: Filter = "bilinear"
 
     def row(self, row: int) -> Plan:
         """The plan of one image, N = 1."""
         at = slice(row, row + 1)
-        return Plan(self.windows[at], self.resized[at], self.anchors[at], self.flips[at], self.size)
+        return Plan(self.windows[at], self.resized[at], self.anchors[at], self.flips[at], self.size, self.filter)
 
 
-def plan(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], heights: Ints, widths: Ints) -> Plan:
-    """The plan for the images at these positions of an epoch.
+def plan(
+    recipe: Recipe,
+    seed: int,
+    epoch: int,
+    positions: NDArray[np.int64],
+    heights: Ints,
+    widths: Ints,
+    view: int = 0,
+) -> Plan:
+    """The plan for the images at these positions of an epoch, in one view.
 
     positions: int64 (N,), global positions, 0 or more; heights, widths: int32 (N,), in pixels.
     The same arguments give the same plan on every machine, in any batch, in any order.
     """
-    stream = _Stream(seed, epoch, positions)
+    stream = _Stream(seed, epoch, positions, view)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
     windows, resized, anchors = _geometry(recipe.crop, stream, tall, wide)
     return Plan(
@@ -63,15 +73,17 @@ def plan(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], he
         anchors.astype(np.int32),
         _flips(recipe.flip, stream, len(positions)),
         recipe.crop.output_size,
+        recipe.crop.interpolation,
     )
 
 
 class _Stream:
-    """Random words keyed by (seed, epoch, position, operation)."""
+    """Random words keyed by (seed, epoch, position, view, operation)."""
 
-    def __init__(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> None:
+    def __init__(self, seed: int, epoch: int, positions: NDArray[np.int64], view: int) -> None:
         self.key = split64(seed)
         self.epoch = epoch
+        self.view = np.uint64(view << 24)  # the highest byte of the fourth counter word
         unsigned = positions.astype(np.uint64)
         self.low, self.high = unsigned & np.uint64(0xFFFFFFFF), unsigned >> np.uint64(32)
 
@@ -79,7 +91,9 @@ class _Stream:
         self, operation: int | NDArray[np.uint64], rows: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.uint64]:
         """uint64 (4, rows) below 2**32, or (4, operations, rows) for a column of operations."""
-        return philox4x32((self.low[rows], self.high[rows], self.epoch, operation), self.key)
+        return philox4x32(
+            (self.low[rows], self.high[rows], self.epoch, self.view | np.asarray(operation, np.uint64)), self.key
+        )
 
 
 def _flips(flip: RandomHorizontalFlip | None, stream: _Stream, count: int) -> NDArray[np.bool_]:

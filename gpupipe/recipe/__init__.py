@@ -20,6 +20,7 @@ from gpupipe.recipe.operations import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     Crop,
+    Filter,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -27,7 +28,7 @@ from gpupipe.recipe.operations import (
 )
 from gpupipe.recipe.presets import imagenet_eval, imagenet_train
 from gpupipe.recipe.recipe import Decode, Layout, Operation, OutputSpec, Recipe
-from gpupipe.recipe.views import MultiCrop
+from gpupipe.recipe.views import MultiCrop, Views
 
 __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "Augmenting",
@@ -36,6 +37,7 @@ __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "Crop",
     "CutMix",
     "Decode",
+    "Filter",
     "GaussianBlur",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
@@ -60,6 +62,7 @@ __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "ThreeAugment",
     "TimmRandAugment",
     "TrivialAugmentWide",
+    "Views",
     "imagenet_eval",
     "imagenet_train",
     "walk",

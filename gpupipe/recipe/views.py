@@ -6,11 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent
+from typing import TypeAlias
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.recipe import MOST_VIEWS, Recipe
 
-__all__ = ["MultiCrop"]
+__all__ = ["MultiCrop", "Views"]
+
+Views: TypeAlias = tuple[Recipe, ...]
+"""The recipe of each view of a sample, as `view_recipes` gives them: the same in dtype, layout, orientation, decode."""
 
 SAME = ("dtype", "layout", "exif_orientation", "decode")
 
@@ -46,7 +50,7 @@ class MultiCrop:
         return sum(recipe.views for recipe in self.recipes)
 
     @property
-    def view_recipes(self) -> tuple[Recipe, ...]:
+    def view_recipes(self) -> Views:
         """The recipe of each view, which has one view, in the order of `recipes`."""
         return tuple(view for recipe in self.recipes for view in recipe.view_recipes)
 

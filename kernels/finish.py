@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.kernels import native
+from gpupipe.kernels import gpu, native
 from gpupipe.system import usable_cpus
 
 __all__ = ["finish"]
@@ -38,11 +38,13 @@ def finish(
     threads: on the CPU at most so many at once, this one among them; default the CPUs that the process may use.
     variant: on the CPU "avx512", "avx2" or "portable" instead of the best; all give the same bits. Without the C++
     kernels NumPy does the work, on one thread.
+    On a GPU a Triton kernel works on the current stream, and the host does not wait for it; plain torch without Triton.
     """
     if out is not None:
         _check_out(out, images.shape, dtype, channels_last)
     on_cpu_by_kernel = images.device.type == "cpu" and native.library() is not None
-    if dtype == torch.uint8 and (not on_cpu_by_kernel or (channels_last and out is None)):
+    on_gpu_by_kernel = gpu.usable(images.device)
+    if dtype == torch.uint8 and (not (on_cpu_by_kernel or on_gpu_by_kernel) or (channels_last and out is None)):
         return _rearranged(images, channels_last, out)
     if out is None:
         out = empty_batch(images.shape, dtype, channels_last, images.device)
@@ -51,6 +53,11 @@ def finish(
         _finish_native(images, offset, scale, channels_last, out, threads, variant)
     elif images.device.type == "cpu":
         _finish_samples(images, offset, scale, channels_last, out)
+    elif on_gpu_by_kernel:
+        from gpupipe.kernels.gpu.finish import finish as finish_on_gpu  # not before it is used: it imports Triton
+
+        _check_contiguous(images)
+        finish_on_gpu(images, offset, scale, channels_last, out)
     else:
         _finish_whole(images, offset, scale, out)
     return out
@@ -63,6 +70,11 @@ def _check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, chan
         raise ValueError(f"out is {out.dtype} {tuple(out.shape)}, but {dtype} {wanted} is to be written")
     if not out.is_contiguous(memory_format=_memory_format(channels_last)):
         raise ValueError(f"out has strides {out.stride()}, which are not those of {_memory_format(channels_last)}")
+
+
+def _check_contiguous(images: torch.Tensor) -> None:
+    if not images.is_contiguous():
+        raise ValueError(f"images have strides {images.stride()}, but contiguous (N, height, width, 3) is needed")
 
 
 def _memory_format(channels_last: bool) -> torch.memory_format:
@@ -94,8 +106,7 @@ def _finish_native(
     threads: int | None,
     variant: str | None,
 ) -> None:
-    if not images.is_contiguous():
-        raise ValueError(f"images have strides {images.stride()}, but contiguous (N, height, width, 3) is needed")
+    _check_contiguous(images)
     table = _table(offset, scale, out.dtype)
     opened = native.library()
     assert opened is not None

@@ -109,6 +109,7 @@ def test_the_sdist_holds_what_a_build_reads(project: Path, tmp_path: Path) -> No
     with tarfile.open(archive) as tar:
         packed = {member.name.partition("/")[2] for member in tar.getmembers() if member.isfile()}
     sources = {str(path.relative_to(project)) for path in (project / "kernels" / "cpu").iterdir()}
-    python = {f"gpupipe/kernels/{path.name}" for path in (project / "kernels").glob("*.py")}
+    written = [*(project / "kernels").glob("*.py"), *(project / "kernels" / "gpu").glob("*.py")]
+    python = {f"gpupipe/{path.relative_to(project)}" for path in written}
     assert sources | python | {"setup.py", "pyproject.toml", "README.md"} <= packed
     assert {name for name in packed if name.endswith(".so") or name.startswith("tests/")} == set()

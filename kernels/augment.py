@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.kernels import native
 from gpupipe.kernels.augment_reference import augment_reference
-from gpupipe.kernels.operations import VALUES, Op
+from gpupipe.kernels.operations import LIMITS, VALUES, Op
+from gpupipe.system import usable_cpus
 
 __all__ = ["augment"]
+
+LONGEST_SIDE = 1 << 14  # kLongestSide of cpu/augment.h
+LOWEST = np.array([LIMITS.get(op, (-np.inf, np.inf))[0] for op in Op], np.float32)
+HIGHEST = np.array([LIMITS.get(op, (-np.inf, np.inf))[1] for op in Op], np.float32)
 
 
 def augment(
@@ -36,11 +43,50 @@ def augment(
     that the process may use) and with `variant` as in `finish`; on a GPU Triton's, on the current stream, without
     waiting for them. Without these plain torch, slowly.
 
-    Raises ValueError for arrays of wrong shapes or dtypes, and for numbers that are no operation.
+    Raises ValueError for arrays of wrong shapes or dtypes, for numbers that are no operation, and for values that an
+    operation does not take; MemoryError where the kernels get no memory.
     """
     _check(images, ops, values, out)
-    made = augment_reference(images, ops, values, fill)
+    _check_values(ops, values)
+    color = None if fill is None else _color(fill)
+    if images.device.type == "cpu" and native.library() is not None:
+        out = torch.empty_like(images) if out is None else out
+        _augment_native(images, ops, values, color, out, threads, variant)
+        return out
+    made = augment_reference(images, ops, values, color)
     return made if out is None else out.copy_(made)
+
+
+def _augment_native(
+    images: torch.Tensor,
+    ops: NDArray[np.int32],
+    values: NDArray[np.float32],
+    fill: tuple[float, ...] | None,
+    out: torch.Tensor,
+    threads: int | None,
+    variant: str | None,
+) -> None:
+    ops, values = np.ascontiguousarray(ops), np.ascontiguousarray(values)
+    color = None if fill is None else np.array(fill, np.float32)
+    count, height, width = images.shape[:3]
+    batch = native.Augment(
+        count=count if images.numel() else 0,
+        height=height,
+        width=width,
+        steps=ops.shape[1],
+        values=values.shape[2],
+        threads=usable_cpus() if threads is None else threads,
+        variant=native.variant_name(variant),
+        ops=ops.ctypes.data,
+        numbers=values.ctypes.data,
+        fill=None if color is None else color.ctypes.data,
+        input=images.data_ptr(),
+        out=out.data_ptr(),
+    )
+    opened = native.library()
+    assert opened is not None
+    if opened.gp_augment_batch(ctypes.byref(batch)) != 0:
+        raise MemoryError(f"no memory to augment images of {height} x {width}")
 
 
 def _check(images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.float32], out: torch.Tensor | None) -> None:
@@ -48,11 +94,34 @@ def _check(images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.floa
         raise ValueError(
             f"images are {images.dtype} {tuple(images.shape)}; give contiguous uint8 (N, height, width, 3)"
         )
+    if max(images.shape[1:3]) > LONGEST_SIDE:
+        raise ValueError(f"images are {tuple(images.shape)}; no side may be longer than {LONGEST_SIDE} pixels")
     if out is not None and (out.shape != images.shape or out.dtype != torch.uint8 or not out.is_contiguous()):
         raise ValueError(f"out is {out.dtype} {tuple(out.shape)}, but contiguous uint8 {tuple(images.shape)} is needed")
+    if out is not None and out.device != images.device:
+        raise ValueError(f"out is on {out.device}, images are on {images.device}; both must be on one device")
     if ops.ndim != 2 or len(ops) != len(images) or ops.dtype != np.int32:
         raise ValueError(f"ops are {ops.dtype} {ops.shape}, but int32 ({len(images)}, K) is needed")
     if values.shape[:2] != ops.shape or values.ndim != 3 or values.shape[2] < VALUES or values.dtype != np.float32:
         raise ValueError(f"values are {values.dtype} {values.shape}, but float32 {(*ops.shape, VALUES)} is needed")
+
+
+def _check_values(ops: NDArray[np.int32], values: NDArray[np.float32]) -> None:
     if ops.size and not 0 <= ops.min() <= ops.max() <= max(Op):
         raise ValueError(f"ops hold {ops.min()} to {ops.max()}; operations are numbered 0 to {max(Op)}")
+    first = values[..., 0]
+    wrong = (first < LOWEST[ops]) | (first > HIGHEST[ops]) | ~np.isfinite(values).all(axis=-1)
+    if not wrong.any():
+        return
+    row, step = (int(at) for at in np.argwhere(wrong)[0])
+    op, own = Op(ops[row, step]), values[row, step]
+    if np.isfinite(own).all():
+        raise ValueError(f"values[{row}, {step}]: {op.name} takes {LOWEST[op]:g} to {HIGHEST[op]:g}, not {own[0]:g}")
+    raise ValueError(f"values[{row}, {step}] of {op.name} are {own.tolist()}; all must be finite numbers")
+
+
+def _color(fill: Sequence[float]) -> tuple[float, ...]:
+    color = tuple(float(level) for level in fill)
+    if len(color) != 3 or not all(0 <= level <= 255 for level in color):
+        raise ValueError(f"fill={fill!r} must be three levels, R, G and B, of 0 to 255")
+    return color

@@ -27,7 +27,7 @@ def augment_reference(
     """As `augment`: uint8 (N, height, width, 3) in and out, on any device."""
     out = images.clone()
     numbers = torch.from_numpy(values).to(images.device)
-    for row, steps in enumerate(ops.tolist()):
+    for row, steps in enumerate(ops.tolist() if images.numel() else []):
         for step, op in enumerate(steps):
             out[row] = _step(out[row], Op(op), numbers[row, step], fill)
     return out
@@ -161,7 +161,7 @@ def _gaussian_blur(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     exact = image.float()
     for axis in (1, 0):
         exact = _blurred(exact, axis, values)
-    return exact.round().to(torch.uint8)
+    return exact.round().clamp(0, 255).to(torch.uint8)
 
 
 def _blurred(exact: torch.Tensor, axis: int, weights: torch.Tensor) -> torch.Tensor:
@@ -187,7 +187,7 @@ def _affine(image: torch.Tensor, values: torch.Tensor, bilinear: bool, fill: Fil
     right = torch.arange(width, device=image.device).float().unsqueeze(0)
     x = values[0] * right + (values[1] * down + values[2])
     y = values[3] * right + (values[4] * down + values[5])
-    color = torch.tensor(fill or (0.0, 0.0, 0.0), device=image.device)
+    color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill, dtype=torch.float32, device=image.device)
     if not bilinear:
         pixels, inside = _pixels(image, y.round(), x.round())  # half to even, as torch's grid_sample
         return torch.where(inside, pixels, color).round().to(torch.uint8)
@@ -198,7 +198,7 @@ def _affine(image: torch.Tensor, values: torch.Tensor, bilinear: bool, fill: Fil
     for row, vertical in ((top, 1 - lower), (top + 1, lower)):
         for column, horizontal in ((left, 1 - right_share), (left + 1, right_share)):
             pixels, inside = _pixels(image, row, column)
-            share = (vertical * horizontal) * inside
+            share = torch.where(inside, vertical * horizontal, 0)
             total, covered = total + pixels * share, covered + share
     if fill is not None:
         total = (total - color) * covered + color  # torchvision's formula, which dims an edge twice
@@ -206,10 +206,13 @@ def _affine(image: torch.Tensor, values: torch.Tensor, bilinear: bool, fill: Fil
 
 
 def _pixels(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 pixels at whole coordinates, and whether these lie inside, (height, width, 1)."""
+    """float32 pixels at whole coordinates, and whether these lie inside, (height, width, 1).
+
+    Coordinates may be anything: infinite ones, and what is no number, lie outside.
+    """
     height, width = image.shape[:2]
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    at = y.clamp(0, height - 1).long(), x.clamp(0, width - 1).long()
+    at = torch.where(inside, y, 0).long(), torch.where(inside, x, 0).long()
     return image[at].float(), inside.unsqueeze(-1)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Augment",
     "Finish",
     "Images",
     "Limits",
@@ -23,7 +24,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 2  # GP_ABI of cpu/api.h
+ABI = 3  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -81,6 +82,25 @@ class Finish(ctypes.Structure):
         ("offset", ctypes.c_float * 3),
         ("scale", ctypes.c_float * 3),
         ("table", ctypes.c_void_p),
+        ("input", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+    )
+
+
+class Augment(ctypes.Structure):
+    """gp_augment of cpu/api.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("steps", ctypes.c_int32),
+        ("values", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("variant", ctypes.c_char_p),
+        ("ops", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("fill", ctypes.c_void_p),
         ("input", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
     )

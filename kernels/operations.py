@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Op", "VALUES", "affine_matrix", "gaussian_weights"]  # noqa: RUF022, plain alphabetical order
+__all__ = ["LIMITS", "VALUES", "Op", "affine_matrix", "gaussian_weights"]
 
 VALUES = 6
 """Values that every operation has room for; blurs of more than 11 pixels need more, see `gaussian_weights`."""
@@ -52,6 +52,17 @@ class Op(IntEnum):
     """The weights of the middle pixel, its neighbours, theirs, ...; see `gaussian_weights`. Borders are reflected."""
     SOLARIZE_ADD = 15
     """Level that is added to levels below 128, as in timm."""
+
+
+LIMITS = {
+    Op.BRIGHTNESS: (0, np.inf),
+    Op.CONTRAST: (0, np.inf),
+    Op.SATURATION: (0, np.inf),
+    Op.SHARPNESS: (0, np.inf),
+    Op.HUE: (-0.5, 0.5),
+    Op.POSTERIZE: (0, 8),
+}
+"""The smallest and the largest first value, where an operation does not take every number."""
 
 
 def affine_matrix(

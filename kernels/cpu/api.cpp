@@ -1,9 +1,12 @@
 #include "api.h"
 
+#include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <new>
 
+#include "augment.h"
 #include "finish.h"
 #include "image.h"
 #include "pool.h"
@@ -99,4 +102,26 @@ int32_t gp_finish_batch(const gp_finish* batch) {
            static_cast<uint8_t*>(batch->out) + static_cast<size_t>(row) * image_bytes);
   });
   return 0;
+}
+
+int32_t gp_augment_batch(const gp_augment* batch) {
+  const AugmentLoops* loops = find_augment(batch->variant == nullptr ? gp_best_variant() : batch->variant);
+  if (loops == nullptr) return -1;
+  const size_t image_bytes = static_cast<size_t>(batch->height) * batch->width * 3;
+  std::atomic<bool> no_memory{false};
+  for_each(batch->count, batch->threads, [&](int row) {
+    thread_local Augmenter augmenter;
+    uint8_t* image = batch->out + row * image_bytes;
+    if (batch->in != batch->out) std::memcpy(image, batch->in + row * image_bytes, image_bytes);
+    try {
+      for (int s = 0; s < batch->steps; ++s) {
+        const size_t at = static_cast<size_t>(row) * batch->steps + s;
+        const Step step = {static_cast<Op>(batch->ops[at]), batch->numbers + at * batch->values, batch->values};
+        augmenter.apply(*loops, step, batch->fill, image, batch->height, batch->width);
+      }
+    } catch (const std::exception&) {
+      no_memory = true;
+    }
+  });
+  return no_memory ? -2 : 0;
 }

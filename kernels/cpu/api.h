@@ -5,7 +5,7 @@
 
 #include "jpeg.h"
 
-enum { GP_ABI = 2 };
+enum { GP_ABI = 3 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -42,15 +42,29 @@ struct gp_finish {
   void* out;
 };
 
+struct gp_augment {
+  int32_t count, height, width;
+  int32_t steps, values; /* operations of each image, and numbers of each operation */
+  int32_t threads;
+  const char* variant;   /* name, or null for the best */
+  const int32_t* ops;    /* (count, steps) */
+  const float* numbers;  /* (count, steps, values) */
+  const float* fill;     /* R, G, B, or null for black */
+  const uint8_t* in;     /* (count, height, width, 3) */
+  uint8_t* out;          /* of the same shape; may be `in` */
+};
+
 int32_t gp_abi(void);
 int32_t gp_libjpeg_version(void);
 /* Name of the best passes on this CPU. */
 const char* gp_best_variant(void);
 /* Whether this CPU has the passes of that name. */
 int32_t gp_has_variant(const char* name);
-/* Both return 0, or -1 for an unknown variant. */
+/* All return 0, or -1 for an unknown variant. */
 int32_t gp_decode_crop_resize(const gp_images* images);
 int32_t gp_resize(const gp_images* images);
 int32_t gp_finish_batch(const gp_finish* batch);
+/* -2 where memory was refused; images are unfinished then. */
+int32_t gp_augment_batch(const gp_augment* batch);
 }
 #pragma GCC visibility pop

@@ -1,0 +1,189 @@
+#include "augment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "passes.h"
+
+namespace gpupipe {
+namespace {
+
+// What each level of each channel becomes.
+struct Table {
+  uint8_t of[3][256];
+
+  template <typename Function>
+  static Table same(const Function& becomes) {
+    Table table;
+    for (int value = 0; value < 256; ++value) table.of[0][value] = static_cast<uint8_t>(becomes(value));
+    std::memcpy(table.of[1], table.of[0], 256);
+    std::memcpy(table.of[2], table.of[0], 256);
+    return table;
+  }
+
+  void apply(uint8_t* image, size_t pixels) const {
+    for (size_t p = 0; p < pixels; ++p) {
+      uint8_t* at = image + p * 3;
+      const uint8_t red = of[0][at[0]], green = of[1][at[1]], blue = of[2][at[2]];
+      at[0] = red, at[1] = green, at[2] = blue;
+    }
+  }
+};
+
+// Cut to 0 to 255, then truncated; 0 for no number.
+int level(float exact) { return exact > 0.0f ? static_cast<int>(std::min(exact, 255.0f)) : 0; }
+
+Table brightness(float factor) {
+  return Table::same([&](int value) { return level(static_cast<float>(value) * factor); });
+}
+
+Table contrast(float factor, float mean) {
+  const float part = mean * (1.0f - factor);
+  return Table::same([&](int value) { return level(static_cast<float>(value) * factor + part); });
+}
+
+Table posterize(float bits) {
+  const int mask = (0xFF00 >> std::min(level(bits), 8)) & 0xFF;
+  return Table::same([&](int value) { return value & mask; });
+}
+
+Table solarize(float from) {
+  return Table::same([&](int value) { return static_cast<float>(value) >= from ? 255 - value : value; });
+}
+
+Table solarize_add(float more) {
+  return Table::same([&](int value) { return value < 128 ? level(static_cast<float>(value) + more) : value; });
+}
+
+Table invert() {
+  return Table::same([](int value) { return 255 - value; });
+}
+
+Table autocontrast(const uint8_t low[3], const uint8_t high[3]) {
+  Table table;
+  for (int c = 0; c < 3; ++c) {
+    const float first = low[c] == high[c] ? 0.0f : low[c];
+    const float step = low[c] == high[c] ? 1.0f : static_cast<float>(high[c] - low[c]) * (1.0f / 255.0f);
+    for (int value = 0; value < 256; ++value) {
+      table.of[c][value] = static_cast<uint8_t>(level((static_cast<float>(value) - first) / step));
+    }
+  }
+  return table;
+}
+
+// Pillow's way (ImageOps.equalize).
+Table equalize(const uint8_t* image, size_t pixels) {
+  uint32_t counts[2][3][256] = {};  // two in turn: pixels of one level do not wait for one another
+  for (size_t p = 0; p < pixels; ++p) {
+    for (size_t c = 0; c < 3; ++c) ++counts[p % 2][c][image[p * 3 + c]];
+  }
+  Table table;
+  for (int c = 0; c < 3; ++c) {
+    uint32_t histogram[256], last = 0;
+    for (int value = 0; value < 256; ++value) {
+      histogram[value] = counts[0][c][value] + counts[1][c][value];
+      if (histogram[value] != 0) last = histogram[value];
+    }
+    const uint32_t step = (static_cast<uint32_t>(pixels) - last) / 255;
+    uint32_t below = 0;
+    for (int value = 0; value < 256; ++value) {
+      const uint32_t exact = step == 0 ? static_cast<uint32_t>(value) : (below + step / 2) / step;
+      table.of[c][value] = static_cast<uint8_t>(std::min(exact, 255u));
+      below += histogram[value];
+    }
+  }
+  return table;
+}
+
+// Beyond the border, mirrored about the outermost pixel, as often as it takes.
+int reflected(int64_t at, int size) {
+  const int64_t period = std::max(2 * (static_cast<int64_t>(size) - 1), int64_t{1});
+  const int64_t folded = (at % period + period) % period;
+  return static_cast<int>(folded < size ? folded : period - folded);
+}
+
+}  // namespace
+
+uint8_t* Augmenter::copied(const uint8_t* image, size_t bytes) {
+  copy_.resize(bytes + 2 * kCopySlack);
+  std::memcpy(copy_.data() + kCopySlack, image, bytes);
+  return copy_.data() + kCopySlack;
+}
+
+void Augmenter::blur(const AugmentLoops& loops, const Step& step, uint8_t* image, int height, int width) {
+  int taps = step.count - 1;
+  while (taps > 0 && step.values[taps] == 0.0f) --taps;
+  const size_t stride = static_cast<size_t>(width) * 3;
+  exact_.resize(stride * height);
+  padded_.resize(stride + static_cast<size_t>(taps) * 6);
+  for (int y = 0; y < height; ++y) {
+    const uint8_t* row = image + stride * y;
+    float* middle = padded_.data() + static_cast<size_t>(taps) * 3;
+    for (size_t i = 0; i < stride; ++i) middle[i] = row[i];
+    for (ptrdiff_t d = 1; d <= taps; ++d) {
+      const float *before = middle + reflected(-d, width) * 3, *after = middle + reflected(width - 1 + d, width) * 3;
+      std::copy(before, before + 3, middle - d * 3);
+      std::copy(after, after + 3, middle + stride + (d - 1) * 3);
+    }
+    loops.blur_row(padded_.data(), width, step.values, taps, exact_.data() + stride * y);
+  }
+  rows_.resize(static_cast<size_t>(height) + static_cast<size_t>(taps) * 2);
+  for (int i = 0; i < height + taps * 2; ++i) {
+    rows_[i] = exact_.data() + stride * reflected(static_cast<int64_t>(i) - taps, height);
+  }
+  // Strips, whose rows stay in the cache.
+  for (size_t at = 0; at < stride; at += kChunk) {
+    const size_t count = std::min<size_t>(stride - at, kChunk);
+    for (int y = 0; y < height; ++y) {
+      loops.blur_columns(rows_.data() + taps + y, count, at, step.values, taps, image + stride * y + at);
+    }
+  }
+}
+
+void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* fill, uint8_t* image, int height,
+                      int width) {
+  const size_t pixels = static_cast<size_t>(height) * width, bytes = pixels * 3;
+  const float value = step.values[0];
+  switch (step.op) {
+    case Op::identity: return;
+    case Op::affine_nearest: {
+      uint8_t color[3] = {};
+      for (int c = 0; fill != nullptr && c < 3; ++c) color[c] = static_cast<uint8_t>(level(std::nearbyint(fill[c])));
+      return loops.affine_nearest(copied(image, bytes), image, height, width, step.values, color);
+    }
+    case Op::affine_bilinear:
+      return loops.affine_bilinear(copied(image, bytes), image, height, width, step.values, fill);
+    case Op::brightness: return brightness(value).apply(image, pixels);
+    case Op::contrast: {
+      const float mean = static_cast<float>(loops.gray_sum(image, pixels)) / static_cast<float>(pixels);
+      return contrast(value, mean).apply(image, pixels);
+    }
+    case Op::saturation: return loops.saturation(image, pixels, value);
+    case Op::hue: return loops.hue(image, pixels, value);
+    case Op::sharpness:
+      if (height <= 2 || width <= 2) return;
+      return loops.sharpness(copied(image, bytes), image, height, width, value);
+    case Op::posterize: return posterize(value).apply(image, pixels);
+    case Op::solarize: return solarize(value).apply(image, pixels);
+    case Op::autocontrast: {
+      uint8_t low[3], high[3];
+      loops.extremes(image, pixels, low, high);
+      return autocontrast(low, high).apply(image, pixels);
+    }
+    case Op::equalize: return equalize(image, pixels).apply(image, pixels);
+    case Op::invert: return invert().apply(image, pixels);
+    case Op::grayscale: return loops.grayscale(image, pixels);
+    case Op::gaussian_blur: return blur(loops, step, image, height, width);
+    case Op::solarize_add: return solarize_add(value).apply(image, pixels);
+  }
+}
+
+const AugmentLoops* find_augment(const char* name) {
+  const Passes* passes = find_passes(name);
+  if (passes == nullptr) return nullptr;
+  const AugmentLoops* fast = passes == &kPortablePasses ? nullptr : avx2_augment();
+  return fast != nullptr ? fast : &portable_augment();
+}
+
+}  // namespace gpupipe

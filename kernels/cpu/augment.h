@@ -1,0 +1,88 @@
+// A program of operations on one image. What each does is defined in kernels/augment_reference.py, to the bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gpupipe {
+
+// kernels/operations.py
+enum class Op : int32_t {
+  identity = 0,
+  affine_nearest = 1,
+  affine_bilinear = 2,
+  brightness = 3,
+  contrast = 4,
+  saturation = 5,
+  hue = 6,
+  sharpness = 7,
+  posterize = 8,
+  solarize = 9,
+  autocontrast = 10,
+  equalize = 11,
+  invert = 12,
+  grayscale = 13,
+  gaussian_blur = 14,
+  solarize_add = 15,
+};
+
+// Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
+constexpr int kLongestSide = 1 << 14;
+
+// Pixels or numbers of a row that a loop works on at a time, in arrays on the stack.
+constexpr int kChunk = 256;
+
+// Bytes before and after a copy that loops may read.
+constexpr size_t kCopySlack = 16;
+
+// The loops over pixels, in variants for what the CPU can do. All give the same bits. Images are `pixels` or `height`
+// times `width` interleaved pixels of 3 bytes; `source` has kCopySlack bytes more on both sides.
+struct AugmentLoops {
+  int64_t (*gray_sum)(const uint8_t* image, size_t pixels);
+  // Of each channel.
+  void (*extremes)(const uint8_t* image, size_t pixels, uint8_t low[3], uint8_t high[3]);
+  void (*saturation)(uint8_t* image, size_t pixels, float factor);
+  void (*grayscale)(uint8_t* image, size_t pixels);
+  void (*hue)(uint8_t* image, size_t pixels, float turn);
+  // `image` is equal to `source` and keeps its border.
+  void (*sharpness)(const uint8_t* source, uint8_t* image, int height, int width, float factor);
+  // One row of numbers, `taps` pixels longer at both ends: weights[0] for the middle, weights[taps] for the outermost.
+  void (*blur_row)(const float* padded, int width, const float* weights, int taps, float* out);
+  // Up to kChunk numbers of a row, from `at` on: rows[0] is the middle, rows[-d] and rows[d] its neighbours; the result is rounded.
+  void (*blur_columns)(const float* const* rows, size_t count, size_t at, const float* weights, int taps, uint8_t* out);
+  // `matrix` has six numbers; of `fill` null is black.
+  void (*affine_nearest)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                         const uint8_t fill[3]);
+  void (*affine_bilinear)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                          const float* fill);
+};
+
+const AugmentLoops& portable_augment();
+// Null where the CPU lacks AVX2, or is not x86-64.
+const AugmentLoops* avx2_augment();
+// By the name of a variant of Passes; null for an unknown one.
+const AugmentLoops* find_augment(const char* name);
+
+struct Step {
+  Op op;
+  const float* values;
+  int count;  // of values
+};
+
+// Keeps its memory between images; for one thread.
+class Augmenter {
+ public:
+  // In place. `fill` is three numbers or null. May throw std::bad_alloc.
+  void apply(const AugmentLoops& loops, const Step& step, const float* fill, uint8_t* image, int height, int width);
+
+ private:
+  uint8_t* copied(const uint8_t* image, size_t bytes);
+  void blur(const AugmentLoops& loops, const Step& step, uint8_t* image, int height, int width);
+
+  std::vector<uint8_t> copy_;
+  std::vector<float> exact_, padded_;
+  std::vector<const float*> rows_;
+};
+
+}  // namespace gpupipe

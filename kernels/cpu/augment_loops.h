@@ -1,0 +1,268 @@
+// The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
+// naming the instructions that the compiler may use; nothing here may be seen by others.
+
+// 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
+GP_TARGET inline float gray_of(float red, float green, float blue) {
+  return static_cast<float>(static_cast<int32_t>((red * 0.2989f + green * 0.587f) + blue * 0.114f));
+}
+
+// Cut to 0 to 255; 0 for no number.
+GP_TARGET inline float cut(float exact) {
+  const float low = exact > 0.0f ? exact : 0.0f;
+  return low < 255.0f ? low : 255.0f;
+}
+
+GP_TARGET inline uint8_t level(float exact) { return static_cast<uint8_t>(static_cast<int32_t>(cut(exact))); }
+
+// Half to even, for numbers below 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
+GP_TARGET inline float rounded(float exact) { return (exact + 12582912.0f) - 12582912.0f; }
+
+// For numbers that int32 holds.
+GP_TARGET inline float floored(float exact) {
+  const float whole = static_cast<float>(static_cast<int32_t>(exact));
+  return whole > exact ? whole - 1.0f : whole;
+}
+
+// A coordinate as near to the image as an int needs; far outside stays outside, and so does what is no number.
+GP_TARGET inline float near(float coordinate) {
+  const float low = coordinate > -2.0f ? coordinate : -2.0f;
+  return low < 2.0f * kLongestSide ? low : 2.0f * kLongestSide;
+}
+
+GP_TARGET int64_t gray_sum(const uint8_t* image, size_t pixels) {
+  int64_t sum = 0;
+  for (size_t p = 0; p < pixels; p += kChunk) {
+    const size_t count = pixels - p < kChunk ? pixels - p : kChunk;
+    const uint8_t* at = image + p * 3;
+    int32_t some = 0;
+    for (size_t i = 0; i < count; ++i) some += static_cast<int32_t>(gray_of(at[i * 3], at[i * 3 + 1], at[i * 3 + 2]));
+    sum += some;
+  }
+  return sum;
+}
+
+GP_TARGET void extremes(const uint8_t* image, size_t pixels, uint8_t low[3], uint8_t high[3]) {
+  constexpr size_t kBlock = 96;  // a multiple of 3 and of a vector
+  uint8_t lows[kBlock], highs[kBlock];
+  for (size_t i = 0; i < kBlock; ++i) lows[i] = 255, highs[i] = 0;
+  const size_t bytes = pixels * 3;
+  size_t at = 0;
+  for (; at + kBlock <= bytes; at += kBlock) {
+    for (size_t i = 0; i < kBlock; ++i) {
+      const uint8_t value = image[at + i];
+      lows[i] = value < lows[i] ? value : lows[i];
+      highs[i] = value > highs[i] ? value : highs[i];
+    }
+  }
+  for (; at < bytes; ++at) {
+    const uint8_t value = image[at];
+    if (value < lows[at % 3]) lows[at % 3] = value;
+    if (value > highs[at % 3]) highs[at % 3] = value;
+  }
+  for (int c = 0; c < 3; ++c) {
+    low[c] = 255, high[c] = 0;
+    for (size_t i = static_cast<size_t>(c); i < kBlock; i += 3) {
+      if (lows[i] < low[c]) low[c] = lows[i];
+      if (highs[i] > high[c]) high[c] = highs[i];
+    }
+  }
+}
+
+GP_TARGET void saturation(uint8_t* image, size_t pixels, float factor) {
+  const float rest = 1.0f - factor;
+  for (size_t p = 0; p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    const float red = at[0], green = at[1], blue = at[2];
+    const float part = gray_of(red, green, blue) * rest;
+    at[0] = level(red * factor + part);
+    at[1] = level(green * factor + part);
+    at[2] = level(blue * factor + part);
+  }
+}
+
+GP_TARGET void grayscale(uint8_t* image, size_t pixels) {
+  for (size_t p = 0; p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    at[0] = at[1] = at[2] = static_cast<uint8_t>(static_cast<int32_t>(gray_of(at[0], at[1], at[2])));
+  }
+}
+
+// Factors of a channel, 0 to 1, to its level.
+GP_TARGET inline float unit(float exact) {
+  const float low = exact > 0.0f ? exact : 0.0f;
+  return low < 1.0f ? low : 1.0f;
+}
+
+GP_TARGET void hue(uint8_t* image, size_t pixels, float turn) {
+  for (size_t p = 0; p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    const float red = at[0] / 255.0f, green = at[1] / 255.0f, blue = at[2] / 255.0f;
+    const float more = red > green ? red : green, less = red > green ? green : red;
+    const float high = more > blue ? more : blue, low = less < blue ? less : blue;
+    const float spread = high - low;
+    const float divisor = spread == 0.0f ? 1.0f : spread;
+    const float from_red = (high - red) / divisor, from_green = (high - green) / divisor,
+                from_blue = (high - blue) / divisor;
+    const float in_red = from_blue - from_green, in_green = (from_red + 2.0f) - from_blue,
+                in_blue = (from_green + 4.0f) - from_red;
+    const float other = high == green ? in_green : in_blue;
+    const float sector = high == red ? in_red : other;
+    const float angle = sector * (1.0f / 6.0f) + 1.0f;
+    const float turned = (angle - floored(angle)) + turn;
+    const float sixth = (turned - floored(turned)) * 6.0f;
+    const float saturated = spread / (spread == 0.0f ? 1.0f : high);
+    const float whole = floored(sixth);
+    const float part = saturated * (sixth - whole), rest = 1.0f - saturated;
+    const float falling = unit((1.0f - part) * high), rising = unit((part + rest) * high), least = unit(rest * high);
+    const int32_t k = static_cast<int32_t>(whole);  // 6 where the hue is 1.0
+    const float new_red = (k == 0) | (k >= 5) ? high : k == 1 ? falling : k == 4 ? rising : least;
+    at[0] = static_cast<uint8_t>(static_cast<int32_t>((k == 6 ? high : new_red) * 255.999f));
+    at[1] = static_cast<uint8_t>(static_cast<int32_t>(
+        ((k == 1) | (k == 2) ? high : (k == 0) | (k == 6) ? rising : k == 3 ? falling : least) * 255.999f));
+    at[2] = static_cast<uint8_t>(static_cast<int32_t>(
+        ((k == 3) | (k == 4) ? high : k == 2 ? rising : k == 5 ? falling : least) * 255.999f));
+  }
+}
+
+GP_TARGET void sharpness(const uint8_t* source, uint8_t* image, int height, int width, float factor) {
+  constexpr size_t kBytes = 512;
+  const float rest = 1.0f - factor;
+  const size_t stride = static_cast<size_t>(width) * 3;
+  uint16_t columns[kBytes + 6];
+  for (int y = 1; y < height - 1; ++y) {
+    for (size_t begin = 3; begin < stride - 3; begin += kBytes) {
+      const size_t left = stride - 3 - begin, count = left < kBytes ? left : kBytes;
+      const uint8_t* middle = source + static_cast<size_t>(y) * stride + begin;
+      const uint8_t *from = middle - 3, *above = from - stride, *below = from + stride;
+      uint8_t* out = image + static_cast<size_t>(y) * stride + begin;
+      for (size_t i = 0; i < count + 6; ++i) columns[i] = static_cast<uint16_t>(above[i] + from[i] + below[i]);
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t sum = static_cast<uint16_t>(columns[i] + columns[i + 3] + columns[i + 6] + 4 * middle[i]);
+        // (sum + 6) / 13, which rounds, as 13 is odd; 5042 is 2^16 / 13, and serves for up to 13 * 255.
+        const int32_t smooth = static_cast<int32_t>(((sum + 6) * 5042) >> 16);
+        out[i] = level(middle[i] + static_cast<float>(smooth - middle[i]) * rest);
+      }
+    }
+  }
+}
+
+GP_TARGET void blur_row(const float* padded, int width, const float* weights, int taps, float* out) {
+  const size_t count = static_cast<size_t>(width) * 3;
+  const float* middle = padded + static_cast<size_t>(taps) * 3;
+  for (size_t begin = 0; begin < count; begin += kChunk) {
+    const size_t some = count - begin < kChunk ? count - begin : kChunk;
+    float total[kChunk];
+    for (size_t i = 0; i < some; ++i) total[i] = middle[begin + i] * weights[0];
+    for (ptrdiff_t d = 1; d <= taps; ++d) {
+      const float *before = middle + begin - d * 3, *after = middle + begin + d * 3;
+      const float weight = weights[d];
+      for (size_t i = 0; i < some; ++i) total[i] += (before[i] + after[i]) * weight;
+    }
+    for (size_t i = 0; i < some; ++i) out[begin + i] = total[i];
+  }
+}
+
+GP_TARGET void blur_columns(const float* const* rows, size_t count, size_t at, const float* weights, int taps,
+                            uint8_t* out) {
+  float total[kChunk];
+  for (size_t i = 0; i < count; ++i) total[i] = rows[0][at + i] * weights[0];
+  for (int d = 1; d <= taps; ++d) {
+    const float *before = rows[-d] + at, *after = rows[d] + at;
+    const float weight = weights[d];
+    for (size_t i = 0; i < count; ++i) total[i] += (before[i] + after[i]) * weight;
+  }
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(total[i]))));
+}
+
+// Where a row of the output is read: `count` pixels from x on.
+struct Coordinates {
+  float x[kChunk], y[kChunk];
+};
+
+GP_TARGET inline void coordinates(const float* matrix, int x, int y, int count, Coordinates& at) {
+  const float a = matrix[0], d = matrix[3], down = static_cast<float>(y);
+  const float right = matrix[1] * down + matrix[2], below = matrix[4] * down + matrix[5];
+  for (int i = 0; i < count; ++i) {
+    const float across = static_cast<float>(x + i);
+    at.x[i] = near(a * across + right);
+    at.y[i] = near(d * across + below);
+  }
+}
+
+GP_TARGET void affine_nearest(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                              const uint8_t fill[3]) {
+  const uint8_t fill_pixel[4] = {fill[0], fill[1], fill[2], 0};
+  Coordinates at;
+  const uint8_t* from[kChunk];
+  int32_t offset[kChunk];
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; x += kChunk) {
+      const int count = width - x < kChunk ? width - x : kChunk;
+      coordinates(matrix, x, y, count, at);
+      for (int i = 0; i < count; ++i) {
+        const int32_t column = static_cast<int32_t>(rounded(at.x[i])), line = static_cast<int32_t>(rounded(at.y[i]));
+        const bool inside = (column >= 0) & (column < width) & (line >= 0) & (line < height);
+        offset[i] = inside ? (line * width + column) * 3 : -1;
+      }
+      for (int i = 0; i < count; ++i) from[i] = offset[i] < 0 ? fill_pixel : source + offset[i];
+      uint8_t* out = image + (static_cast<size_t>(y) * width + x) * 3;
+      for (int i = 0; i + 1 < count; ++i) std::memcpy(out + i * 3, from[i], 4);  // the next one covers the fourth byte
+      std::memcpy(out + (count - 1) * 3, from[count - 1], 3);
+    }
+  }
+}
+
+// What four pixels add to each pixel of a row; 0 for those outside.
+struct Shares {
+  int32_t top[kChunk], bottom[kChunk];  // bytes to the left one of each pair
+  float share[4][kChunk], covered[kChunk];  // upper left, upper right, lower left, lower right; their sum
+};
+
+GP_TARGET inline void find_shares(const Coordinates& at, int count, int height, int width, Shares& shares) {
+  for (int i = 0; i < count; ++i) {
+    const float top = floored(at.y[i]), left = floored(at.x[i]);
+    const float lower = at.y[i] - top, right = at.x[i] - left;
+    const int32_t line = static_cast<int32_t>(top), column = static_cast<int32_t>(left);
+    const bool has_top = (line >= 0) & (line < height), has_bottom = (line >= -1) & (line < height - 1);
+    const bool has_left = (column >= 0) & (column < width), has_right = (column >= -1) & (column < width - 1);
+    const float upper = 1.0f - lower, rest = 1.0f - right;
+    const float share0 = has_top & has_left ? upper * rest : 0.0f;
+    const float share1 = has_top & has_right ? upper * right : 0.0f;
+    const float share2 = has_bottom & has_left ? lower * rest : 0.0f;
+    const float share3 = has_bottom & has_right ? lower * right : 0.0f;
+    shares.share[0][i] = share0, shares.share[1][i] = share1, shares.share[2][i] = share2, shares.share[3][i] = share3;
+    shares.covered[i] = ((share0 + share1) + share2) + share3;
+    // A pair may have one pixel before or after its row, which then counts nothing.
+    const int32_t offset = has_left | has_right ? column * 3 : 0;
+    shares.top[i] = has_top ? line * width * 3 + offset : 0;
+    shares.bottom[i] = has_bottom ? (line + 1) * width * 3 + offset : 0;
+  }
+}
+
+GP_TARGET void affine_bilinear(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                               const float* fill) {
+  Coordinates at;
+  Shares from;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; x += kChunk) {
+      const int count = width - x < kChunk ? width - x : kChunk;
+      coordinates(matrix, x, y, count, at);
+      find_shares(at, count, height, width, from);
+      uint8_t* out = image + (static_cast<size_t>(y) * width + x) * 3;
+      for (int i = 0; i < count; ++i) {
+        const uint8_t *top = source + from.top[i], *bottom = source + from.bottom[i];
+        for (int c = 0; c < 3; ++c) {
+          float total = top[c] * from.share[0][i];
+          total += top[c + 3] * from.share[1][i];
+          total += bottom[c] * from.share[2][i];
+          total += bottom[c + 3] * from.share[3][i];
+          if (fill != nullptr) total = (total - fill[c]) * from.covered[i] + fill[c];
+          out[i * 3 + c] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(total))));
+        }
+      }
+    }
+  }
+}
+
+const AugmentLoops kLoops = {gray_sum,  extremes,     saturation,     grayscale,      hue,
+                             sharpness, blur_row, blur_columns, affine_nearest, affine_bilinear};

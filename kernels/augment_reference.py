@@ -2,7 +2,8 @@
 
 Arithmetic is in float32, each operation rounded by itself (nothing fused), in the order written here. It follows
 torchvision v2's functions on uint8 (torchvision/transforms/v2/functional), whose levels it gives; where torch fuses a
-multiplication and an addition there, a level may differ by 1.
+multiplication and an addition there, a level may differ by 1. Where an affine operation reads within 1e-5 of the middle
+between two pixels, the nearest one may be the other.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import hypergeom
 
-from gpupipe.kernels import native
+from gpupipe.kernels import Op, native
 
 BENCH = Path(__file__).parent.parent / "bench"
 
@@ -94,6 +94,20 @@ def test_mixing(tmp_path):
     assert max(narrow["classes"]) <= 2  # a batch of 20 lies in one shard of 50 of one class, or across a border
     assert min(turn["correlation"]) > max(full["correlation"])
     assert (tmp_path / "results.png").stat().st_size > 1000
+
+
+def test_augment_agreement(tmp_path):
+    made = table_rows(run("augment_agreement.py", "--sizes", "13x17", "--steps", 2, "--out", tmp_path))
+    assert {row[0] for row in made} == {op.name for op in Op} - {"IDENTITY"}
+    with open(tmp_path / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    names = ["reference", *(f"C++ {variant}" for variant in native.variants())]
+    assert [row["path"] for row in rows] == names * len(made)
+    assert all(int(row["largest"]) <= 1 for row in rows if row["operation"] != "AFFINE_NEAREST")
+    assert all(0 <= float(row["differing"]) < 0.05 for row in rows)
+    assert len({(row["operation"], row["largest"], row["differing"]) for row in rows}) == len(made)  # the same bits
+    settings = json.loads((tmp_path / "results.json").read_text())["environment"]["settings"]
+    assert settings == {"sizes": ["13x17"], "steps": 2}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

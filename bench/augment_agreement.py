@@ -1,0 +1,211 @@
+"""How far the levels of `augment` lie from those of torchvision v2's functions on uint8.
+
+    python bench/augment_agreement.py [--sizes 224x224 97x131 33x300] [--steps 15] [--out FOLDER]
+
+Each operation is done to four images of each size (noise, ramps, a dark and a flat one) at `--steps` magnitudes over
+its whole range, by the plain reference and by the C++ kernels in each instruction set that this CPU has. The table has
+the largest difference to torchvision in levels of 0 to 255, and the share of all levels that differ. SOLARIZE_ADD is
+compared with Pillow's table look-up, as in timm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.benchmark.environment import machine
+from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
+
+__all__ = ["Case", "cases", "made_images", "main"]
+
+GRAY = (124.0, 116.0, 104.0)
+KERNEL_SIZES = (3, 13, 23)
+INTERPOLATIONS = {
+    Op.AFFINE_NEAREST: InterpolationMode.NEAREST,
+    Op.AFFINE_BILINEAR: InterpolationMode.BILINEAR,
+}
+Way = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation with its values, and what does the same to uint8 (N, 3, height, width)."""
+
+    op: Op
+    values: Sequence[float] | NDArray[np.float32]
+    truth: Callable[[torch.Tensor], torch.Tensor]
+    fill: tuple[float, float, float] | None = None
+
+    def program(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Operations and values for `count` images."""
+        values = np.zeros((count, 1, max(6, len(self.values))), np.float32)
+        values[:, 0, : len(self.values)] = self.values
+        return np.full((count, 1), self.op, np.int32), values
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far one way of doing an operation lies from torchvision."""
+
+    operation: str
+    cases: int
+    path: str
+    largest: int
+    differing: float
+
+
+def cases(height: int, width: int, steps: int) -> Iterator[Case]:
+    """Every operation over its whole range, for images of this size."""
+    for factor in np.linspace(0, 1.95, steps):
+        yield Case(Op.BRIGHTNESS, [factor], partial(F.adjust_brightness, brightness_factor=factor))
+        yield Case(Op.CONTRAST, [factor], partial(F.adjust_contrast, contrast_factor=factor))
+        yield Case(Op.SATURATION, [factor], partial(F.adjust_saturation, saturation_factor=factor))
+        yield Case(Op.SHARPNESS, [factor], partial(F.adjust_sharpness, sharpness_factor=factor))
+    for turn in np.linspace(-0.5, 0.5, steps):
+        yield Case(Op.HUE, [turn], partial(F.adjust_hue, hue_factor=turn))
+    for bits in range(9):
+        yield Case(Op.POSTERIZE, [bits], partial(F.posterize, bits=bits))
+    for threshold in np.linspace(0, 255, steps):
+        yield Case(Op.SOLARIZE, [threshold], partial(F.solarize, threshold=threshold))
+    for more in np.linspace(0, 110, steps).astype(int):
+        yield Case(Op.SOLARIZE_ADD, [more], partial(pillow_solarize_add, more=int(more)))
+    yield Case(Op.AUTOCONTRAST, [0], F.autocontrast)
+    yield Case(Op.EQUALIZE, [0], F.equalize)
+    yield Case(Op.INVERT, [0], F.invert)
+    yield Case(Op.GRAYSCALE, [0], partial(F.rgb_to_grayscale, num_output_channels=3))
+    for size in KERNEL_SIZES:
+        if size // 2 < min(height, width):  # torchvision refuses others
+            for sigma in np.linspace(0.1, 2, max(2, steps // 3)):
+                blur = partial(F.gaussian_blur, kernel_size=[size, size], sigma=[float(sigma)] * 2)
+                yield Case(Op.GAUSSIAN_BLUR, gaussian_weights(size, sigma), blur)
+    yield from affine_cases(height, width, steps)
+
+
+def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:
+    """RandAugment's turns, shears and moves, with black and with a fill."""
+    size = height, width
+    for op, interpolation in INTERPOLATIONS.items():
+        for fill in (None, GRAY):
+            how = {"interpolation": interpolation, "fill": fill}
+            affine = partial(F.affine, scale=1.0, **how)
+            for share in np.linspace(-1, 1, steps):
+                degrees, right, down = 30 * share, int(width * 0.45 * share), int(height * 0.3 * share)
+                matrices = {
+                    partial(F.rotate, angle=degrees, **how): affine_matrix(size, angle=-degrees),
+                    partial(affine, angle=0.0, translate=[0, 0], shear=[degrees, 0.0], center=[0, 0]): affine_matrix(
+                        size, shear=(degrees, 0.0), center=(0, 0)
+                    ),
+                    partial(affine, angle=0.0, translate=[0, 0], shear=[0.0, degrees], center=[0, 0]): affine_matrix(
+                        size, shear=(0.0, degrees), center=(0, 0)
+                    ),
+                    partial(affine, angle=0.0, translate=[right, down], shear=[0.0, 0.0]): affine_matrix(
+                        size, translate=(right, down)
+                    ),
+                }
+                for truth, matrix in matrices.items():
+                    yield Case(op, matrix, truth, fill)
+
+
+def pillow_solarize_add(images: torch.Tensor, more: int) -> torch.Tensor:
+    """As timm's `solarize_add`."""
+    table = [min(255, level + more) if level < 128 else level for level in range(256)] * 3
+    made = [np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).point(table)) for image in images]
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
+
+
+def made_images(height: int, width: int) -> torch.Tensor:
+    """Noise, ramps, a dark and a flat image: uint8 (4, height, width, 3)."""
+    noise = torch.randint(0, 256, (2, height, width, 3), generator=torch.Generator().manual_seed(height * 1000 + width))
+    down = torch.linspace(0, 255, height).view(-1, 1).expand(height, width)
+    right = torch.linspace(0, 255, width).expand(height, width)
+    ramps = torch.stack([down, right, (down + right) / 2], -1)
+    return torch.stack([noise[0], ramps.int(), noise[1] // 4 + 20, torch.full_like(noise[0], 77)]).to(torch.uint8)
+
+
+def paths() -> dict[str, Way]:
+    """The ways of doing it that this machine has."""
+    return {"reference": augment_reference} | {
+        f"C++ {variant}": partial(augment, variant=variant) for variant in native.variants()
+    }
+
+
+def compare(sizes: Sequence[tuple[int, int]], steps: int) -> list[Row]:
+    """A row for each operation and path."""
+    counts: dict[Op, int] = {}
+    largest: dict[tuple[Op, str], int] = {}
+    differing: dict[tuple[Op, str], list[int]] = {}
+    for size in sizes:
+        images = made_images(*size)
+        for case in cases(*size, steps):
+            counts[case.op] = counts.get(case.op, 0) + 1
+            wanted = case.truth(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).int()
+            for name, path in paths().items():
+                apart = (path(images, *case.program(len(images)), fill=case.fill).int() - wanted).abs()
+                key = case.op, name
+                largest[key] = max(largest.get(key, 0), int(apart.max()))
+                some = differing.setdefault(key, [0, 0])
+                some[0] += int((apart > 0).sum())
+                some[1] += apart.numel()
+    return [Row(op.name, counts[op], path, largest[op, path], n / of) for (op, path), (n, of) in differing.items()]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: a line for each operation, two columns for each path."""
+    names = list(dict.fromkeys(row.path for row in rows))
+    lines = [
+        "| operation | cases |" + "".join(f" {name}: largest | differing |" for name in names),
+        "|---" * (2 + 2 * len(names)) + "|",
+    ]
+    for op in dict.fromkeys(row.operation for row in rows):
+        own = [row for row in rows if row.operation == op]
+        cells = "".join(f" {row.largest} | {100 * row.differing:.4f} % |" for row in own)
+        lines.append(f"| {op} | {own[0].cases} |{cells}")
+    return "\n".join(lines)
+
+
+def size_of(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    return int(height), int(width)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, compare, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = ["224x224", "97x131", "33x300"]
+    parser.add_argument("--sizes", nargs="+", default=default, metavar="HEIGHTxWIDTH", help="of the images")
+    parser.add_argument("--steps", type=int, default=15, metavar="N", help="magnitudes of each operation")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.md, results.csv and results.json")
+    args = parser.parse_args(argv)
+    rows = compare([size_of(text) for text in args.sizes], args.steps)
+    print(table(rows))
+    if args.out:
+        write(args.out, rows, {"sizes": args.sizes, "steps": args.steps})
+
+
+def write(folder: Path, rows: Sequence[Row], settings: dict[str, object]) -> None:
+    """The table, and where it was made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.md").write_text(table(rows) + "\n")
+    with open(folder / "results.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(asdict(rows[0]))
+        lines.writerows(asdict(row).values() for row in rows)
+    (folder / "results.json").write_text(
+        json.dumps({"environment": machine() | {"settings": settings}}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LIMITS", "VALUES", "Op", "affine_matrix", "gaussian_weights"]
+__all__ = ["LIMITS", "Op", "VALUES", "affine_matrix", "gaussian_weights"]  # noqa: RUF022, plain alphabetical order
 
 VALUES = 6
 """Values that every operation has room for; blurs of more than 11 pixels need more, see `gaussian_weights`."""

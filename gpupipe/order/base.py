@@ -17,7 +17,7 @@ __all__ = ["EpochCache", "Indices", "Order", "check_count", "check_order", "dige
 
 Indices = NDArray[np.int64]
 
-# The fourth counter word of an order's draws. `draws.py` has the words below 2**24 for itself.
+# The fourth counter word of an order's draws. `gpupipe.draws` has the words below 2**24 for itself.
 PERMUTATION, WEIGHTED, WITHOUT_REPLACEMENT = 1 << 24, 2 << 24, 3 << 24
 BLOCKS, WINDOWS = 4 << 24, 5 << 24
 STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24

@@ -59,20 +59,26 @@ PLAIN = {
 
 def magnitudes(space: Space, name: str, bins: int, size: Size) -> Floats:
     """torchvision's magnitudes of an operation, (bins,), before a sign is drawn; zeros where it has none."""
-    share = np.arange(bins) / (bins - 1)
     if name == "Posterize":
-        return np.rint(8 - share * space.posterize)
+        return np.rint(8 - np.arange(bins) / ((bins - 1) / space.posterize))
     if name == "Solarize":
-        return 1 - share
-    height, width = size
-    side = {"TranslateX": width, "TranslateY": height}.get(name, 0)
-    top = {
-        "ShearX": space.shear,
-        "ShearY": space.shear,
-        "Rotate": space.rotate,
-        **dict.fromkeys(COLORS, space.color),
-    }.get(name, 150 / 331 * side if space.translate is None else space.translate * (side > 0))
-    return share * top
+        return _linspace(1.0, 0.0, bins)
+    if name in ("TranslateX", "TranslateY"):
+        side = size[1] if name == "TranslateX" else size[0]
+        return _linspace(0.0, 150 / 331 * side if space.translate is None else space.translate, bins)
+    tops = {"ShearX": space.shear, "ShearY": space.shear, "Rotate": space.rotate, **dict.fromkeys(COLORS, space.color)}
+    return _linspace(0.0, tops.get(name, 0.0), bins)
+
+
+def _linspace(start: float, end: float, count: int) -> Floats:
+    """torch.linspace, to the bit as where it fuses multiplications with additions (AVX2, AVX-512): from both ends, by a
+    step in float32. Whole pixels depend on that: TrivialAugmentWide's middle translation is 15.999999 and so 15.
+    """
+    first, last = np.float64(np.float32(start)), np.float64(np.float32(end))
+    step = np.float64(np.float32(last - first) / np.float32(count - 1))
+    at = np.arange(count)
+    exact = np.where(at < count // 2, first + step * at, last - step * at[::-1])
+    return exact.astype(np.float32).astype(np.float64)
 
 
 def steps_of(name: str, magnitude: Floats, size: Size, affine: Op) -> tuple[Op, NDArray[np.float32]]:

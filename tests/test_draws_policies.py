@@ -1,0 +1,227 @@
+"""RandAugment, TrivialAugmentWide and AutoAugment against torchvision's tables and pixels; timm's against timm's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from images import picture
+from PIL import Image
+from scipy import stats
+from test_draws import SURELY, scalar_philox
+from torchvision.transforms import v2
+
+from gpupipe.draws import augmentation
+from gpupipe.draws.policies import NARROW, SEARCH, WIDE, Space, magnitudes
+from gpupipe.draws.searched import SEARCHED
+from gpupipe.draws.timm_policy import OPERATIONS, _values, argument
+from gpupipe.kernels import Op, augment_reference
+from gpupipe.recipe import AutoAugment, RandAugment, RandomResizedCrop, Recipe, TimmRandAugment, TrivialAugmentWide
+
+SIZE = (25, 38)
+
+
+# torchvision's tables
+
+
+@pytest.mark.parametrize("bins", [2, 10, 31])
+@pytest.mark.parametrize(
+    ("space", "theirs"), [(NARROW, v2.RandAugment), (WIDE, v2.TrivialAugmentWide), (SEARCH, v2.AutoAugment)]
+)
+def test_magnitudes_are_torchvisions(space: Space, theirs: Any, bins: int) -> None:
+    assert space.names == tuple(theirs._AUGMENTATION_SPACE)
+    for size in ((224, 224), (160, 176), SIZE):
+        for name, (function, _) in theirs._AUGMENTATION_SPACE.items():
+            ours, expected = magnitudes(space, name, bins, size), function(bins, *size)
+            expected = np.zeros(bins) if expected is None else expected.double().numpy()
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-7)
+            if name in ("TranslateX", "TranslateY"):  # whole pixels
+                np.testing.assert_array_equal(np.trunc(ours), np.trunc(expected))
+
+
+@pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
+def test_pairs_are_torchvisions(policy: str) -> None:
+    theirs = v2.AutoAugment(v2.AutoAugmentPolicy[policy.upper()])._policies
+    expected = [tuple(value or 0 for half in pair for value in half) for pair in theirs]
+    assert list(SEARCHED[policy]) == expected
+
+
+# What was drawn, read from the same words in plain Python, is done by torchvision.
+
+
+class Drawn(NamedTuple):
+    name: str
+    magnitude: float
+
+
+SEED, EPOCH = 2**40 + 3, 7
+
+
+def words(position: int, operation: int, block: int) -> list[int]:
+    return scalar_philox((position % 2**32, position >> 32, EPOCH, operation << 16 | block), SEED)
+
+
+def drawn(space: dict[str, Any], name: str, bins: int, level: int, sign: int) -> Drawn:
+    function, signed = space[name]
+    table = function(bins, *SIZE)
+    if table is None:
+        return Drawn(name, 0.0)
+    return Drawn(name, float(table[level]) * (-1 if signed and sign else 1))
+
+
+def rand_augment_steps(policy: RandAugment, position: int) -> Iterator[Drawn | None]:
+    space = v2.RandAugment._AUGMENTATION_SPACE
+    for step in range(policy.num_ops):
+        which, sign, _, _ = words(position, 16, step)
+        yield drawn(space, list(space)[which * 14 >> 32], policy.num_magnitude_bins, policy.magnitude, sign >> 31)
+
+
+def trivial_steps(policy: TrivialAugmentWide, position: int) -> Iterator[Drawn | None]:
+    space, bins = v2.TrivialAugmentWide._AUGMENTATION_SPACE, policy.num_magnitude_bins
+    which, level, sign, _ = words(position, 17, 0)
+    yield drawn(space, list(space)[which * 14 >> 32], bins, level * bins >> 32, sign >> 31)
+
+
+def searched_steps(policy: AutoAugment, position: int) -> Iterator[Drawn | None]:
+    pair = v2.AutoAugment(v2.AutoAugmentPolicy[policy.policy.upper()])._policies[words(position, 18, 0)[0] * 25 >> 32]
+    numbers = words(position, 18, 1)
+    for half, (name, probability, level) in enumerate(pair):
+        done = (numbers[2 * half] + 0.5) / 2**32 < probability
+        step = drawn(v2.AutoAugment._AUGMENTATION_SPACE, name, 10, level or 0, numbers[2 * half + 1] >> 31)
+        yield step if done else None
+
+
+READINGS = {RandAugment: rand_augment_steps, TrivialAugmentWide: trivial_steps, AutoAugment: searched_steps}
+
+
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        (RandAugment(2), 13),
+        (RandAugment(2, 30, interpolation="bilinear"), 13),
+        (TrivialAugmentWide(), 13),
+        (TrivialAugmentWide(11, interpolation="bilinear", fill=(10, 200, 90)), 13),
+        (AutoAugment(), 8),
+        (AutoAugment("cifar10", fill=(10, 200, 90)), 10),
+        (AutoAugment("svhn", interpolation="bilinear"), 8),
+    ],
+    ids=str,
+)
+def test_programs_do_what_torchvision_does(policy: Any, names: int) -> None:
+    """Step by step, each from torchvision's image, so that a level of difference does not grow."""
+    positions = np.arange(50) + 2**33
+    made = augmentation(Recipe((RandomResizedCrop(SIZE), policy)), SEED, EPOCH, positions)
+    theirs = v2.AutoAugment(interpolation=v2.InterpolationMode(policy.interpolation), fill=policy.fill)
+    seen: Counter[str] = Counter()
+    for row, position in enumerate(positions.tolist()):
+        image = torch.from_numpy(picture(*SIZE, seed=row))
+        for step, chosen in enumerate(READINGS[type(policy)](policy, position)):
+            at = slice(row, row + 1), slice(step, step + 1)
+            ours = augment_reference(image[None], made.ops[at], made.values[at], made.fill)[0]
+            if chosen is not None:
+                seen[chosen.name] += 1
+                image = torch.as_tensor(
+                    theirs._apply_image_or_video_transform(
+                        image.permute(2, 0, 1), *chosen, theirs.interpolation, theirs._fill
+                    )
+                ).permute(1, 2, 0)
+            assert (ours.int() - image.int()).abs().max() <= 1, (position, chosen)
+    assert len(seen) >= names  # enough of the operations were drawn
+
+
+@pytest.mark.parametrize("policy", [RandAugment(1), TrivialAugmentWide()])
+def test_operations_come_equally_often(policy: RandAugment | TrivialAugmentWide) -> None:
+    made = augmentation(Recipe((RandomResizedCrop(8), policy)), 5, 0, np.arange(14_000))
+    counts = Counter(made.ops[:, 0].tolist())
+    assert len(counts) == 10  # five are the same affine operation
+    affine = counts.pop(Op.AFFINE_NEAREST)
+    assert stats.chisquare(list(counts.values()), [sum(counts.values()) / 9] * 9).pvalue > SURELY
+    assert stats.binomtest(affine, 14_000, 5 / 14).pvalue > SURELY
+
+
+def test_pairs_come_equally_often() -> None:
+    """Told apart by their operations: where each comes in, and where nothing is done, by the table."""
+    made = augmentation(Recipe((RandomResizedCrop(8), AutoAugment())), 6, 0, np.arange(20_000))
+    expected = np.zeros((2, max(Op) + 1))
+    codes = {"Posterize": 8, "Rotate": 1, "Solarize": 9, "AutoContrast": 10, "Equalize": 11, "Color": 5}
+    codes |= {"Contrast": 4, "Invert": 12, "Sharpness": 7, "ShearX": 1}
+    for pair in SEARCHED["imagenet"]:
+        for half in range(2):
+            name, probability, _ = pair[3 * half : 3 * half + 3]
+            expected[half, codes[name]] += probability / 25
+            expected[half, Op.IDENTITY] += (1 - probability) / 25
+    for half in range(2):
+        counts = np.bincount(made.ops[:, half], minlength=max(Op) + 1)
+        possible = expected[half] > 0
+        assert counts[~possible].sum() == 0
+        assert stats.chisquare(counts[possible], 20_000 * expected[half, possible]).pvalue > SURELY
+
+
+# timm
+
+timm = pytest.importorskip("timm.data.auto_augment")
+
+
+@pytest.mark.parametrize("increasing", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_arguments_are_timms(increasing: bool, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timm, "_randomly_negate", lambda value: sign * value)
+    theirs = timm.rand_augment_choices("", increasing)
+    assert [name.removesuffix("Increasing") for name in theirs] == list(OPERATIONS)
+    levels = np.append(np.random.default_rng(0).uniform(0, 10, 50), [0, 1, 2.5, 5, 7.5, 9, 10])
+    for full_name, name in zip(theirs, OPERATIONS, strict=True):
+        function = timm.LEVEL_TO_ARG[full_name]
+        expected = [function(level, {})[0] if function else 0 for level in levels.tolist()]
+        ours = argument(name, levels, np.full(len(levels), float(sign)), increasing)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+def pillow(name: str, image: torch.Tensor, value: float) -> torch.Tensor:
+    """timm's operation on a Pillow image."""
+    arguments = () if name in ("AutoContrast", "Equalize", "Invert") else (value,)
+    if name in ("Posterize", "Solarize", "SolarizeAdd"):
+        arguments = (int(value),)
+    settings = {"fillcolor": (124, 116, 104), "resample": Image.Resampling.BILINEAR}
+    made = timm.NAME_TO_OP[name](Image.fromarray(image.numpy()), *arguments, **settings)
+    return torch.from_numpy(np.array(made))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_are_timms_on_pillow_images_nearly(name: str) -> None:
+    """Borders apart, where torchvision mixes the fill in another way."""
+    image = torch.from_numpy(picture(64, 80, seed=3))
+    for level in (1.5, 6.0, 9.9):
+        value = argument(name, np.array([level]), np.array([1.0]), True)
+        op = np.array([[OPERATIONS[name]]], np.int32)
+        ours = augment_reference(image[None], op, _values(name, value, (64, 80))[None], (124, 116, 104))[0]
+        difference = (ours.int() - pillow(name, image, value.item()).int()).abs().amax(-1)
+        assert difference.float().quantile(0.9) <= 2, level
+        assert name == "Invert" or level == 1.5 or (ours != image).any()
+
+
+def test_timm_draws() -> None:
+    policy = TimmRandAugment(7, num_ops=3, magnitude_std=0.5, p=0.4)
+    made = augmentation(Recipe((RandomResizedCrop(64), policy)), 1, 0, np.arange(15_000))
+    assert made.ops.shape == (15_000, 3)
+    assert made.fill == (124.0, 116.0, 104.0)
+    done = made.ops != Op.IDENTITY
+    assert stats.binomtest(int(done.sum()), done.size, 0.4).pvalue > SURELY
+    counts = np.bincount(made.ops[done])
+    affine = counts[Op.AFFINE_BILINEAR]
+    assert stats.binomtest(int(affine), int(done.sum()), 5 / 15).pvalue > SURELY
+    assert stats.chisquare(np.delete(counts, Op.AFFINE_BILINEAR)[counts.nonzero()[0][1:] - 1]).pvalue > SURELY
+    # The strength, read back from the factors of brightness: 1 +- 0.09 * a normal number of mean 7, cut at 10.
+    factors = made.values[made.ops == Op.BRIGHTNESS][:, 0].astype(np.float64)
+    assert stats.binomtest(int((factors > 1).sum()), len(factors), 0.5).pvalue > SURELY
+    levels = np.abs(factors - 1) / 0.09
+    assert stats.kstest(levels, stats.norm(7, 0.5).cdf).pvalue > SURELY
+
+
+def test_timm_without_deviation_has_one_strength() -> None:
+    made = augmentation(Recipe((RandomResizedCrop(64), TimmRandAugment(9, increasing=False))), 1, 0, np.arange(999))
+    assert np.unique(made.values[made.ops == Op.CONTRAST][:, 0]) == [np.float32(0.9 * 1.8 + 0.1)]
+    assert np.unique(made.values[made.ops == Op.SOLARIZE][:, 0]) == [230]

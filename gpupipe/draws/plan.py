@@ -22,7 +22,7 @@ class Plan:
     """What happens to each of N images.
 
     windows: int32 (N, 4), top, left, height, width of the box that is cut out of the source image, in its pixels.
-    resized: int32 (N, 2), height and width to which the window is resized (antialiased bilinear).
+    resized: int32 (N, 2), height and width to which the window is resized (antialiased).
     anchors: int32 (N, 2), top and left of the output within the resized window.
     flips:   bool (N,), whether the output is mirrored left to right.
     size:    (height, width) of every output.

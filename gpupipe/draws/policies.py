@@ -78,7 +78,8 @@ def _linspace(start: float, end: float, count: int) -> Floats:
     step = np.float64(np.float32(last - first) / np.float32(count - 1))
     at = np.arange(count)
     exact = np.where(at < count // 2, first + step * at, last - step * at[::-1])
-    return exact.astype(np.float32).astype(np.float64)
+    out: Floats = exact.astype(np.float32).astype(np.float64)
+    return out
 
 
 def steps_of(name: str, magnitude: Floats, size: Size, affine: Op) -> tuple[Op, NDArray[np.float32]]:

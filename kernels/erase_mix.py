@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,31 +17,52 @@ __all__ = ["Erase", "Mix", "noise", "soft_targets"]
 
 @dataclass(frozen=True)
 class Erase:
-    """A box of each image that is replaced after it was normalized.
+    """A box of each image that is replaced after the image was normalized.
 
     boxes: int32 (N, 4) top, left, height, width, in pixels, inside the image; without height or width nothing happens.
     value: three normalized numbers, one for each channel, or None for noise: independent standard normal numbers.
-    keys:  uint32 (N, 2), which decide the noise of each image, see `noise`; needed for that alone.
+    keys:  uint32 (N, 2), which decide the noise of each image, see `noise`; needed for noise alone.
+
+    Random erasing: Zhong et al., "Random erasing data augmentation", AAAI 2020.
     """
 
     boxes: NDArray[np.int32]
     value: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
     keys: NDArray[np.uint32] | None = None
 
+    def check(self, count: int, height: int, width: int) -> None:
+        """Raises ValueError unless this is for `count` images of that size."""
+        _check_boxes("erase.boxes", self.boxes, count, height, width)
+        if self.value is None:
+            if self.keys is None:
+                raise ValueError("erase.value=None asks for noise, which erase.keys decide: give uint32 (N, 2)")
+            _check_array("erase.keys", self.keys, np.uint32, (count, 2))
+        elif len(self.value) != 3 or not all(math.isfinite(number) for number in self.value):
+            raise ValueError(f"erase.value={self.value}; give three finite numbers, one for each channel, or None")
+
 
 @dataclass(frozen=True)
 class Mix:
     """How each image is mixed with another one of the batch, after both were normalized and erased.
 
-    partners: int32 (N,), the row of the other image; its own row for none.
+    partners: int32 (N,), the row of the other image; its own row for none, whatever weight and box.
     weights:  float32 (N,), 0 to 1: a pixel becomes weight * own + (1 - weight) * partner's. 1 for CutMix.
-    boxes:    int32 (N, 4) top, left, height, width: inside, the partner's pixels replace the image's own. Without
-              height or width, as for MixUp, no box.
+    boxes:    int32 (N, 4) top, left, height, width, inside the image: there the partner's pixels replace those of the
+              image. Without height or width, as for MixUp, no box.
+
+    MixUp: Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018. CutMix: Yun et al., "CutMix:
+    Regularization strategy to train strong classifiers with localizable features", ICCV 2019.
     """
 
     partners: NDArray[np.int32]
     weights: NDArray[np.float32]
     boxes: NDArray[np.int32]
+
+    def check(self, count: int, height: int, width: int) -> None:
+        """Raises ValueError unless this is for `count` images of that size."""
+        _check_partners("mix.partners", self.partners, count)
+        _check_parts("mix.weights", self.weights, count)
+        _check_boxes("mix.boxes", self.boxes, count, height, width)
 
 
 def noise(key: tuple[int, int], height: int, width: int) -> NDArray[np.float32]:
@@ -47,15 +70,22 @@ def noise(key: tuple[int, int], height: int, width: int) -> NDArray[np.float32]:
 
     Pixel (y, x) takes four words of Philox4x32-10 with the counter (y * width + x, 0, 0, 0): of the first two Box and
     Muller's transform (1958) makes the numbers for R and G, of the others that for B. Depends on no other pixel.
+    `finish` makes the same numbers with other logarithms and cosines, which differ in the last places of float32.
     """
-    count = height * width
-    words = philox4x32((np.arange(count), 0, 0, 0), key)
+    return box_noise(key, np.array([0, 0, height, width]), width)
+
+
+def box_noise(key: tuple[int, int], box: NDArray[Any], width: int) -> NDArray[np.float32]:
+    """The part of `noise` inside a box (top, left, height, width) of an image of that width."""
+    top, left, rows, columns = (int(number) for number in box)
+    pixels = (top + np.arange(rows))[:, None] * width + left + np.arange(columns)
+    words = philox4x32((pixels, 0, 0, 0), key)
     # 23 bits, so that float32 holds the uniform number exactly, and never 0 or 1.
     first, second, third, fourth = ((words >> np.uint64(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
     turn = np.float32(2 * np.pi)
     radius, other = np.sqrt(np.float32(-2) * np.log(first)), np.sqrt(np.float32(-2) * np.log(third))
     channels = radius * np.cos(turn * second), radius * np.sin(turn * second), other * np.cos(turn * fourth)
-    return np.stack(channels, axis=-1).reshape(height, width, 3)
+    return np.stack(channels, axis=-1)
 
 
 def soft_targets(
@@ -69,10 +99,15 @@ def soft_targets(
 
     labels: int64 (N,) classes. partners: rows as in `Mix`. shares: float32 (N,), how much of each image is its own.
     label_smoothing: the part of every target that is spread over all classes, as in torch's CrossEntropyLoss.
+
+    Where both images are of one class, or are the same image, the class gets both shares. Raises ValueError for arrays
+    of other shapes or dtypes, and for partners and shares out of range; labels are not looked at, for on a GPU that
+    would hold up the host.
     """
+    _check_targets(labels, partners, shares, label_smoothing)
     device = labels.device
     rows = torch.from_numpy(np.stack([np.arange(len(partners)), partners]).astype(np.int64))
-    weights = torch.from_numpy(np.stack([shares, np.float32(1) - shares]).astype(np.float32)) * (1 - label_smoothing)
+    weights = torch.from_numpy(np.stack([shares, np.float32(1) - shares]) * np.float32(1 - label_smoothing))
     if device.type == "cuda":
         rows, weights = rows.pin_memory(), weights.pin_memory()  # else the copies would hold up the host
     rows, weights = (tensor.to(device, non_blocking=True) for tensor in (rows, weights))
@@ -80,3 +115,42 @@ def soft_targets(
     for classes, share in zip(labels[rows], weights, strict=True):
         targets[rows[0], classes] += share
     return targets
+
+
+def _check_targets(
+    labels: torch.Tensor, partners: NDArray[np.int32], shares: NDArray[np.float32], label_smoothing: float
+) -> None:
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise ValueError(f"labels are {labels.dtype} {tuple(labels.shape)}; give classes, int64 (N,)")
+    _check_partners("partners", partners, len(labels))
+    _check_parts("shares", shares, len(labels))
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing={label_smoothing}; give 0 to 1")
+
+
+def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{name} are {array.dtype} {array.shape}, but {np.dtype(dtype)} {shape} is needed")
+
+
+def _check_rows(name: str, array: NDArray[Any], good: NDArray[np.bool_], needed: str) -> None:
+    if not good.all():
+        row = int(np.argmin(good))
+        raise ValueError(f"{name}[{row}] is {array[row].tolist()}; {needed}")
+
+
+def _check_boxes(name: str, boxes: NDArray[np.int32], count: int, height: int, width: int) -> None:
+    _check_array(name, boxes, np.int32, (count, 4))
+    wide = boxes.astype(np.int64)  # so that no sum runs over
+    good = np.all(wide >= 0, axis=1) & np.all(wide[:, :2] + wide[:, 2:] <= (height, width), axis=1)
+    _check_rows(name, boxes, good, f"give top, left, height, width inside the images of {height} x {width}")
+
+
+def _check_partners(name: str, partners: NDArray[np.int32], count: int) -> None:
+    _check_array(name, partners, np.int32, (count,))
+    _check_rows(name, partners, (partners >= 0) & (partners < count), f"give rows of the batch, 0 to {count - 1}")
+
+
+def _check_parts(name: str, parts: NDArray[np.float32], count: int) -> None:
+    _check_array(name, parts, np.float32, (count,))
+    _check_rows(name, parts, (parts >= 0) & (parts <= 1), "give 0 to 1")

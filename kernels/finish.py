@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels import gpu, native
+from gpupipe.kernels.erase_mix import Erase, Mix
+from gpupipe.kernels.finish_numpy import finish_samples
+from gpupipe.kernels.finish_reference import finish_reference
 from gpupipe.system import usable_cpus
 
 __all__ = ["finish"]
@@ -26,20 +30,29 @@ def finish(
     channels_last: bool = False,
     out: torch.Tensor | None = None,
     *,
+    erase: Erase | None = None,
+    mix: Mix | None = None,
     threads: int | None = None,
     variant: str | None = None,
 ) -> torch.Tensor:
-    """`(images / 255 - mean) / std` per channel, rounded once to `dtype`, in one pass over memory.
+    """`(images / 255 - mean) / std` per channel, erased, mixed, and rounded once to `dtype`, in one pass over memory.
 
     images: uint8 (N, height, width, 3), contiguous, on any device. mean, std: three numbers each, for values in
     [0, 1]. Returns (N, 3, height, width) on the same device, contiguous or in torch's channels_last strides; that is
     `out` if it is given, which then must have that shape, dtype and layout, else ValueError. For dtype uint8 mean and
     std are not used, and a channels_last result shares the memory of `images`.
+    erase, mix: see `Erase` and `Mix`; default neither. `finish_reference` is the definition. Up to the last rounding
+    all is float32, and what is mixed are the images' pixels, not rows of `out`: `weight * own + (1 - weight) *
+    partner's`, each product and the sum rounded. Not for dtype uint8, which has no numbers to erase or mix with.
     threads: on the CPU at most so many at once, this one among them; default the CPUs that the process may use.
     variant: on the CPU "avx512", "avx2" or "portable" instead of the best; all give the same bits. Without the C++
-    kernels NumPy does the work, on one thread.
+    kernels NumPy does the work, on one thread, with the same bits but for the noise (`noise`).
     On a GPU a Triton kernel works on the current stream, and the host does not wait for it; plain torch without Triton.
+
+    Raises ValueError for tensors of wrong shapes, dtypes or layouts, and for boxes, keys, partners or weights that are
+    out of range, naming the row.
     """
+    _check(images, dtype, erase, mix)
     if out is not None:
         _check_out(out, images.shape, dtype, channels_last)
     on_cpu_by_kernel = images.device.type == "cpu" and native.library() is not None
@@ -50,17 +63,36 @@ def finish(
         out = empty_batch(images.shape, dtype, channels_last, images.device)
     offset, scale = tuple(255 * m for m in mean), tuple(1 / (255 * s) for s in std)
     if on_cpu_by_kernel:
-        _finish_native(images, offset, scale, channels_last, out, threads, variant)
+        _finish_native(images, offset, scale, channels_last, out, erase, mix, threads, variant)
     elif images.device.type == "cpu":
-        _finish_samples(images, offset, scale, channels_last, out)
+        finish_samples(images, offset, scale, channels_last, out, erase, mix)
     elif on_gpu_by_kernel:
         from gpupipe.kernels.gpu.finish import finish as finish_on_gpu  # not before it is used: it imports Triton
 
         _check_contiguous(images)
-        finish_on_gpu(images, offset, scale, channels_last, out)
+        finish_on_gpu(images, offset, scale, channels_last, out, erase, mix)
+    elif erase is not None or mix is not None:
+        out.copy_(finish_reference(images, mean, std, dtype, channels_last, erase, mix))
     else:
         _finish_whole(images, offset, scale, out)
     return out
+
+
+def _check(images: torch.Tensor, dtype: torch.dtype, erase: Erase | None, mix: Mix | None) -> None:
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise ValueError(f"images are {images.dtype} {tuple(images.shape)}; give uint8 (N, height, width, 3)")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype}; give one of {', '.join(map(str, DTYPES))}")
+    if dtype == torch.uint8 and (erase is not None or mix is not None):
+        raise ValueError(
+            "dtype=torch.uint8 leaves the pixels as they are, so there is nothing normalized to erase or mix; take "
+            "torch.bfloat16, torch.float16 or torch.float32, or leave out erase and mix"
+        )
+    count, height, width, _ = images.shape
+    if erase is not None:
+        erase.check(count, height, width)
+    if mix is not None:
+        mix.check(count, height, width)
 
 
 def _check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, channels_last: bool) -> None:
@@ -103,11 +135,14 @@ def _finish_native(
     scale: tuple[float, ...],
     channels_last: bool,
     out: torch.Tensor,
+    erase: Erase | None,
+    mix: Mix | None,
     threads: int | None,
     variant: str | None,
 ) -> None:
     _check_contiguous(images)
-    table = _table(offset, scale, out.dtype)
+    table, exact = _table(offset, scale, out.dtype), _table(offset, scale, torch.float32)
+    arrays = _arrays(erase, mix)  # in a name of their own: the library reads their memory
     opened = native.library()
     assert opened is not None
     batch = native.Finish(
@@ -121,10 +156,26 @@ def _finish_native(
         offset=offset,
         scale=scale,
         table=table.data_ptr(),
+        exact=exact.data_ptr(),
         input=images.data_ptr(),
         out=out.data_ptr(),
+        **{name: array.ctypes.data for name, array in arrays.items()},
     )
     opened.gp_finish_batch(ctypes.byref(batch))
+
+
+def _arrays(erase: Erase | None, mix: Mix | None) -> dict[str, NDArray[Any]]:
+    """By the names of `native.Finish`; one that is not there is a null pointer, which means none."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if erase is not None:
+        arrays["erase_boxes"] = erase.boxes
+        if erase.value is not None:
+            arrays["erase_value"] = np.array(erase.value, dtype=np.float32)
+        elif erase.keys is not None:
+            arrays["erase_keys"] = erase.keys
+    if mix is not None:
+        arrays |= {"partners": mix.partners, "weights": mix.weights, "mix_boxes": mix.boxes}
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
 @lru_cache(maxsize=16)
@@ -133,47 +184,6 @@ def _table(offset: tuple[float, ...], scale: tuple[float, ...], dtype: torch.dty
     levels = torch.arange(256, dtype=torch.float32)
     offsets, scales = (torch.tensor(values, dtype=torch.float32).view(3, 1) for values in (offset, scale))
     return ((levels - offsets) * scales).to(dtype)
-
-
-def _finish_samples(
-    images: torch.Tensor, offset: tuple[float, ...], scale: tuple[float, ...], channels_last: bool, out: torch.Tensor
-) -> None:
-    """Without the C++ kernels: one sample after the other, which stays in the cache between the passes.
-
-    With NumPy, whose loops are as fast here as torch's on one thread (6.6 and 7.3 ms for 128 images of 224 x 224 on
-    an AMD EPYC) and never wait for others: torch's parallel regions end at a barrier, and where worker processes hold
-    the cores that cut a loader of 1,200 img/s to 280.
-    """
-    height, width = images.shape[1:3]
-    offsets, scales = np.array(offset, np.float32), np.array(scale, np.float32)
-    if channels_last:
-        # Rows of interleaved pixels: the constants repeat along a row, so that the inner loop is long.
-        offsets, scales = np.tile(offsets, width), np.tile(scales, width)
-        sources = images.numpy().reshape(-1, height, width * 3)
-        targets = out.permute(0, 2, 3, 1).reshape(-1, height, width * 3)
-    else:
-        offsets, scales = offsets.reshape(3, 1, 1), scales.reshape(3, 1, 1)
-        sources, targets = images.numpy().transpose(0, 3, 1, 2), out
-    scratch = np.empty(targets.shape[1:], dtype=np.float32)
-    for source, target in zip(sources, targets, strict=True):
-        exact = target.numpy() if out.dtype == torch.float32 else scratch
-        np.copyto(exact, source)
-        exact -= offsets
-        exact *= scales
-        if exact is scratch:
-            _cast(scratch, target)
-
-
-# torch runs a loop over fewer elements than this on the calling thread (at::internal::GRAIN_SIZE).
-_SERIAL = 32768 - 1
-
-
-def _cast(exact: NDArray[np.float32], target: torch.Tensor) -> None:
-    """float32 to half precision, which NumPy has in part (no bfloat16), in pieces that torch runs on this thread."""
-    for piece, place in zip(
-        torch.from_numpy(exact).view(-1).split(_SERIAL), target.view(-1).split(_SERIAL), strict=True
-    ):
-        place.copy_(piece)
 
 
 def _finish_whole(images: torch.Tensor, offset: tuple[float, ...], scale: tuple[float, ...], out: torch.Tensor) -> None:

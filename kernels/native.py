@@ -24,7 +24,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 3  # GP_ABI of cpu/api.h
+ABI = 4  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -82,8 +82,15 @@ class Finish(ctypes.Structure):
         ("offset", ctypes.c_float * 3),
         ("scale", ctypes.c_float * 3),
         ("table", ctypes.c_void_p),
+        ("exact", ctypes.c_void_p),
         ("input", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
+        ("erase_boxes", ctypes.c_void_p),
+        ("erase_value", ctypes.c_void_p),
+        ("erase_keys", ctypes.c_void_p),
+        ("partners", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("mix_boxes", ctypes.c_void_p),
     )
 
 

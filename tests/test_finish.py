@@ -196,11 +196,11 @@ def test_all_variants_and_thread_counts_give_the_same_bits(
 
 def test_which_path_ran(cpu_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("_finish_native", "_finish_samples"):
+    for name in ("_finish_native", "finish_samples"):
         own = getattr(finish_module, name)
         monkeypatch.setattr(finish_module, name, lambda *args, own=own, name=name: (calls.append(name), own(*args)))
     finish(images_of((2, 5, 7)), IMAGENET_MEAN, IMAGENET_STD)
-    assert calls == ["_finish_native" if cpu_path == "kernels" else "_finish_samples"]
+    assert calls == ["_finish_native" if cpu_path == "kernels" else "finish_samples"]
 
 
 def test_an_unknown_variant_is_refused(cpu_path: str) -> None:

@@ -1,6 +1,9 @@
+import ctypes
+
 import numpy as np
 import pytest
 
+from gpupipe.kernels import native
 from gpupipe.philox import philox4x32, split64, uniform
 
 # Random123's known-answer file (kat_vectors, philox4x32 10): counter, key, result.
@@ -39,3 +42,11 @@ def test_uniform_stays_inside_the_unit_interval():
     ends = uniform(np.array([0, 2**32 - 1], dtype=np.uint64))
     assert 0 < ends[0] < 2**-32
     assert 1 - 2**-32 < ends[1] < 1
+
+
+@pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_published_vectors_in_the_kernels(counter, key, expected):
+    words = (ctypes.c_uint32 * 4)()
+    native.library().gp_philox((ctypes.c_uint32 * 4)(*counter), (ctypes.c_uint32 * 2)(*key), words)
+    assert tuple(words) == expected

@@ -1,5 +1,6 @@
 #include "api.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -7,8 +8,9 @@
 #include <new>
 
 #include "augment.h"
-#include "finish.h"
+#include "erase_mix.h"
 #include "image.h"
+#include "philox.h"
 #include "pool.h"
 
 namespace gpupipe {
@@ -90,17 +92,15 @@ int32_t gp_resize(const gp_images* images) {
 }
 
 int32_t gp_finish_batch(const gp_finish* batch) {
-  const FinishImage finish = find_finish(batch->variant == nullptr ? gp_best_variant() : batch->variant);
-  if (finish == nullptr) return -1;
-  const FinishSpec spec = {static_cast<Dtype>(batch->dtype), batch->channels_last != 0, batch->offset, batch->scale,
-                           batch->table};
-  const size_t pixels = static_cast<size_t>(batch->height) * batch->width;
-  const size_t number_bytes = spec.dtype == Dtype::float32 ? 4 : spec.dtype == Dtype::uint8 ? 1 : 2;
-  const size_t image_bytes = pixels * 3 * number_bytes;
-  for_each(batch->count, batch->threads, [&](int row) {
-    finish(spec, batch->in + static_cast<size_t>(row) * pixels * 3, pixels,
-           static_cast<uint8_t*>(batch->out) + static_cast<size_t>(row) * image_bytes);
-  });
+  const FinishKernels* kernels = find_finish(batch->variant == nullptr ? gp_best_variant() : batch->variant);
+  if (kernels == nullptr) return -1;
+  const bool channels_last = batch->channels_last != 0;
+  const FinishBatch rows = {{static_cast<Dtype>(batch->dtype), channels_last, batch->offset, batch->scale, batch->table,
+                             batch->exact},
+                            batch->height, batch->width, batch->in, static_cast<uint8_t*>(batch->out),
+                            batch->erase_boxes, batch->erase_value, batch->erase_keys,
+                            batch->partners, batch->weights, batch->mix_boxes};
+  for_each(batch->count, batch->threads, [&](int row) { finish_row(rows, *kernels, row); });
   return 0;
 }
 
@@ -124,4 +124,9 @@ int32_t gp_augment_batch(const gp_augment* batch) {
     }
   });
   return no_memory ? -2 : 0;
+}
+
+void gp_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]) {
+  const Words made = philox({{counter[0], counter[1], counter[2], counter[3]}}, key[0], key[1]);
+  std::copy(made.word, made.word + 4, words);
 }

@@ -5,7 +5,7 @@
 
 #include "jpeg.h"
 
-enum { GP_ABI = 3 };
+enum { GP_ABI = 4 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -38,8 +38,15 @@ struct gp_finish {
   const char* variant;   /* name, or null for the best */
   float offset[3], scale[3];
   const void* table;     /* (3, 256) of dtype: what each value becomes; not read for uint8 */
+  const float* exact;    /* (3, 256) the same in float32: for what is erased and mixed */
   const uint8_t* in;     /* (count, height, width, 3) */
   void* out;
+  const int32_t* erase_boxes;  /* (count, 4) top, left, height, width, inside the image; null for none */
+  const float* erase_value;    /* (3,); null for noise */
+  const uint32_t* erase_keys;  /* (count, 2), for noise */
+  const int32_t* partners;     /* (count,) rows; null for none */
+  const float* weights;        /* (count,) */
+  const int32_t* mix_boxes;    /* (count, 4) */
 };
 
 struct gp_augment {
@@ -66,5 +73,7 @@ int32_t gp_resize(const gp_images* images);
 int32_t gp_finish_batch(const gp_finish* batch);
 /* -2 where memory was refused; images are unfinished then. */
 int32_t gp_augment_batch(const gp_augment* batch);
+/* Philox4x32-10, for its known answers. */
+void gp_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
 }
 #pragma GCC visibility pop

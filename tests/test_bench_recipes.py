@@ -1,0 +1,161 @@
+"""bench/recipes.py: what stands for a recipe in torchvision and timm, and the tables; without contenders' processes."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from images import write_folder
+from PIL import Image
+from torchvision.transforms import v2
+
+import gpupipe
+from gpupipe.benchmark.contenders import load
+from gpupipe.benchmark.measurement import Result, Round
+from gpupipe.benchmark.settings import Settings
+from gpupipe.kernels import native
+
+BENCH = Path(__file__).parent.parent / "bench"
+NAMES = ("plain", "rand_augment", "trivial_augment", "auto_augment", "jitter", "three_augment", "mix")
+SIZE = 24
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the C++ kernels")
+
+
+@pytest.fixture(autouse=True)
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(BENCH))
+    spec = importlib.util.spec_from_file_location("bench_recipes", BENCH / "recipes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bench_recipes", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("recipes") / "data", classes=3, per_class=4)
+
+
+def test_behind_decode_makes_the_loaders_pixels(data: Path) -> None:
+    settings = Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
+    made = []
+    for way in ("ours", "behind_decode"):
+        stream = load(f"recipe_loaders.{way}:plain").open(settings)
+        made.append([(images.clone(), labels.clone()) for images, labels in islice(stream, 4)])
+        stream.close()
+    for (images, labels), (others, same) in zip(*made, strict=True):
+        torch.testing.assert_close(images, others, rtol=0, atol=1e-5)
+        assert torch.equal(labels, same)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_in_torchvision(data: Path, name: str) -> None:
+    from recipe_loaders.behind_decode import Decoded
+    from recipe_loaders.in_torchvision import collate
+    from recipe_loaders.table import RECIPES
+    from recipe_loaders.torchvision_references import transform
+
+    torch.manual_seed(0)
+    recipe = RECIPES[name].recipe(SIZE)
+    plain = Decoded(str(data), RECIPES["plain"].recipe(SIZE)).__getitems__(range(8))
+    samples = Decoded(str(data), recipe).__getitems__(range(8))
+    assert [label for _, label in samples] == [label for _, label in plain]
+    changed = [not torch.equal(image, other) for (image, _), (other, _) in zip(samples, plain, strict=True)]
+    assert any(changed) == (name not in ("plain", "mix"))
+    images, labels = collate(recipe)(samples)
+    assert images.shape == (8, 3, SIZE, SIZE)
+    assert labels.tolist() == [label for _, label in samples]
+    assert torch.equal(images, torch.stack([image for image, _ in samples])) == (name != "mix")
+    picture = transform(recipe)(Image.open(next(data.glob("*/*"))).convert("RGB"))
+    assert picture.shape == (3, SIZE, SIZE)
+    assert picture.dtype == torch.float32
+
+
+def test_transforms_have_the_recipes_settings() -> None:
+    from recipe_loaders.in_torchvision import augmentation
+
+    some = augmentation(gpupipe.RandAugment(3, 7, 20, "bilinear", 128))
+    assert (some.num_ops, some.magnitude, some.num_magnitude_bins) == (3, 7, 20)
+    assert some.interpolation.value == "bilinear"
+    assert some.fill == [128.0, 128.0, 128.0]
+    jitter = augmentation(gpupipe.ColorJitter(0.4, (0.5, 2.0), None, 0.1))
+    assert tuple(jitter.brightness) == pytest.approx((0.6, 1.4))
+    assert (tuple(jitter.contrast), jitter.saturation) == ((0.5, 2.0), None)
+    assert tuple(jitter.hue) == pytest.approx((-0.1, 0.1))
+    blur = augmentation(gpupipe.GaussianBlur(5, (0.3, 0.7)))
+    assert (list(blur.kernel_size), list(blur.sigma)) == ([5, 5], [0.3, 0.7])
+    assert augmentation(gpupipe.RandomSolarize(100, 0.3)).threshold == 100
+    assert augmentation(gpupipe.RandomGrayscale(0.3)).p == 0.3
+    three = augmentation(gpupipe.ThreeAugment())
+    assert [type(one) for one in three.transforms] == [v2.RandomGrayscale, v2.RandomSolarize, v2.GaussianBlur]
+    nearest = augmentation(gpupipe.TimmRandAugment(7, magnitude_std=0.5))
+    assert [one.p for one in nearest.transforms] == [0.5, 0.5]
+    assert [one.transforms[0].magnitude for one in nearest.transforms] == [21, 21]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_timms_options(data: Path, name: str) -> None:
+    pytest.importorskip("timm")
+    from recipe_loaders.table import RECIPES
+
+    settings = Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
+    way = load(f"recipe_loaders.timm_options:{name}")
+    if RECIPES[name].timm_lacks:
+        assert way.available(settings) == RECIPES[name].timm_lacks
+        return
+    assert way.available(settings) is None
+    stream = way.open(settings)
+    kinds = {type(one).__name__ for one in stream.loader.dataset.transform.transforms}
+    assert {"RandAugment", "AutoAugment"} & kinds == {
+        "rand_augment": {"RandAugment"}, "auto_augment": {"AutoAugment"}, "three_augment": {"AutoAugment"}
+    }.get(name, set())  # fmt: skip
+    assert ("RandomErasing" in kinds) == (name == "rand_augment")
+    assert ("ColorJitter" in kinds) == (name == "three_augment")
+    assert (stream.mixup is not None) == (name == "mix")
+    if name == "mix":
+        images, labels = next(iter(stream))
+        assert images.shape == (4, 3, SIZE, SIZE)
+        assert labels.shape == (4,)
+
+
+def test_tables(script: ModuleType, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"ours": 300, "behind_decode": 150, "torchvision_references": 60}
+
+    def measure(references: list[str], settings: Settings, logs: Path, report: object, **_: object) -> list[Result]:
+        assert settings.size == (32 if settings.batch_size == 8 else 224)
+        made = []
+        for reference in references:
+            load(reference)  # the name is known
+            rate = rates.get(reference.partition(":")[0].rpartition(".")[2])
+            rounds = [Round(rate * n, n, 1.0) for n in (1, 2, 3)] if rate else []
+            made.append(Result(reference, None if rate else "has no options", rounds=rounds))
+        return made
+
+    monkeypatch.setattr(script, "measure", measure)
+    options = [str(data), "--out", str(tmp_path), "--size", "32", "--batch-size", "8"]
+    assert script.main([*options, "--only", "plain,jitter"]) == 0
+    with open(tmp_path / "recipes.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["contender"] for row in rows] == list(script.WAYS) * 2
+    assert [row["to_behind"] for row in rows[:4]] == ["2.0", "1.0", "0.4", ""]
+    text = (tmp_path / "results.md").read_text()
+    assert "| crop + flip, 32 px | 300 (300 - 300) | 150 (150 - 150) | 60 (60 - 60) | - | 2.00 |" in text
+    assert "- crop + flip, timm: has no options" in text
+    content = json.loads((tmp_path / "recipes.json").read_text())
+    assert list(content["results"]) == ["plain", "jitter"]
+    assert len(content["results"]["plain"][0]["rounds"]) == 3
+    assert script.main([*options, "--only", "plain,none"]) == 1
+    del rates["ours"]
+    assert script.main([*options, "--only", "plain"]) == 1

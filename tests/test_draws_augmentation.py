@@ -1,0 +1,232 @@
+"""Programs of augmentations: what comes how often, and that each draw depends on nothing but its own counter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_draws import SURELY
+
+from gpupipe.draws import Augmentation, augmentation, erasing, plan
+from gpupipe.draws.elementary import cos_turn, exp, log, normal
+from gpupipe.kernels import Op, gaussian_weights
+from gpupipe.recipe import (
+    Augmenting,
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    RandAugment,
+    RandomApply,
+    RandomChoice,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomSolarize,
+    Recipe,
+    ThreeAugment,
+    TimmRandAugment,
+    TrivialAugmentWide,
+)
+
+COUNT = 12_000
+
+
+def programs(*operations: Augmenting, positions: object = COUNT, **key: int) -> Augmentation:
+    positions = np.arange(positions) if isinstance(positions, int) else np.asarray(positions, np.int64)
+    recipe = Recipe((RandomResizedCrop(32), *operations))
+    made = augmentation(recipe, key.get("seed", 3), key.get("epoch", 0), positions, key.get("view", 0))
+    assert made is not None
+    return made
+
+
+def assert_rate(happened: np.ndarray, p: float) -> None:
+    assert stats.binomtest(int(happened.sum()), happened.size, p).pvalue > SURELY
+
+
+# Functions that are the same on every machine
+
+
+def test_elementary_functions() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-4, 4, 500), rng.uniform(-700, 700, 500), [0.0, 4.0, -4.0]])
+    np.testing.assert_allclose(exp(x), [math.exp(v) for v in x], rtol=1e-13)
+    assert exp(np.array([-1e4, -math.inf])).tolist() == [0.0, 0.0]
+    x = np.concatenate([np.exp(rng.uniform(-600, 600, 500)), rng.uniform(0.5, 2, 500), [1.0, 2**-33, 1 - 2**-33]])
+    np.testing.assert_allclose(log(x), [math.log(v) for v in x], rtol=1e-14)
+    x = np.concatenate([rng.uniform(0, 1, 500), np.arange(17) / 16])
+    np.testing.assert_allclose(cos_turn(x), [math.cos(2 * math.pi * v) for v in x], atol=1e-15)
+
+
+def test_normal_numbers() -> None:
+    first, second = np.random.default_rng(1).uniform(0, 1, (2, 20_000))
+    assert stats.kstest(normal(first, second), "norm").pvalue > SURELY
+
+
+# What comes how often
+
+
+def test_color_jitter_draws_orders_and_factors_uniformly() -> None:
+    made = programs(ColorJitter(0.4, 0.3, (0.5, 2), 0.1))
+    orders, counts = np.unique(made.ops, axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert stats.chisquare(counts).pvalue > SURELY
+    ranges = {Op.BRIGHTNESS: (0.6, 1.4), Op.CONTRAST: (0.7, 1.3), Op.SATURATION: (0.5, 2.0), Op.HUE: (-0.1, 0.1)}
+    factors = {op: made.values[made.ops == op][:, 0] for op in ranges}
+    for op, (low, high) in ranges.items():
+        assert stats.kstest(factors[op], stats.uniform(low, high - low).cdf).pvalue > SURELY
+    assert np.abs(np.corrcoef(list(factors.values())) - np.eye(4)).max() < 0.05
+
+
+def test_color_jitter_of_two() -> None:
+    made = programs(ColorJitter(contrast=0.4, hue=0.1))
+    assert made.ops.shape == (COUNT, 2)
+    assert_rate(made.ops[:, 0] == Op.HUE, 0.5)
+    assert (np.sort(made.ops, axis=1) == [Op.CONTRAST, Op.HUE]).all()
+
+
+@pytest.mark.parametrize("operation", [ColorJitter(), RandAugment(0), RandomApply((ColorJitter(),))])
+def test_no_step_is_no_program(operation: Augmenting) -> None:
+    assert augmentation(Recipe((RandomResizedCrop(8), operation)), 0, 0, np.arange(5)) is None
+    assert augmentation(Recipe((RandomResizedCrop(8),)), 0, 0, np.arange(5)) is None
+
+
+def test_grayscale_and_solarize_come_at_their_rates() -> None:
+    made = programs(RandomGrayscale(0.2), RandomSolarize(100, 0.7))
+    gray, inverted = (made.ops != Op.IDENTITY).T
+    assert_rate(gray, 0.2)
+    assert_rate(inverted, 0.7)
+    assert_rate(gray & inverted, 0.14)
+    assert set(made.values[inverted, 1, 0].tolist()) == {100.0}
+    assert set(made.ops.ravel().tolist()) == {Op.IDENTITY, Op.GRAYSCALE, Op.SOLARIZE}
+
+
+def test_blurs_have_uniform_sigmas() -> None:
+    made = programs(GaussianBlur(15, (0.5, 2.0)))
+    assert made.values.shape == (COUNT, 1, 8)
+    weights = made.values[:, 0].astype(np.float64)
+    sigmas = np.sqrt(-0.5 / np.log(weights[:, 1] / weights[:, 0]))
+    assert stats.kstest(sigmas, stats.uniform(0.5, 1.5).cdf).pvalue > SURELY
+    np.testing.assert_allclose(weights, gaussian_weights(15, sigmas), atol=1e-6)
+
+
+def test_three_augment_is_one_of_three() -> None:
+    made = programs(ThreeAugment())
+    assert made.ops.shape == (COUNT, 1)
+    kinds, counts = np.unique(made.ops, return_counts=True)
+    assert kinds.tolist() == [Op.SOLARIZE, Op.GRAYSCALE, Op.GAUSSIAN_BLUR]
+    assert stats.chisquare(counts).pvalue > SURELY
+    assert set(made.values[made.ops == Op.SOLARIZE][:, 0].tolist()) == {128.0}
+    np.testing.assert_array_equal(made.values, programs(ThreeAugment().choice).values)
+
+
+def test_random_apply_takes_all_or_nothing() -> None:
+    made = programs(RandomApply((ColorJitter(0.4, 0.4), RandomApply((GaussianBlur(3),), 0.5)), 0.8))
+    assert made.ops.shape == (COUNT, 3)
+    jittered, blurred = made.ops[:, 0] != Op.IDENTITY, made.ops[:, 2] != Op.IDENTITY
+    assert_rate(jittered, 0.8)
+    assert_rate(blurred, 0.4)
+    assert (jittered | ~blurred).all()
+    assert (made.values[~jittered] == 0).all()
+
+
+def test_random_choice_takes_its_weights() -> None:
+    made = programs(RandomChoice((RandomGrayscale(1), ColorJitter(0.4, 0.4), RandomSolarize(9, 1)), (1, 2, 0)))
+    assert made.ops.shape == (COUNT, 2)
+    assert_rate(made.ops[:, 0] == Op.GRAYSCALE, 1 / 3)
+    assert Op.SOLARIZE not in made.ops
+    gray = made.ops[:, 0] == Op.GRAYSCALE
+    assert (made.ops[gray, 1] == Op.IDENTITY).all()
+    assert (made.ops[~gray] != Op.IDENTITY).all()
+
+
+# Each draw depends on its own counter alone.
+
+MANY: tuple[Augmenting, ...] = (
+    RandAugment(),
+    TrivialAugmentWide(),
+    AutoAugment(),
+    TimmRandAugment(7, magnitude_std=0.5, fill=None),
+    ColorJitter(0.4, 0.4, 0.2, 0.1),
+    RandomGrayscale(),
+    GaussianBlur(13),
+    RandomSolarize(128),
+    RandomApply((ColorJitter(0.4), RandomChoice((ThreeAugment(), RandAugment()))), 0.5),
+)
+
+
+def same(first: Augmentation, second: Augmentation) -> bool:
+    room = max(first.values.shape[2], second.values.shape[2])
+    values = [np.pad(v, ((0, 0), (0, 0), (0, room - v.shape[2]))) for v in (first.values, second.values)]
+    return np.array_equal(first.ops, second.ops) and np.array_equal(*values)
+
+
+def columns(made: Augmentation, at: Sequence[int] | slice) -> Augmentation:
+    return Augmentation(made.ops[:, at], made.values[:, at], made.fill)
+
+
+def test_any_positions_in_any_order_give_the_same_rows() -> None:
+    whole = programs(*MANY, positions=np.arange(64) + 2**33)
+    assert (whole.ops.dtype, whole.values.dtype, whole.values.shape[:2]) == (np.int32, np.float32, whole.ops.shape)
+    assert whole.ops.flags.c_contiguous
+    assert whole.values.flags.c_contiguous
+    chosen = np.array([5, 63, 0, 5, 17])
+    assert same(programs(*MANY, positions=chosen + 2**33), whole.rows(chosen))
+    assert programs(*MANY, positions=0).ops.shape == (0, whole.ops.shape[1])
+
+
+@pytest.mark.parametrize("operation", MANY, ids=lambda operation: type(operation).__name__)
+def test_other_kinds_of_operations_change_nothing(operation: Augmenting) -> None:
+    alone = programs(operation, positions=200)
+    others = [other for other in MANY if type(other) is not type(operation) and not isinstance(other, RandomApply)]
+    if isinstance(operation, RandomApply):  # it is made of others
+        others = [RandomSolarize(128)]
+    before = programs(*others, operation, positions=200)
+    assert same(columns(before, slice(-alone.ops.shape[1], None)), alone)
+    assert same(columns(programs(operation, *others, positions=200), slice(alone.ops.shape[1])), alone)
+
+
+def test_two_of_a_kind_draw_different_numbers() -> None:
+    first, second = programs(GaussianBlur(3), GaussianBlur(3)).values[:, :, 1].T
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+    assert len({value for value in first.tolist()} & {value for value in second.tolist()}) < COUNT / 100
+
+
+@pytest.mark.parametrize("key", [{"seed": 4}, {"epoch": 1}, {"view": 1}, {"view": 255}])
+def test_seeds_epochs_and_views_draw_different_numbers(key: dict[str, int]) -> None:
+    base, other = programs(ColorJitter(0.4)), programs(ColorJitter(0.4), **key)
+    assert abs(np.corrcoef(base.values[:, 0, 0], other.values[:, 0, 0])[0, 1]) < 0.05
+
+
+def test_views_are_independent_of_each_other() -> None:
+    recipe = Recipe((RandomResizedCrop(8), RandomHorizontalFlip(), RandomErasing(1)))
+    positions, sides = np.arange(4000), np.full(4000, 1000, np.int32)
+    first = plan(recipe, 0, 0, positions, sides, sides)
+    numbers = []
+    for view in range(3):
+        made = plan(recipe, 0, 0, positions, sides, sides, view)
+        assert np.array_equal(made.windows, first.windows) == np.array_equal(made.flips, first.flips) == (view == 0)
+        numbers += [
+            made.windows[:, 2] * made.windows[:, 3],
+            made.flips,
+            erasing(recipe, 0, 0, positions, view).boxes[:, 0],
+        ]
+    assert np.abs(np.corrcoef(np.array(numbers, np.float64)) - np.eye(9)).max() < 0.08
+
+
+GOLDEN_OPS = [
+    [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8],
+    [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0],
+    [1, 3, 0, 1, 0, 0, 0, 3, 4, 6, 5, 0, 14, 0, 0, 0, 0],
+]
+GOLDEN_SUMS = [7.46, 1.46, 43.968, 24.232, 0, 82, 2, 1.392, 3.547, 2.411, 3.395, 0, 2.317, 256, 1.042, 0, 7]
+
+
+def test_golden_programs() -> None:
+    """A saved run must see the same augmentations with every later version."""
+    made = programs(*MANY, positions=[0, 1, 2**40 + 5], seed=42, epoch=3, view=2)
+    assert made.ops.tolist() == GOLDEN_OPS
+    np.testing.assert_allclose(np.abs(made.values).sum(axis=(0, 2)), GOLDEN_SUMS, atol=1e-3)

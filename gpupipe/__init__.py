@@ -53,8 +53,16 @@ if TYPE_CHECKING:
         ThreeAugment,
         TimmRandAugment,
         TrivialAugmentWide,
+        deit3_eval,
+        deit3_train,
+        dino_eval,
+        dino_train,
         imagenet_eval,
         imagenet_train,
+        resnet50_v2_eval,
+        resnet50_v2_train,
+        timm_a_eval,
+        timm_a_train,
     )
     from gpupipe.sources import open_source
 
@@ -99,10 +107,18 @@ __all__ = [
     "VirtualEpochs",
     "Weighted",
     "WorkerError",
+    "deit3_eval",
+    "deit3_train",
+    "dino_eval",
+    "dino_train",
     "imagenet_eval",
     "imagenet_train",
     "open_source",
+    "resnet50_v2_eval",
+    "resnet50_v2_train",
     "split",
+    "timm_a_eval",
+    "timm_a_train",
 ]
 
 try:
@@ -150,8 +166,16 @@ _HOMES = {
         "ThreeAugment",
         "TimmRandAugment",
         "TrivialAugmentWide",
+        "deit3_eval",
+        "deit3_train",
+        "dino_eval",
+        "dino_train",
         "imagenet_eval",
         "imagenet_train",
+        "resnet50_v2_eval",
+        "resnet50_v2_train",
+        "timm_a_eval",
+        "timm_a_train",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -27,6 +27,16 @@ from gpupipe.recipe.operations import (
     ResizeCenterCrop,
 )
 from gpupipe.recipe.presets import imagenet_eval, imagenet_train
+from gpupipe.recipe.published import (
+    deit3_eval,
+    deit3_train,
+    dino_eval,
+    dino_train,
+    resnet50_v2_eval,
+    resnet50_v2_train,
+    timm_a_eval,
+    timm_a_train,
+)
 from gpupipe.recipe.recipe import Decode, Layout, Operation, OutputSpec, Recipe
 from gpupipe.recipe.views import MultiCrop, Views
 
@@ -63,7 +73,15 @@ __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "TimmRandAugment",
     "TrivialAugmentWide",
     "Views",
+    "deit3_eval",
+    "deit3_train",
+    "dino_eval",
+    "dino_train",
     "imagenet_eval",
     "imagenet_train",
+    "resnet50_v2_eval",
+    "resnet50_v2_train",
+    "timm_a_eval",
+    "timm_a_train",
     "walk",
 ]

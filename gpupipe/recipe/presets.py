@@ -1,14 +1,15 @@
-"""Ready recipes."""
+"""torchvision's first ImageNet recipes, which most others start from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpupipe.recipe.checks import check_pair
 from gpupipe.recipe.operations import Normalize, RandomHorizontalFlip, RandomResizedCrop, ResizeCenterCrop
 from gpupipe.recipe.recipe import Decode, Layout, Operation, Recipe, dtype_name
 
-__all__ = ["imagenet_eval", "imagenet_train"]
+__all__ = ["imagenet_eval", "imagenet_train", "normalization"]
 
 
 def imagenet_train(
@@ -24,7 +25,11 @@ def imagenet_train(
     >>> imagenet_train(224).output_spec(256)
     OutputSpec(shape=(256, 3, 224, 224), dtype='float32', layout='NCHW')
     """
-    operations: tuple[Operation, ...] = (RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(dtype))
+    operations: tuple[Operation, ...] = (
+        RandomResizedCrop(size),
+        RandomHorizontalFlip(),
+        *normalization({"dtype": dtype}),
+    )
     return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation, decode=decode)
 
 
@@ -43,9 +48,10 @@ def imagenet_eval(
     """
     if resize is None:
         resize = round(max(check_pair("imagenet_eval", "size", size)) / 0.875)
-    operations: tuple[Operation, ...] = (ResizeCenterCrop(size, resize), *_normalization(dtype))
+    operations: tuple[Operation, ...] = (ResizeCenterCrop(size, resize), *normalization({"dtype": dtype}))
     return Recipe(operations, dtype=dtype, layout=layout, exif_orientation=exif_orientation, decode=decode)
 
 
-def _normalization(dtype: Any) -> tuple[Normalize, ...]:
-    return () if dtype_name(dtype) == "uint8" else (Normalize(),)
+def normalization(settings: Mapping[str, Any]) -> tuple[Normalize, ...]:
+    """ImageNet's, unless the `dtype` among a recipe's settings is uint8, which holds no normalized images."""
+    return () if dtype_name(settings.get("dtype", "float32")) == "uint8" else (Normalize(),)

@@ -60,7 +60,7 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
     """Name of a part -> its cost per batch."""
     recipe = gpupipe.imagenet_train(32)  # small, so that DALI's threads leave the cores alone
     loader = gpupipe.Loader(source, recipe, batch_size, shuffle=True, drop_last=True, engine="torch", num_workers=0)
-    engine = DaliEngine(source, recipe, torch.device("cpu"), batch_size, num_threads=1, prefetch_depth=2)
+    engine = DaliEngine(source, (recipe,), torch.device("cpu"), batch_size, num_threads=1, prefetch_depth=2)
     steps = len(loader)
     turn = iter(range(10**9))
 
@@ -84,7 +84,7 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
 def _counting(repeat: int) -> tuple[float, float, float]:
     """The cost of counting a batch for `Loader.stats`, at which nothing is recorded."""
     meter = Meter()
-    batch = EngineBatch(torch.empty(0), torch.empty(0))
+    batch = EngineBatch((torch.empty(0),), torch.empty(0))
     batches = meter.waits(batch for _ in iter(int, 1))
 
     def one() -> None:

@@ -58,7 +58,7 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
     ahead = {"prefetch_factor": 2} if processes else {}
     made = engine.TorchEngine(
         source,
-        imagenet_train(dtype="uint8"),
+        (imagenet_train(dtype="uint8"),),
         torch.device("cpu"),
         batch_size=batch_size,
         num_workers=processes,

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,20 +16,19 @@ from gpupipe import system
 from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
 from gpupipe.engines.choose import PREFETCH, EngineName, EngineSettings, choose, open_engine
-from gpupipe.engines.lease import BufferPool
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.finishing import Finisher
 from gpupipe.integrations.accelerate import announced
-from gpupipe.kernels import finish
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.base import samples_of
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
 from gpupipe.sources import Source, open_source
 from gpupipe.state import LoaderState
 from gpupipe.stats import Meter
 from gpupipe.tracing import Stage
-from gpupipe.transfer import to_device, transferred
+from gpupipe.transfer import transferred
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -38,13 +37,17 @@ __all__ = ["Loader"]
 
 log = logging.getLogger("gpupipe")
 
+Images: TypeAlias = Any
+"""A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
+
 
 class Loader:
     """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
 
     data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list); any sized object whose
                  `__getitem__` gives (encoded bytes, label); or an opened `Source`.
-    recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, or a `Recipe` of your own.
+    recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
+                 your own, or a `MultiCrop` of several.
     batch_size:  samples per batch of this rank.
     shuffle:     a new order in every epoch.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
@@ -65,9 +68,10 @@ class Loader:
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
                  order and list it in `bad_samples`.
 
-    Iterating yields (images, labels): images of shape (N, 3, height, width) in the recipe's dtype and layout, labels
-    int64 (N,), both on the device. An epoch that was iterated to its end is followed by the next one; one that was
-    left early starts again. `set_epoch` goes to any epoch.
+    Iterating yields (images, labels), both on the device: images of shape (N, 3, height, width) in the recipe's dtype
+    and layout, or a list of them where the recipe has several views; labels int64 (N,), or float32 (N, classes) where
+    it mixes samples, which takes an even batch_size. An epoch that was iterated to its end is followed by the next one;
+    one that was left early starts again. `set_epoch` goes to any epoch.
 
     Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
     WorkerError for a worker that has died, LoaderTimeoutError. The next iteration then has new workers and gives the
@@ -77,7 +81,7 @@ class Loader:
     def __init__(
         self,
         data: Any,
-        recipe: Recipe,
+        recipe: Recipe | MultiCrop,
         batch_size: int = 1,
         shuffle: bool = False,
         *,
@@ -96,9 +100,13 @@ class Loader:
         order: Order | torch.utils.data.Sampler[int] | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        if not isinstance(recipe, Recipe):
-            raise ConfigError(f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224)")
+        if not isinstance(recipe, Recipe | MultiCrop):
+            raise ConfigError(
+                f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), or a MultiCrop of them"
+            )
         check_on_error(on_error)
+        self._views = recipe.view_recipes
+        _check_mixing(self._views, batch_size)
         name, where = choose(engine, device)
         self.recipe = recipe
         self.seed = _seed(seed)
@@ -127,11 +135,11 @@ class Loader:
             )
         self.sampler = EpochSampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
-        self._repair = Repair(self.dataset, recipe, self.order, on_error)
+        self._repair = Repair(self.dataset, self._views, self.order, on_error)
         self.meter = Meter()
-        self._buffers = BufferPool()
+        self._finisher = Finisher(self._views, where)
         self._copies: torch.cuda.Stream | None = None
-        self._engine: Engine | None = open_engine(self.dataset, recipe, self.settings)
+        self._engine: Engine | None = open_engine(self.dataset, self._views, self.settings)
         self._epoch = 0
         self._step = 0  # steps delivered in this epoch
         self._last_step: int | None = None  # the step delivered last, in whatever epoch
@@ -184,7 +192,7 @@ class Loader:
         """Batches in an epoch: the same on every rank."""
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Images, torch.Tensor]]:
         """The epoch's batches; nothing happens before the first is asked for."""
         remainder = 0 if self.drop_last else len(self.order) % self.batches.global_batch
         return announced(self._iterate(), lambda: self._step == len(self), remainder)
@@ -310,7 +318,7 @@ class Loader:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-        self._buffers.clear()
+        self._finisher.clear()
 
     def __enter__(self) -> Loader:
         return self
@@ -328,7 +336,7 @@ class Loader:
 
     # How a batch comes about.
 
-    def _iterate(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _iterate(self) -> Iterator[tuple[Images, torch.Tensor]]:
         self._turn += 1  # here, not in __iter__, so that an iterator nobody has asked for a batch ends no other
         turn = self._turn
         self._check_turn(turn)
@@ -372,7 +380,8 @@ class Loader:
         stream = self._engine.stream(jobs())
         try:
             for batch in stream:
-                yield self._repair(batch, ahead.popleft())
+                batch.job = ahead.popleft()
+                yield self._repair(batch)
         finally:
             stream.close()  # type: ignore[attr-defined]
 
@@ -406,34 +415,15 @@ class Loader:
             )
         return indices.astype(np.int64, copy=False)
 
-    def _handed_out(self, batch: EngineBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _handed_out(self, batch: EngineBatch) -> tuple[Images, torch.Tensor]:
         with Stage("finish") as finish:
-            images, labels = self._finished(batch), to_device(batch.labels, self.device)
+            # Full across all ranks, so that every rank mixes, or none.
+            full = self.batches.samples(self._step) == self.batches.global_batch
+            views, labels = self._finisher(batch, full)
         self.meter.delivered(batch, finish)
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
         self._last_step, self._step = self._step, self._step + 1
-        return images, labels
-
-    def _finished(self, batch: EngineBatch) -> torch.Tensor:
-        """The images in the recipe's dtype and layout."""
-        if batch.finished:
-            return batch.images
-        dtype: torch.dtype = getattr(torch, self.recipe.dtype)
-        channels_last = self.recipe.layout == "channels_last"
-        mean, std = self.recipe.statistics
-        out = self._output(batch.images.shape, dtype)
-        # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
-        return finish(batch.images, mean, std, dtype, channels_last, out, threads=1)
-
-    def _output(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Memory for a finished batch, used again and again on the CPU; torch itself does so on the GPU."""
-        channels_last = self.recipe.layout == "channels_last"
-        if self.device.type != "cpu" or (dtype == torch.uint8 and channels_last):  # which is what engines make
-            return None
-        n, height, width, channels = shape
-        if channels_last:
-            return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
-        return self._buffers.take((n, channels, height, width), dtype)
+        return views[0] if len(views) == 1 else views, labels
 
     def _state(self, position: int) -> LoaderState:
         return LoaderState(
@@ -445,6 +435,14 @@ class Loader:
             drop_last=self.drop_last,
             epoch=self._epoch,
             position=position,
+        )
+
+
+def _check_mixing(views: Views, batch_size: int) -> None:
+    if views[0].mixing is not None and batch_size % 2:
+        raise ConfigError(
+            f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its neighbour, "
+            "which has to be on the same rank"
         )
 
 

@@ -19,7 +19,7 @@ from gpupipe.engines.rendering import render_batch
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.kernels import finish
 from gpupipe.order import Order
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import Views
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -42,9 +42,9 @@ def check_on_error(on_error: str) -> None:
 class Repair:
     """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once."""
 
-    def __init__(self, source: Source, recipe: Recipe, order: Order, on_error: OnError) -> None:
+    def __init__(self, source: Source, views: Views, order: Order, on_error: OnError) -> None:
         self._source = source
-        self._recipe = recipe
+        self._views = views
         self._order = order
         self._on_error = on_error
         self._bad: dict[int, SampleError] = {}
@@ -54,22 +54,24 @@ class Repair:
         """In the order in which they were met."""
         return list(self._bad.values())
 
-    def __call__(self, batch: EngineBatch, job: Job) -> EngineBatch:
+    def __call__(self, batch: EngineBatch) -> EngineBatch:
         """The batch with every failed row made good, in place. Raises SampleError under on_error="raise"."""
         for row in sorted(batch.failures):
-            self._fill(batch, row, self._remade(job, row))
+            self._fill(batch, row, self._remade(batch, row))
         batch.failures = {}
         return batch
 
-    def _remade(self, job: Job, row: int) -> EngineBatch:
+    def _remade(self, batch: EngineBatch, row: int) -> EngineBatch:
         """That row's sample by the CPU's decoders, or its substitute."""
-        own = self._attempt(job, row, int(job.indices[row]))
+        job = batch.job
+        assert job is not None
+        own = self._attempt(batch, job, row, int(job.indices[row]))
         if isinstance(own, EngineBatch):
             return own
         if self._on_error == "raise":
             raise own
         for index in self._candidates(job, int(job.positions[row])):
-            substitute = self._attempt(job, row, index)
+            substitute = self._attempt(batch, job, row, index)
             if isinstance(substitute, EngineBatch):
                 return substitute
         raise DataError(
@@ -83,13 +85,13 @@ class Repair:
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
 
-    def _attempt(self, job: Job, row: int, index: int) -> EngineBatch | SampleError:
+    def _attempt(self, batch: EngineBatch, job: Job, row: int, index: int) -> EngineBatch | SampleError:
         """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
         if index in self._bad and self._on_error == "skip":
             return self._bad[index]
-        out = torch.empty((1, *self._recipe.crop.output_size, 3), dtype=torch.uint8)
+        out = [torch.empty((1, *view.crop.output_size, 3), dtype=torch.uint8) for view in self._views]
         one = replace(job, positions=job.positions[row : row + 1], indices=np.array([index], dtype=np.int64))
-        made = render_batch(self._source, self._recipe, one, out)
+        made = render_batch(self._source, self._views, one, out, augmented=batch.augmented)
         if not made.failures:
             return made
         error = made.failures[0]
@@ -100,14 +102,9 @@ class Repair:
         return error
 
     def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
-        images = one.images
-        if batch.finished:
-            images = finish(
-                images,
-                *self._recipe.statistics,
-                dtype=batch.images.dtype,
-                channels_last=self._recipe.layout == "channels_last",
-                threads=1,
-            )
-        batch.images[row].copy_(images[0])
+        for recipe, made, images in zip(self._views, one.images, batch.images, strict=True):
+            if batch.finished:
+                channels_last = recipe.layout == "channels_last"
+                made = finish(made, *recipe.statistics, images.dtype, channels_last, threads=1)
+            images[row].copy_(made[0])
         batch.labels[row] = one.labels[0]

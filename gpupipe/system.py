@@ -177,12 +177,12 @@ def batches_in_memory(num_workers: int, prefetch_factor: int) -> int:
     return max(0, num_workers) * max(1, prefetch_factor) + BATCHES_BESIDE_QUEUE
 
 
-def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int, prefetch_factor: int) -> int:
+def shm_bytes_needed(batch_size: int, pixels: int, num_workers: int, prefetch_factor: int) -> int:
     """Bytes that one loader keeps in /dev/shm with the torch engine; 0 without workers, where nothing crosses.
 
-    Workers hand over uint8 batches of shape (batch_size, height, width, 3) through shared memory:
+    Workers hand over uint8 RGB batches through shared memory. pixels: of one sample, height * width, of all its views.
 
-        batch   = batch_size * height * width * 3
+        batch   = batch_size * pixels * 3
         batches = num_workers * prefetch_factor + 2
         needed  = batch * batches * 1.1 + 16 MiB
 
@@ -191,7 +191,7 @@ def shm_bytes_needed(batch_size: int, height: int, width: int, num_workers: int,
     """
     if num_workers <= 0:
         return 0
-    batch = batch_size * height * width * 3
+    batch = batch_size * pixels * 3
     batches = batches_in_memory(num_workers, prefetch_factor)
     return math.ceil(batch * batches * (1 + SHM_MARGIN)) + SHM_BASE
 

@@ -31,7 +31,7 @@ def transferred(batches: Iterable[EngineBatch], stream: torch.cuda.Stream) -> It
     ahead: tuple[EngineBatch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
-            images, labels = to_device(batch.images, device), to_device(batch.labels, device)
+            images, labels = tuple(to_device(view, device) for view in batch.images), to_device(batch.labels, device)
             copied = replace(batch, images=images, labels=labels)
             copied_event = stream.record_event()
         if ahead is not None:
@@ -43,8 +43,8 @@ def transferred(batches: Iterable[EngineBatch], stream: torch.cuda.Stream) -> It
 
 def _arrived(batch: EngineBatch, event: torch.cuda.Event) -> EngineBatch:
     """The batch, safe to use on the consumer's current stream."""
-    consumer = torch.cuda.current_stream(batch.images.device)
+    consumer = torch.cuda.current_stream(batch.labels.device)
     consumer.wait_event(event)
-    for tensor in (batch.images, batch.labels):
+    for tensor in (*batch.images, batch.labels):
         tensor.record_stream(consumer)  # else its memory could be given to a later copy while it is still read
     return batch

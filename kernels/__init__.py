@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpupipe.kernels.augment import augment
 from gpupipe.kernels.augment_reference import augment_reference
-from gpupipe.kernels.decode import BadImage, Decoded, Limits, crop_resize, decode_crop_resize
+from gpupipe.kernels.decode import BadImage, Crops, Decoded, Limits, crop_resize, decode_crop_resize, decode_crops
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish
 from gpupipe.kernels.finish_reference import finish_reference
@@ -12,6 +12,7 @@ from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights
 
 __all__ = [
     "BadImage",
+    "Crops",
     "Decoded",
     "Erase",
     "Limits",
@@ -22,6 +23,7 @@ __all__ = [
     "augment_reference",
     "crop_resize",
     "decode_crop_resize",
+    "decode_crops",
     "finish",
     "finish_reference",
     "gaussian_weights",

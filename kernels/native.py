@@ -17,6 +17,7 @@ __all__ = [
     "Finish",
     "Images",
     "Limits",
+    "View",
     "addresses",
     "library",
     "problem",
@@ -42,14 +43,27 @@ class Limits(ctypes.Structure):
     )
 
 
+class View(ctypes.Structure):
+    """gp_view of cpu/api.h."""
+
+    _fields_ = (
+        ("out_height", ctypes.c_int32),
+        ("out_width", ctypes.c_int32),
+        ("filter", ctypes.c_int32),
+        ("windows", ctypes.c_void_p),
+        ("resized", ctypes.c_void_p),
+        ("anchors", ctypes.c_void_p),
+        ("flips", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+    )
+
+
 class Images(ctypes.Structure):
     """gp_images of cpu/api.h."""
 
     _fields_ = (
         ("count", ctypes.c_int32),
-        ("out_height", ctypes.c_int32),
-        ("out_width", ctypes.c_int32),
-        ("filter", ctypes.c_int32),
+        ("view_count", ctypes.c_int32),
         ("fast", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("variant", ctypes.c_char_p),
@@ -57,12 +71,8 @@ class Images(ctypes.Structure):
         ("bytes", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
         ("orientations", ctypes.c_void_p),
-        ("windows", ctypes.c_void_p),
-        ("resized", ctypes.c_void_p),
-        ("anchors", ctypes.c_void_p),
-        ("flips", ctypes.c_void_p),
+        ("views", ctypes.c_void_p),
         ("limits", Limits),
-        ("out", ctypes.c_void_p),
         ("codes", ctypes.c_void_p),
         ("messages", ctypes.c_void_p),
     )

@@ -280,9 +280,10 @@ def goes_on_a_step_late(context: Context) -> None:
 
 
 def has_other_pixels(context: Context) -> None:
-    def darker(*arguments: Any) -> Any:
-        batch = rendering.render_batch(*arguments)
-        batch.images //= 2
+    def darker(*arguments: Any, **options: Any) -> Any:
+        batch = rendering.render_batch(*arguments, **options)
+        for view in batch.images:
+            view //= 2
         return batch
 
     with mock.patch.object(torch_engine, "render_batch", darker):

@@ -31,7 +31,7 @@ def size_of(text: str) -> int:
 
 
 def needed(processes: int, workers: int, batch_size: int = 256, size: int = 224, prefetch_factor: int = 2) -> int:
-    return processes * system.shm_bytes_needed(batch_size, size, size, workers, prefetch_factor)
+    return processes * system.shm_bytes_needed(batch_size, size**2, workers, prefetch_factor)
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -177,7 +177,7 @@ def test_shm_too_small_names_the_size_and_the_flag(tmp_path: Path) -> None:
     assert finding.status == "fail"
     flag = re.search(r"--shm-size=(\d+)g", finding.remedy)
     assert flag is not None
-    needed = system.shm_bytes_needed(batch, 224, 224, 2, 2)
+    needed = system.shm_bytes_needed(batch, 224 * 224, 2, 2)
     assert needed <= int(flag[1]) << 30 < needed + (1 << 30)
 
 

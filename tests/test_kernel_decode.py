@@ -12,7 +12,7 @@ import simplejpeg
 from images import encode, picture
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import Limits, crop_resize, decode_crop_resize, native
+from gpupipe.kernels import Crops, Limits, crop_resize, decode_crop_resize, decode_crops, native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 
@@ -289,3 +289,33 @@ def test_it_works_after_a_fork() -> None:
         same = np.array_equal(decode_crop_resize(data, boxes, (32, 32), threads=4).images, expected)
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_several_crops_of_one_decoding_are_those_of_one_decoding_each(kind: str, orientation: int) -> None:
+    rng = np.random.default_rng(len(kind))
+    height, width = 83, 117
+    data = [jpeg(kind, height, width)] * 6
+    upright = (width, height) if orientation == 6 else (height, width)
+    settings = dict(orientations=np.full(6, orientation))
+    crops = [
+        Crops(some_boxes(rng, *upright, 5), (24, 31), flips=rng.integers(0, 2, 6)),
+        Crops(some_boxes(rng, *upright, 5)[::-1], (9, 7), filter="bicubic"),
+        Crops(some_boxes(rng, *upright, 5), (10, 12), resized=np.full((6, 2), 20), anchors=rng.integers(0, 8, (6, 2))),
+    ]
+    together = decode_crops(data, crops, **settings)
+    for one, made in zip(crops, together, strict=True):
+        (alone,) = decode_crops(data, [one], **settings)
+        assert not made.failures
+        np.testing.assert_array_equal(made.images, alone.images)
+
+
+def test_a_crop_outside_fails_its_image_alone_in_all_crops() -> None:
+    data = [jpeg("4:4:4", 30, 40)] * 3
+    inside = [(0, 0, 30, 40)] * 3
+    made = decode_crops(data, [Crops(inside, (8, 8)), Crops([*inside[:2], (10, 0, 30, 40)], (4, 4))])
+    assert [sorted(view.failures) for view in made] == [[2], [2]]
+    assert made[0].failures[2].code == "changed"
+    with pytest.raises(ValueError, match="crops is empty"):
+        decode_crops(data, [])

@@ -37,14 +37,14 @@ def source() -> Any:
 def made(recipe: gpupipe.Recipe = RECIPE) -> EngineBatch:
     rows = np.arange(len(FILES))
     out = torch.zeros((len(FILES), 32, 32, 3), dtype=torch.uint8)
-    return rendering.render_batch(source(), recipe, Job(0, 0, rows, rows), out)
+    return rendering.render_batch(source(), (recipe,), Job(0, 0, rows, rows), [out], augmented=True)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """What the kernel and the other decoders were asked for."""
     seen: dict[str, list[Any]] = {"kernel": [], "others": []}
-    kernel, others = rendering.decode_crop_resize, rendering._one_by_one
+    kernel, others = rendering.decode_crops, rendering._one_by_one
 
     def recorded_kernel(encoded: list[Any], *args: Any, **kwargs: Any) -> Any:
         seen["kernel"].append((len(encoded), kwargs))
@@ -54,7 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
         seen["others"].append(list(FILES)[row])
         others(data, meta, planned, row, *args)
 
-    monkeypatch.setattr(rendering, "decode_crop_resize", recorded_kernel)
+    monkeypatch.setattr(rendering, "decode_crops", recorded_kernel)
     monkeypatch.setattr(rendering, "_one_by_one", recorded_others)
     return seen
 
@@ -80,7 +80,7 @@ def test_the_pixels_are_the_references(cpu_path: str) -> None:
         if name in SIZES:
             sides = (np.array([height], np.int32), np.array([width], np.int32))
             expected = render_reference(FILES[name], plan(RECIPE, 0, 0, np.array([row]), *sides))
-            apart = np.abs(batch.images[row].numpy().astype(int) - expected).max()
+            apart = np.abs(batch.images[0][row].numpy().astype(int) - expected).max()
             assert apart <= (0 if cpu_path == "kernels" else 1), name
 
 
@@ -99,7 +99,8 @@ def test_what_costs_too_much_is_not_handed_on(calls: dict[str, list[Any]]) -> No
     bomb[sizes : sizes + 4] = (65_500).to_bytes(2, "big") * 2
     out = torch.zeros((1, 32, 32, 3), dtype=torch.uint8)
     only = np.arange(1)
-    batch = rendering.render_batch(gpupipe.open_source([(bytes(bomb), 0)]), RECIPE, Job(0, 0, only, only), out)
+    bombs = gpupipe.open_source([(bytes(bomb), 0)])
+    batch = rendering.render_batch(bombs, (RECIPE,), Job(0, 0, only, only), [out], augmented=True)
     assert "65500 x 65500 pixels, more than the 178956970 that are allowed" in str(batch.failures[0])
     assert calls["others"] == []
 

@@ -69,13 +69,13 @@ def test_workers_that_are_spawned_write_into_the_same_memory(folder: Path, truth
 
 
 def test_a_slot_is_free_when_its_last_view_is_gone() -> None:
-    slots = Slots(2, (3, 4), shared=False)
+    slots = Slots(2, 3, [(4,)], shared=False)
     first, second = slots.give(), slots.give()
     assert {first, second} == {0, 1}
     assert slots.give() is None
-    slots.batch(first, 3).fill_(7)
+    slots.batch(first, 3)[0].fill_(7)
     slots.labels(first, 3).fill_(5)
-    images, labels = slots.lend(first, 2)
+    (images,), labels = slots.lend(first, 2)
     view = images[1:]
     del images
     assert view.tolist() == [[7] * 4]
@@ -85,15 +85,30 @@ def test_a_slot_is_free_when_its_last_view_is_gone() -> None:
     assert slots.give() == first
     slots.take_back()
     assert {slots.give(), slots.give()} == {0, 1}
-    np.testing.assert_array_equal(slots.batch(first, 3).numpy(), np.full((3, 4), 7))
+    np.testing.assert_array_equal(slots.batch(first, 3)[0].numpy(), np.full((3, 4), 7))
 
 
 def test_who_keeps_two_batches_gets_copies_so_that_workers_always_have_slots() -> None:
-    slots, kept = Slots(5, (2, 4), shared=False), []
+    slots, kept = Slots(5, 2, [(4,)], shared=False), []
     for number in range(20):
         slot = slots.give()
         assert slot is not None
-        slots.batch(slot, 2).fill_(number)
-        kept.append(slots.lend(slot, 2)[0])
+        slots.batch(slot, 2)[0].fill_(number)
+        kept.append(slots.lend(slot, 2)[0][0])
         assert len(slots._free) >= 3
     assert [int(images[0, 0]) for images in kept] == list(range(20))
+
+
+def test_views_of_several_sizes_lie_apart_in_a_slot_and_come_back_together() -> None:
+    slots = Slots(1, 3, [(2, 2), (5,)], shared=False)
+    slot = slots.give()
+    assert slot == 0
+    for number, view in enumerate(slots.batch(slot, 3), start=1):
+        view.fill_(number)
+    large, small = slots.lend(slot, 2)[0]
+    assert large.tolist() == [[[1, 1], [1, 1]]] * 2
+    assert small.tolist() == [[2] * 5] * 2
+    del large
+    assert slots.give() is None
+    del small
+    assert slots.give() == slot

@@ -66,7 +66,7 @@ class Script:
         def batches():
             for wait in waits:
                 self.now += wait
-                yield EngineBatch(torch.empty(0), torch.zeros(8), bytes_read=2_000_000)
+                yield EngineBatch((torch.empty(0),), torch.zeros(8), bytes_read=2_000_000)
 
         for batch in self.meter.waits(batches()):
             with Stage("finish") as stage:
@@ -162,9 +162,9 @@ def test_spans_say_who_did_what_when(engine: str, workers: int, folder: Path) ->
 
 def test_pinning_keeps_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self + 0)
-    batch = EngineBatch(torch.ones(2), torch.ones(2), bytes_read=7, spans=(Span("read", "worker 0", 0.0, 1.0),))
+    batch = EngineBatch((torch.ones(2),), torch.ones(2), bytes_read=7, spans=(Span("read", "worker 0", 0.0, 1.0),))
     pinned = batch.pin_memory()
-    assert pinned.images is not batch.images
+    assert pinned.images[0] is not batch.images[0]
     assert (pinned.bytes_read, pinned.spans) == (7, batch.spans)
 
 

@@ -124,9 +124,9 @@ def test_shm_needed_by_hand() -> None:
     batch = 256 * 224 * 224 * 3
     assert batch == 38_535_168
     # 8 workers x 2 batches waiting, 2 with the consumer: 18 batches, a tenth more, 16 MiB more.
-    assert system.shm_bytes_needed(256, 224, 224, 8, 2) == pytest.approx(18 * batch * 1.1 + 2**24, abs=1)
-    assert system.shm_bytes_needed(256, 224, 224, 0, 2) == 0
-    assert system.shm_bytes_needed(1, 1, 1, 1, 0) == system.shm_bytes_needed(1, 1, 1, 1, 1)
+    assert system.shm_bytes_needed(256, 224 * 224, 8, 2) == pytest.approx(18 * batch * 1.1 + 2**24, abs=1)
+    assert system.shm_bytes_needed(256, 224 * 224, 0, 2) == 0
+    assert system.shm_bytes_needed(1, 1, 1, 0) == system.shm_bytes_needed(1, 1, 1, 1)
 
 
 class Crops(Dataset[torch.Tensor]):
@@ -149,7 +149,7 @@ def test_shm_needed_covers_what_a_data_loader_really_takes() -> None:
     assert len(batches) == 12
     one = batch * 96 * 96 * 3
     assert 12 * one <= held < 12 * one * 1.1  # the margin is more than the page rounding
-    needed = system.shm_bytes_needed(batch, 96, 96, workers, factor)
+    needed = system.shm_bytes_needed(batch, 96 * 96, workers, factor)
     assert needed >= held * (workers * factor + 2) / 12
 
 
@@ -174,7 +174,7 @@ print("batches", count)
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_a_mount_of_the_size_needed_is_enough_and_less_is_not(share: float) -> None:
     """torch's DataLoader on a /dev/shm of its own, in a mount namespace: the formula neither over- nor understates."""
-    size = int(system.shm_bytes_needed(64, 224, 224, 2, 3) * share)
+    size = int(system.shm_bytes_needed(64, 224 * 224, 2, 3) * share)
     mount = f"mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 77"
     command = ["unshare", "--mount", "sh", "-c", f'{mount}; exec "$0" -c "$1"', sys.executable, SLOW_CONSUMER]
     try:

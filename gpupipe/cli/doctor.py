@@ -88,7 +88,7 @@ class Settings:
     @property
     def shm_needed(self) -> int:
         """Bytes that all processes together keep in shared memory."""
-        one = system.shm_bytes_needed(self.batch_size, self.size, self.size, self.workers, self.prefetch_factor)
+        one = system.shm_bytes_needed(self.batch_size, self.size**2, self.workers, self.prefetch_factor)
         return self.processes * one
 
 

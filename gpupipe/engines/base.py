@@ -40,24 +40,29 @@ class Job:
 class EngineBatch:
     """What an engine makes of a job.
 
-    images:   uint8 (N, height, width, 3), or where `finished` is set the batch in the recipe's dtype and layout,
-              of shape (N, 3, height, width).
+    images:   of each view uint8 (N, height, width, 3), or where `finished` is set the batch in the recipe's dtype and
+              layout, of shape (N, 3, height, width).
     labels:   int64 (N,).
     failures: row -> why the engine could not make that row; its pixels are undefined.
+    augmented: whether the recipe's augmentations have been applied.
+    job:       what was asked for; the loader adds it.
     bytes_read: encoded bytes that were read for it.
     spans:    who was busy with it, and when; stages "read" and "decode".
     """
 
-    images: torch.Tensor
+    images: tuple[torch.Tensor, ...]
     labels: torch.Tensor
     failures: dict[int, SampleError] = field(default_factory=dict)
+    augmented: bool = False
     finished: bool = False
+    job: Job | None = None
     bytes_read: int = 0
     spans: tuple[Span, ...] = ()
 
     def pin_memory(self) -> EngineBatch:
         """The same batch in page-locked memory; `torch.utils.data.DataLoader` calls this."""
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+        images = tuple(view.pin_memory() for view in self.images)
+        return replace(self, images=images, labels=self.labels.pin_memory())
 
 
 class Engine(Protocol):
@@ -79,14 +84,14 @@ class Engine(Protocol):
         ...
 
 
-def job_plan(recipe: Recipe, job: Job, meta: SampleMeta) -> Plan:
-    """What happens to each image of a job, whose sizes are known now."""
+def job_plan(recipe: Recipe, job: Job, meta: SampleMeta, view: int = 0) -> Plan:
+    """What happens to each image of a job, whose sizes are known now, in one view."""
     heights, widths = meta.heights, meta.widths
     if recipe.exif_orientation:
         # Orientations 5 to 8 swap the axes (EXIF 2.3, tag 0x0112); boxes are drawn in the upright image.
         swapped = meta.orientations >= 5
         heights, widths = np.where(swapped, widths, heights), np.where(swapped, heights, widths)
-    return plan(recipe, job.seed, job.epoch, job.positions, heights, widths)
+    return plan(recipe, job.seed, job.epoch, job.positions, heights, widths, view)
 
 
 Fetched = tuple[list[NDArray[np.uint8] | None], "SampleMeta", dict[int, SampleError]]

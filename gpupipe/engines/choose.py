@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ from gpupipe import system
 from gpupipe.engines.base import Engine
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.kernels import native
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import Views
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -127,21 +128,21 @@ def _dali_problem() -> str | None:
     return None
 
 
-def open_engine(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+def open_engine(source: Source, views: Views, settings: EngineSettings) -> Engine:
     """The engine that the settings name, ready to stream; says once which one it is."""
     if settings.engine == "dali":
         log.info("gpupipe: DALI engine on %s, %d threads", settings.device, max(1, settings.num_workers))
-        return _open_dali(source, recipe, settings)
+        return _open_dali(source, views, settings)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
-    return _open_torch(source, recipe, settings)
+    return _open_torch(source, views, settings)
 
 
-def _open_dali(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+def _open_dali(source: Source, views: Views, settings: EngineSettings) -> Engine:
     from gpupipe.engines.dali import DaliEngine
 
     return DaliEngine(
         source,
-        recipe,
+        views,
         settings.device,
         batch_size=settings.batch_size,
         num_threads=max(1, settings.num_workers),
@@ -149,7 +150,7 @@ def _open_dali(source: Source, recipe: Recipe, settings: EngineSettings) -> Engi
     )
 
 
-def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Engine:
+def _open_torch(source: Source, views: Views, settings: EngineSettings) -> Engine:
     from gpupipe.engines.torch import TorchEngine
 
     _say_without_kernels()
@@ -158,16 +159,16 @@ def _open_torch(source: Source, recipe: Recipe, settings: EngineSettings) -> Eng
             log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
         return TorchEngine(
             source,
-            recipe,
+            views,
             settings.device,
             batch_size=settings.batch_size,
             num_workers=0,
             pin_memory=settings.pin_memory,
         )
-    _check_shm(recipe, settings)
+    _check_shm(views, settings)
     return TorchEngine(
         source,
-        recipe,
+        views,
         settings.device,
         batch_size=settings.batch_size,
         num_workers=settings.num_workers,
@@ -186,11 +187,14 @@ def _say_without_kernels() -> None:
         log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
 
 
-def _check_shm(recipe: Recipe, settings: EngineSettings) -> None:
+def _check_shm(views: Views, settings: EngineSettings) -> None:
     """An error here, rather than a bus error in a worker later."""
     processes = system.local_world_size()
     needed = processes * system.shm_bytes_needed(
-        settings.batch_size, *recipe.crop.output_size, settings.num_workers, settings.prefetch_factor
+        settings.batch_size,
+        sum(math.prod(view.crop.output_size) for view in views),
+        settings.num_workers,
+        settings.prefetch_factor,
     )
     free = system.shm_bytes_free()
     if free is not None and free < needed:

@@ -19,11 +19,11 @@ import torch.utils.dlpack
 
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.dali_feed import Feed, Feeder
-from gpupipe.engines.dali_graph import as_dali, build_pipeline
+from gpupipe.engines.dali_graph import as_dali, build_pipeline, finishes
 from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import Recipe, Views
 from gpupipe.tracing import Span, Stage
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DaliEngine:
     def __init__(
         self,
         source: Source,
-        recipe: Recipe,
+        views: Views,
         device: torch.device,
         batch_size: int,
         num_threads: int,
@@ -59,18 +59,20 @@ class DaliEngine:
         guard_forks()
         self.device = device
         self._source = source
-        self._recipe = recipe
+        self._views = views
+        self._finished = all(map(finishes, views))
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
             batch_size=batch_size,
             num_threads=num_threads,
             device_id=_device_index(device),
             prefetch_queue_depth=prefetch_depth,
-            recipe=recipe,
+            views=views,
+            finished=self._finished,
             mixed=self._on_gpu,
             crop_decode=not self._on_gpu if crop_decode is None else crop_decode,
         )
-        self._feeder = Feeder(source, recipe)
+        self._feeder = Feeder(source, views)
         self._jobs: Iterator[Job] = iter(())
         self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
@@ -79,7 +81,7 @@ class DaliEngine:
     # The stream of batches.
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A batch for each job: finished for every dtype that DALI has, else uint8 (N, height, width, 3)."""
+        """A batch for each job: finished where DALI can do it, else uint8 (N, height, width, 3), not augmented."""
         self._start(jobs)
         self._schedule()
         while self._in_flight:
@@ -126,27 +128,34 @@ class DaliEngine:
         return as_dali(feed.inputs)
 
     def _batch(self, outputs: Any, feed: Feed, decode: Span) -> EngineBatch:
-        buffer = outputs[0].as_tensor()
+        if self._on_gpu:
+            # Two events for each view of each batch that is on its way, see _events.
+            self._draining.sweep(keep=2 * len(self._views) * self._graph_options["prefetch_queue_depth"])
+        self._check_sizes(outputs, feed)
+        return EngineBatch(
+            tuple(self._images(output, recipe, feed) for recipe, output in zip(self._views, outputs, strict=False)),
+            torch.from_numpy(feed.labels),
+            feed.failures,
+            finished=self._finished,
+            bytes_read=int(feed.sizes.sum()),
+            spans=(feed.read, decode),
+        )
+
+    def _images(self, output: Any, recipe: Recipe, feed: Feed) -> torch.Tensor:
+        """One view of a batch, in DALI's memory."""
+        buffer = output.as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
-            # Two events for each batch that is on its way, see _events.
-            self._draining.sweep(keep=2 * self._graph_options["prefetch_queue_depth"])
             record = partial(_events, torch.cuda.current_stream(self.device))
             # The feed too: the decoder may still be copying from it.
             self._draining.watch(images, (buffer, feed), record)
-        self._check_sizes(outputs, feed)
-        finished = self._recipe.dtype != "bfloat16"
-        if finished and self._recipe.layout == "channels_last":
-            images = images.permute(0, 3, 1, 2)
-        labels = torch.from_numpy(feed.labels)
-        spans = feed.read, decode
-        return EngineBatch(images, labels, feed.failures, finished, bytes_read=int(feed.sizes.sum()), spans=spans)
+        return images.permute(0, 3, 1, 2) if self._finished and recipe.layout == "channels_last" else images
 
     def _check_sizes(self, outputs: Any, feed: Feed) -> None:
         """Files that changed since they were indexed were cropped for another image: the CPU has to look again."""
         if not self._feeder.as_paths:
             return
-        sizes = np.asarray(outputs[1].as_tensor()).reshape(-1)
+        sizes = np.asarray(outputs[len(self._views)].as_tensor()).reshape(-1)
         for row in np.flatnonzero(sizes != feed.sizes).tolist():
             if row not in feed.failures:
                 index = int(feed.job.indices[row])

@@ -14,7 +14,7 @@ from gpupipe.draws import Plan
 from gpupipe.engines.base import Job, fetch, job_plan
 from gpupipe.engines.dali_graph import PLACEHOLDER, placeholder
 from gpupipe.errors import SampleError
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import Views
 from gpupipe.tracing import Span, Stage
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Feed", "Feeder", "visible_part"]
 
 Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
+
+BLANK = (0, 1, 0, 1, 0)  # starts, shapes, roi_starts, roi_ends, mirrors of the placeholder
 
 TIFF_ENDINGS = (b".tif", b".tiff")
 TIFF_STARTS = (b"II*\0", b"MM\0*")
@@ -33,19 +35,17 @@ class Feed:
     """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
 
     encoded:  uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
-    starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends: float32 (N, 2), the region in
-    it that the output covers; mirrors: int32 (N,). sizes: int64 (N,), bytes as indexed.
+    geometry: five arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
+              to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers; mirrors:
+              int32 (N,).
+    sizes:    int64 (N,), bytes as indexed.
     failures: rows that hold the placeholder, and why. read: when the inputs were made, which is when the bytes were
     fetched unless DALI reads the files itself.
     """
 
     job: Job
     encoded: Encoded
-    starts: NDArray[np.int32]
-    shapes: NDArray[np.int32]
-    roi_starts: NDArray[np.float32]
-    roi_ends: NDArray[np.float32]
-    mirrors: NDArray[np.int32]
+    geometry: tuple[NDArray[Any], ...]
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
     failures: dict[int, SampleError]
@@ -54,20 +54,20 @@ class Feed:
     @property
     def inputs(self) -> tuple[Any, ...]:
         """In the order of the pipeline's external sources."""
-        return self.encoded, self.starts, self.shapes, self.roi_starts, self.roi_ends, self.mirrors
+        return self.encoded, *self.geometry
 
     def rows(self, rows: list[int]) -> tuple[Any, ...]:
         """The inputs of some rows."""
         encoded = self.encoded[rows] if isinstance(self.encoded, np.ndarray) else [self.encoded[r] for r in rows]
-        return encoded, *(array[rows] for array in self.inputs[1:])
+        return encoded, *(array[rows] for array in self.geometry)
 
 
 class Feeder:
     """Makes feeds. `refused` holds the samples, by index, that DALI has refused before."""
 
-    def __init__(self, source: Source, recipe: Recipe) -> None:
+    def __init__(self, source: Source, views: Views) -> None:
         self._source = source
-        self._recipe = recipe
+        self._views = views
         self.refused: dict[int, SampleError] = {}
 
     @cached_property
@@ -79,16 +79,11 @@ class Feeder:
         """The job's inputs; rows that can't be read or that DALI can't decode hold the placeholder."""
         with Stage("read") as read:
             encoded, meta, failures = self._fetched(job)
-        planned = job_plan(self._recipe, job, meta)
-        windows, roi_starts, roi_ends = visible_part(planned)
+        plans = [job_plan(recipe, job, meta, view) for view, recipe in enumerate(self._views)]
         feed = Feed(
             job,
             encoded,
-            np.ascontiguousarray(windows[:, :2]),
-            np.ascontiguousarray(windows[:, 2:]),
-            roi_starts,
-            roi_ends,
-            planned.flips.astype(np.int32),
+            tuple(array for planned in plans for array in _geometry(planned)),
             meta.labels.astype(np.int64),
             meta.sizes,
             failures,
@@ -103,7 +98,8 @@ class Feeder:
         """Inputs of one row that holds the placeholder."""
         encoded = _padded([str(PLACEHOLDER)]) if self.as_paths else [placeholder()]
         zeros, ones = np.zeros((1, 2), np.int32), np.ones((1, 2), np.int32)
-        return encoded, zeros, ones, zeros.astype(np.float32), ones.astype(np.float32), zeros[:, 0]
+        geometry = zeros, ones, zeros.astype(np.float32), ones.astype(np.float32), zeros[:, 0]
+        return encoded, *(geometry * len(self._views))
 
     def _fetched(self, job: Job) -> tuple[Encoded, SampleMeta, dict[int, SampleError]]:
         if self.as_paths:
@@ -125,6 +121,13 @@ class Feeder:
         feed.failures.setdefault(row, SampleError(index, self._source.location(index), reason))
 
 
+def _geometry(plan: Plan) -> tuple[NDArray[Any], ...]:
+    """The arrays of one view."""
+    windows, roi_starts, roi_ends = visible_part(plan)
+    starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
+    return starts, shapes, roi_starts, roi_ends, plan.flips.astype(np.int32)
+
+
 def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """The pixels that the output depends on, and where in them the output lies.
 
@@ -134,8 +137,8 @@ def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], ND
     window = plan.windows[:, 2:].astype(np.float64)
     scale = window / plan.resized
     start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
-    # The antialiasing filter reaches `scale` pixels beyond, at least 1; one more for rounding.
-    reach = np.maximum(scale, 1) + 1
+    # A bilinear filter reaches `scale` pixels beyond, at least 1, a bicubic one twice that; one more for rounding.
+    reach = {"bilinear": 1, "bicubic": 2}[plan.filter] * np.maximum(scale, 1) + 1
     low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
     windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
     return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
@@ -148,10 +151,8 @@ def _blank(feed: Feed, rows: list[int]) -> None:
     else:
         for row in rows:
             feed.encoded[row] = placeholder()
-    feed.starts[rows] = 0
-    feed.shapes[rows] = 1
-    feed.roi_starts[rows] = 0
-    feed.roi_ends[rows] = 1
+    for number, array in enumerate(feed.geometry):
+        array[rows] = BLANK[number % len(BLANK)]
 
 
 def _padded(paths: list[str]) -> NDArray[np.uint8]:

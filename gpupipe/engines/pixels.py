@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 
 from gpupipe.draws import Plan
 from gpupipe.kernels import crop_resize, native
+from gpupipe.recipe import Filter
 from gpupipe.sources.headers import FORMATS, explain_damage
 
 __all__ = ["DecodeError", "decode_window", "render"]
@@ -35,7 +36,11 @@ Box = tuple[int, int, int, int]
 # 256 x 109714 before its centre is cropped), and Pillow makes just the pixels that are wanted.
 MAX_OVERDRAW = 16
 
-_resize = torch.ops.aten._upsample_bilinear2d_aa.out
+_RESIZE = {
+    "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
+    "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
+}
+_PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _flip = torch.ops.aten.flip.out
 _local = threading.local()
 
@@ -61,27 +66,28 @@ def render(encoded: Pixels, height: int, width: int, plan: Plan, exif: bool, out
             [np.ascontiguousarray(pixels)],
             plan.size,
             flips=plan.flips,
+            filter=plan.filter,
             resized=plan.resized,
             anchors=plan.anchors,
             threads=1,
             out=out.numpy()[None],
         )
     elif resized == plan.size:
-        _whole_window(pixels, out, flip)
+        _whole_window(pixels, out, flip, plan.filter)
     elif resized[0] * resized[1] > MAX_OVERDRAW * plan.size[0] * plan.size[1]:
-        _copy(torch.from_numpy(resize_part(pixels, resized, anchor, plan.size)), out, flip)
+        _copy(torch.from_numpy(resize_part(pixels, resized, anchor, plan.size, plan.filter)), out, flip)
     else:
         whole = torch.empty((*resized, 3), dtype=torch.uint8)
-        _whole_window(pixels, whole, False)
+        _whole_window(pixels, whole, False, plan.filter)
         rows, columns = (slice(start, start + length) for start, length in zip(anchor, plan.size, strict=True))
         _copy(whole[rows, columns], out, flip)
 
 
-def _whole_window(pixels: Pixels, out: torch.Tensor, flip: bool) -> None:
+def _whole_window(pixels: Pixels, out: torch.Tensor, flip: bool, filter: Filter) -> None:
     """All of `pixels` resized to `out`. The kernels write in place: 0.08 ms against 0.21 ms through a new tensor."""
     target = torch.empty_like(out) if flip else out
     planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    _resize(planes, list(out.shape[:2]), False, None, None, out=target.permute(2, 0, 1)[None])
+    _RESIZE[filter](planes, list(out.shape[:2]), False, None, None, out=target.permute(2, 0, 1)[None])
     if flip:
         _copy(target, out, flip)
 
@@ -93,16 +99,16 @@ def _copy(pixels: torch.Tensor, out: torch.Tensor, flip: bool) -> None:
         out.copy_(pixels)
 
 
-def resize_part(pixels: Pixels, resized: tuple[int, int], anchor: tuple[int, int], size: tuple[int, int]) -> Pixels:
+def resize_part(
+    pixels: Pixels, resized: tuple[int, int], anchor: tuple[int, int], size: tuple[int, int], filter: Filter
+) -> Pixels:
     """The part at `anchor`, of `size`, of `pixels` resized to `resized`; Pillow computes only that part."""
     scale = (pixels.shape[0] / resized[0], pixels.shape[1] / resized[1])
     top, left = anchor[0] * scale[0], anchor[1] * scale[1]
     # Rounding may carry the box past the edge in the last place, which Pillow refuses.
     bottom = min((anchor[0] + size[0]) * scale[0], float(pixels.shape[0]))
     right = min((anchor[1] + size[1]) * scale[1], float(pixels.shape[1]))
-    image = Image.fromarray(pixels).resize(
-        (size[1], size[0]), Image.Resampling.BILINEAR, box=(left, top, right, bottom)
-    )
+    image = Image.fromarray(pixels).resize((size[1], size[0]), _PILLOW[filter], box=(left, top, right, bottom))
     return np.array(image)
 
 

@@ -25,7 +25,7 @@ def render_reference(encoded: bytes, plan: Plan, exif: bool = False) -> NDArray[
     window = image.convert("RGB").crop((left, top, left + width, top + height))
     # Along rows, then along columns, as all Pillows before 13; that one turns the order round for some sizes.
     for size in ((int(plan.resized[0, 1]), height), (int(plan.resized[0, 1]), int(plan.resized[0, 0]))):
-        window = window.resize(size, Image.Resampling.BILINEAR)
+        window = window.resize(size, Image.Resampling[plan.filter.upper()])
     y, x = (int(v) for v in plan.anchors[0])
     output = window.crop((x, y, x + plan.size[1], y + plan.size[0]))
     if plan.flips[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.draws import Plan
+from gpupipe.engines.augmenting import apply_augmentations
 from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
 from gpupipe.engines.board import BATCH
 from gpupipe.engines.pixels import DecodeError, render
 from gpupipe.errors import SampleError
-from gpupipe.kernels import BadImage, decode_crop_resize, native
-from gpupipe.recipe import Recipe
+from gpupipe.kernels import BadImage, Crops, decode_crops, native
+from gpupipe.recipe import Recipe, Views
 from gpupipe.sources.headers import explain_damage
 from gpupipe.tracing import Stage, who
 from gpupipe.whereabouts import note
@@ -28,20 +29,25 @@ __all__ = ["render_batch"]
 NOTHING = np.empty(0, np.uint8)
 
 
-def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, threads: int = 1) -> EngineBatch:
-    """Make the batch of a job into `out`: uint8 (N, height, width, 3), on the CPU, contiguous.
+def render_batch(
+    source: Source, views: Views, job: Job, out: Sequence[torch.Tensor], *, augmented: bool, threads: int = 1
+) -> EngineBatch:
+    """Make the batch of a job into `out`: of each view uint8 (N, height, width, 3), on the CPU, contiguous.
 
-    Rows that can't be made are in the batch's failures.
+    augmented: whether to apply the recipes' augmentations too. Rows that can't be made are in the batch's failures.
     """
     with Stage("read") as read:
         encoded, meta, failures = fetch(source, job.indices)
     with Stage("decode") as decode:
         note(BATCH)
-        failures |= _decoded(source, recipe, job, encoded, meta, out, threads)
+        failures |= _decoded(source, views, job, encoded, meta, out, threads)
+        for view, images in enumerate(out if augmented else ()):
+            apply_augmentations(views[view], job, view, images, threads)
     return EngineBatch(
-        out,
+        tuple(out),
         torch.from_numpy(meta.labels.astype(np.int64)),
         failures,
+        augmented=augmented,
         bytes_read=sum(data.nbytes for data in encoded if data is not None),
         spans=(read.span(who()), decode.span(who())),
     )
@@ -49,19 +55,19 @@ def render_batch(source: Source, recipe: Recipe, job: Job, out: torch.Tensor, th
 
 def _decoded(
     source: Source,
-    recipe: Recipe,
+    views: Views,
     job: Job,
     encoded: list[NDArray[np.uint8] | None],
     meta: SampleMeta,
-    out: torch.Tensor,
+    out: Sequence[torch.Tensor],
     threads: int,
 ) -> dict[int, SampleError]:
     """Make the rows whose bytes are there; those that can't be made, and why."""
-    planned = job_plan(recipe, job, meta)
+    plans = [job_plan(recipe, job, meta, view) for view, recipe in enumerate(views)]
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(encoded))
     if native.library() is not None:
-        rest = refused = _by_kernel(encoded, meta, planned, recipe, out, threads)
+        rest = refused = _by_kernel(encoded, meta, plans, views[0], out, threads)
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
         data = encoded[row]
@@ -69,7 +75,8 @@ def _decoded(
             continue
         note(int(job.indices[row]))
         try:
-            _one_by_one(data, meta, planned, row, recipe.exif_orientation, out[row])
+            for planned, images in zip(plans, out, strict=True):
+                _one_by_one(data, meta, planned, row, views[0].exif_orientation, images[row])
         except DecodeError as error:
             reasons[row] = str(error)
     indices = job.indices.tolist()
@@ -79,25 +86,24 @@ def _decoded(
 def _by_kernel(
     encoded: list[NDArray[np.uint8] | None],
     meta: SampleMeta,
-    planned: Plan,
+    plans: list[Plan],
     recipe: Recipe,
-    out: torch.Tensor,
+    out: Sequence[torch.Tensor],
     threads: int,
 ) -> dict[int, BadImage]:
     """Make what the kernel can; the rows that it refused."""
-    return decode_crop_resize(
+    return decode_crops(
         [NOTHING if data is None else data for data in encoded],
-        planned.windows,
-        planned.size,
-        flips=planned.flips,
-        resized=planned.resized,
-        anchors=planned.anchors,
+        [_crops(planned, images) for planned, images in zip(plans, out, strict=True)],
         orientations=meta.orientations if recipe.exif_orientation else None,
         sizes=np.stack([meta.heights, meta.widths], axis=1),
         decode=recipe.decode,
         threads=threads,
-        out=out.numpy(),
-    ).failures
+    )[0].failures
+
+
+def _crops(plan: Plan, out: torch.Tensor) -> Crops:
+    return Crops(plan.windows, plan.size, plan.flips, plan.resized, plan.anchors, plan.filter, out.numpy())
 
 
 def _one_by_one(

@@ -11,6 +11,7 @@ no worker has to hand over memory of its own, for which the consumer would wait 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,27 +23,34 @@ from gpupipe.system import BATCHES_BESIDE_QUEUE
 __all__ = ["Slots"]
 
 
+Views = tuple[torch.Tensor, ...]
+
+
 class Slots:
-    """`count` batches of `shape`, uint8, and their labels, in memory that is shared if `shared`.
+    """`count` batches of uint8 images, and their labels, in memory that is shared if `shared`.
+
+    batch_size: images of each view in a batch. shapes: of one image, for each view.
 
     Pickles only while a worker process is started, as any torch tensor in shared memory; the copy in a worker has
     `batch` and `labels` alone.
     """
 
-    def __init__(self, count: int, shape: Sequence[int], shared: bool) -> None:
-        self._memory = _allocate((count, *shape), torch.uint8, shared)
+    def __init__(self, count: int, batch_size: int, shapes: Sequence[tuple[int, ...]], shared: bool) -> None:
+        self._shapes = tuple((batch_size, *shape) for shape in shapes)
+        # The views of a batch lie one behind the other, so that they are lent, and come back, as one.
+        self._memory = _allocate((count, sum(map(math.prod, self._shapes))), torch.uint8, shared)
         # Here rather than in the worker's message: one of up to 4 KiB arrives whole or not at all (pipe(7)), also if
         # the worker dies.
-        self._labels = _allocate((count, shape[0]), torch.int64, shared)
+        self._labels = _allocate((count, batch_size), torch.int64, shared)
         # The one used last is taken first: its pages are there, and those of a slot that is never needed cost nothing.
         self._free: deque[int] = deque(range(count))
         self._given: set[int] = set()
 
-    def __getstate__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._memory, self._labels
+    def __getstate__(self) -> tuple[tuple[tuple[int, ...], ...], torch.Tensor, torch.Tensor]:
+        return self._shapes, self._memory, self._labels
 
-    def __setstate__(self, memory: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self._memory, self._labels = memory
+    def __setstate__(self, state: tuple[tuple[tuple[int, ...], ...], torch.Tensor, torch.Tensor]) -> None:
+        self._shapes, self._memory, self._labels = state
 
     def give(self) -> int | None:
         """A slot for a job; None where there is none."""
@@ -53,15 +61,15 @@ class Slots:
         self._given.add(slot)
         return slot
 
-    def batch(self, slot: int, count: int) -> torch.Tensor:
-        """The first `count` rows of a slot, to be written."""
-        return self._memory[slot, :count]
+    def batch(self, slot: int, count: int) -> Views:
+        """The first `count` rows of each view of a slot, to be written."""
+        return self._views(self._memory[slot], count)
 
     def labels(self, slot: int, count: int) -> torch.Tensor:
         """Their labels, to be written."""
         return self._labels[slot, :count]
 
-    def lend(self, slot: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def lend(self, slot: int, count: int) -> tuple[Views, torch.Tensor]:
         """The images and labels that a worker has written, for the consumer.
 
         The slot is free again once no view of the images is left. Where the consumer has `BATCHES_BESIDE_QUEUE` already
@@ -69,17 +77,22 @@ class Slots:
         """
         lent = len(self._memory) - len(self._free) - len(self._given)
         self._given.discard(slot)
-        images, labels = self.batch(slot, count), self.labels(slot, count).clone()
+        labels = self.labels(slot, count).clone()
         if lent < BATCHES_BESIDE_QUEUE:
-            return lend_cpu(images.numpy(), lambda: self._free.append(slot)), labels
-        images = images.clone()
+            whole = lend_cpu(self._memory[slot].numpy(), lambda: self._free.append(slot))
+            return self._views(whole, count), labels
+        copies = tuple(images.clone() for images in self.batch(slot, count))
         self._free.append(slot)
-        return images, labels
+        return copies, labels
 
     def take_back(self) -> None:
         """Free what jobs hold whose batches will never come; their workers must have ended, or moved on."""
         self._free.extend(self._given)
         self._given.clear()
+
+    def _views(self, memory: torch.Tensor, count: int) -> Views:
+        parts = memory.split([math.prod(shape) for shape in self._shapes])
+        return tuple(part.view(shape)[:count] for part, shape in zip(parts, self._shapes, strict=True))
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype, shared: bool) -> torch.Tensor:

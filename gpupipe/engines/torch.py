@@ -35,7 +35,7 @@ from gpupipe.engines.watched import WatchedDataLoader, WorkersDied, WorkersHang,
 from gpupipe.engines.worker import start_worker
 from gpupipe.errors import SampleError
 from gpupipe.processes import Identity
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import Views
 from gpupipe.tracing import Span
 from gpupipe.whereabouts import note
 
@@ -57,13 +57,14 @@ class _Made:
     slot: int
     count: int
     failures: dict[int, SampleError]
+    augmented: bool
     bytes_read: int
     spans: tuple[Span, ...]
 
     def batch(self) -> EngineBatch:
         """In the consumer's process, and there only once."""
         images, labels = SLOTS[self.slots_id].lend(self.slot, self.count)
-        return EngineBatch(images, labels, self.failures, bytes_read=self.bytes_read, spans=self.spans)
+        return EngineBatch(images, labels, self.failures, self.augmented, bytes_read=self.bytes_read, spans=self.spans)
 
     def pin_memory(self) -> EngineBatch:
         """`torch.utils.data.DataLoader` calls this, on a thread of its own."""
@@ -81,9 +82,10 @@ SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
 class _Batches(torch.utils.data.Dataset["_Made | EngineBatch"]):
     """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
 
-    def __init__(self, source: Source, recipe: Recipe, slots: Slots, board: Board) -> None:
+    def __init__(self, source: Source, views: Views, augmented: bool, slots: Slots, board: Board) -> None:
         self.source = source
-        self.recipe = recipe
+        self.views = views
+        self.augmented = augmented
         self.slots = slots
         self.board = board
         self.slots_id = id(slots)
@@ -92,15 +94,16 @@ class _Batches(torch.utils.data.Dataset["_Made | EngineBatch"]):
         slot, job = task
         count = len(job.indices)
         if slot is None:
-            out = torch.empty((count, *self.recipe.crop.output_size, 3), dtype=torch.uint8)
-            return render_batch(self.source, self.recipe, job, out)
+            new = [torch.empty((count, *view.crop.output_size, 3), dtype=torch.uint8) for view in self.views]
+            return render_batch(self.source, self.views, job, new, augmented=self.augmented)
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
             self.board.begin(worker.id, job.indices)
-        made = render_batch(self.source, self.recipe, job, self.slots.batch(slot, count))
+        out = self.slots.batch(slot, count)
+        made = render_batch(self.source, self.views, job, out, augmented=self.augmented)
         self.slots.labels(slot, count).copy_(made.labels)
         note(IDLE)
-        return _Made(self.slots_id, slot, count, made.failures, made.bytes_read, made.spans)
+        return _Made(self.slots_id, slot, count, made.failures, made.augmented, made.bytes_read, made.spans)
 
 
 class _Tasks(torch.utils.data.Sampler[Task]):
@@ -129,7 +132,7 @@ class TorchEngine:
     def __init__(
         self,
         source: Source,
-        recipe: Recipe,
+        views: Views,
         device: torch.device,
         *,
         batch_size: int,
@@ -140,13 +143,15 @@ class TorchEngine:
         self.device = device
         self._source = source
         count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
-        self._slots = Slots(count, (batch_size, *recipe.crop.output_size, 3), shared=num_workers > 0)
+        shapes = [(*view.crop.output_size, 3) for view in views]
+        self._slots = Slots(count, batch_size, shapes, shared=num_workers > 0)
         SLOTS[id(self._slots)] = self._slots
         self._board = Board(num_workers, batch_size)
         self._tasks = _Tasks(self._slots)
         self._iterator: Any = None
         self._loader = WatchedDataLoader(
-            _Batches(source, recipe, self._slots, self._board),
+            # A GPU augments the batch itself, in a fraction of a worker's time.
+            _Batches(source, views, device.type == "cpu", self._slots, self._board),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
@@ -162,7 +167,7 @@ class TorchEngine:
                 check_picklable("dataset", source, method)
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A uint8 batch for each job, on the CPU, pinned if the options say so.
+        """A uint8 batch for each job, on the CPU, pinned if the options say so; augmented unless it goes to a GPU.
 
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <vector>
 
 #include "augment.h"
 #include "erase_mix.h"
@@ -18,12 +19,21 @@ namespace {
 
 const Passes* passes_of(const char* variant) { return variant == nullptr ? &best_passes() : find_passes(variant); }
 
-Geometry geometry_of(const gp_images& images, int row) {
-  const int32_t* window = images.windows + row * 4;
-  const int32_t* resized = images.resized + row * 2;
-  const int32_t* anchor = images.anchors + row * 2;
-  return {{window[0], window[1], window[2], window[3]}, resized[0],        resized[1],       anchor[0], anchor[1],
-          images.out_height, images.out_width, images.flips[row] != 0};
+View view_of(const gp_view& view, int row) {
+  const int32_t* window = view.windows + row * 4;
+  const int32_t* resized = view.resized + row * 2;
+  const int32_t* anchor = view.anchors + row * 2;
+  return {{{window[0], window[1], window[2], window[3]}, resized[0],      resized[1],     anchor[0], anchor[1],
+           view.out_height, view.out_width, view.flips[row] != 0},
+          static_cast<Filter>(view.filter),
+          view.out + static_cast<size_t>(row) * view.out_height * view.out_width * 3};
+}
+
+const std::vector<View>& views_of(const gp_images& images, int row) {
+  thread_local std::vector<View> views;
+  views.clear();
+  for (int32_t i = 0; i < images.view_count; ++i) views.push_back(view_of(images.views[i], row));
+  return views;
 }
 
 Request request_of(const gp_images& images, int row) {
@@ -32,13 +42,7 @@ Request request_of(const gp_images& images, int row) {
           images.sizes[row * 2],
           images.sizes[row * 2 + 1],
           images.orientations[row] <= 8 ? images.orientations[row] : 1,  // others mean nothing
-          geometry_of(images, row),
-          static_cast<Filter>(images.filter),
           images.fast != 0};
-}
-
-uint8_t* out_of(const gp_images& images, int row) {
-  return images.out + static_cast<size_t>(row) * images.out_height * images.out_width * 3;
 }
 
 ImageMaker& maker() {
@@ -74,7 +78,7 @@ int32_t gp_decode_crop_resize(const gp_images* images) {
   const Passes* passes = passes_of(images->variant);
   if (passes == nullptr) return -1;
   each_row(*images, [&](int row) {
-    return maker().decode(request_of(*images, row), images->limits, *passes, out_of(*images, row),
+    return maker().decode(request_of(*images, row), views_of(*images, row), images->limits, *passes,
                           images->messages + static_cast<size_t>(row) * GP_MESSAGE);
   });
   return 0;
@@ -84,8 +88,7 @@ int32_t gp_resize(const gp_images* images) {
   const Passes* passes = passes_of(images->variant);
   if (passes == nullptr) return -1;
   each_row(*images, [&](int row) {
-    maker().resize(images->data[row], geometry_of(*images, row), static_cast<Filter>(images->filter), *passes,
-                   out_of(*images, row));
+    maker().resize(images->data[row], view_of(images->views[0], row), *passes);
     return GP_OK;
   });
   return 0;

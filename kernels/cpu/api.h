@@ -10,9 +10,20 @@ enum { GP_ABI = 4 };
 #pragma GCC visibility push(default)
 extern "C" {
 
-struct gp_images {
-  int32_t count, out_height, out_width;
+/* One crop of every image. */
+struct gp_view {
+  int32_t out_height, out_width;
   int32_t filter;              /* 0 bilinear, 1 bicubic */
+  const int32_t* windows;      /* (count, 4) top, left, height, width, upright */
+  const int32_t* resized;      /* (count, 2) height, width */
+  const int32_t* anchors;      /* (count, 2) top, left */
+  const uint8_t* flips;        /* (count,) */
+  uint8_t* out;                /* (count, out_height, out_width, 3) */
+};
+
+struct gp_images {
+  int32_t count;
+  int32_t view_count;
   int32_t fast;                /* whether libjpeg may scale */
   int32_t threads;
   const char* variant;         /* name of the passes, or null for the best */
@@ -20,12 +31,8 @@ struct gp_images {
   const int64_t* bytes;        /* (count,) */
   const int32_t* sizes;        /* (count, 2) height, width as stored, 0 if unknown */
   const uint8_t* orientations; /* (count,) of EXIF */
-  const int32_t* windows;      /* (count, 4) top, left, height, width, upright */
-  const int32_t* resized;      /* (count, 2) height, width */
-  const int32_t* anchors;      /* (count, 2) top, left */
-  const uint8_t* flips;        /* (count,) */
+  const gp_view* views;        /* (view_count,) */
   gp_limits limits;
-  uint8_t* out;                /* (count, out_height, out_width, 3) */
   int32_t* codes;              /* (count,) written */
   char* messages;              /* (count, GP_MESSAGE) written where a code is not GP_OK */
 };

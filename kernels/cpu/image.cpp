@@ -74,30 +74,50 @@ void grow(std::vector<T>& buffer, size_t size) {
 
 }  // namespace
 
-void ImageMaker::plan_axes(const Geometry& g, Filter filter, int denominator) {
+void Resize::plan(const View& view, int denominator, const Passes& passes) {
+  const Geometry& g = view.geometry;
   rows_.compute(axis_spec(g.window.top, g.window.height, denominator, g.resized_height, g.anchor_top, g.out_height),
-                filter, false);
+                view.filter, false);
   columns_.compute(
-      axis_spec(g.window.left, g.window.width, denominator, g.resized_width, g.anchor_left, g.out_width), filter,
+      axis_spec(g.window.left, g.window.width, denominator, g.resized_width, g.anchor_left, g.out_width), view.filter,
       g.flip);
   region_ = {g.window.top / denominator + rows_.low, g.window.left / denominator + columns_.low, rows_.high - rows_.low,
              columns_.high - columns_.low};
   grow(middle_, (static_cast<size_t>(columns_.out) * 3 + kRowSlack) * static_cast<size_t>(region_.height));
+  passes.prepare(columns_, prepared_);
 }
 
-void ImageMaker::horizontal(const Passes& passes, const uint8_t* in, size_t in_stride, int rows, int first_row) {
+void Resize::take(const Passes& passes, const uint8_t* in, size_t in_stride, int top, int left, int rows) {
+  const int first = std::max(top, region_.top), last = std::min(top + rows, region_.top + region_.height);
+  if (first >= last) return;
   const size_t stride = static_cast<size_t>(columns_.out) * 3 + kRowSlack;
-  passes.horizontal(columns_, prepared_, in, in_stride, rows, middle_.data() + static_cast<size_t>(first_row) * stride,
-                    stride);
+  const uint8_t* from = in + static_cast<size_t>(first - top) * in_stride + static_cast<size_t>(region_.left - left) * 4;
+  passes.horizontal(columns_, prepared_, from, in_stride, last - first,
+                    middle_.data() + static_cast<size_t>(first - region_.top) * stride, stride);
 }
 
-void ImageMaker::vertical(const Passes& passes, uint8_t* out) {
+void Resize::write(const Passes& passes, uint8_t* out) const {
   const size_t bytes = static_cast<size_t>(columns_.out) * 3;
   passes.vertical(rows_, middle_.data(), bytes + kRowSlack, bytes, out, bytes);
 }
 
-int ImageMaker::decode(const Request& request, const gp_limits& limits, const Passes& passes, uint8_t* out,
-                       char* message) {
+Box ImageMaker::plan(const std::vector<View>& views, int denominator, const Passes& passes) {
+  if (resizes_.size() < views.size()) resizes_.resize(views.size());
+  Box all{};
+  for (size_t i = 0; i < views.size(); ++i) {
+    resizes_[i].plan(views[i], denominator, passes);
+    const Box& one = resizes_[i].region();
+    if (i == 0) all = one;
+    const int bottom = std::max(all.top + all.height, one.top + one.height);
+    const int right = std::max(all.left + all.width, one.left + one.width);
+    all.top = std::min(all.top, one.top), all.left = std::min(all.left, one.left);
+    all.height = bottom - all.top, all.width = right - all.left;
+  }
+  return all;
+}
+
+int ImageMaker::decode(const Request& request, const std::vector<View>& views, const gp_limits& limits,
+                       const Passes& passes, char* message) {
   if (!jpeg_) jpeg_.reset(gp_jpeg_new(1));
   if (!jpeg_) {
     std::snprintf(message, GP_MESSAGE, "libjpeg-turbo can't be set up: no memory, or not the version of its headers");
@@ -113,78 +133,83 @@ int ImageMaker::decode(const Request& request, const gp_limits& limits, const Pa
       return GP_CHANGED;
     }
     const bool transposed = Turn(request.orientation).transposed;
-    if (!makes_sense(request.geometry, transposed ? width : height, transposed ? height : width)) {
+    for (const View& view : views) {
+      if (makes_sense(view.geometry, transposed ? width : height, transposed ? height : width)) continue;
       std::snprintf(message, GP_MESSAGE, "the window lies outside the image");
       return GP_CHANGED;
     }
-    code = request.orientation > 1 ? decode_turned(request, passes, out) : decode_upright(request, passes, out);
+    code = request.orientation > 1 ? decode_turned(views, request.orientation, passes)
+                                   : decode_upright(views, request.fast, passes);
   }
   if (code != GP_OK) std::snprintf(message, GP_MESSAGE, "%s", gp_jpeg_message(jpeg));
   return code;
 }
 
-// Each strip of rows goes through the horizontal pass as soon as it is decoded.
-int ImageMaker::decode_upright(const Request& request, const Passes& passes, uint8_t* out) {
+// Each strip of rows goes through the horizontal passes as soon as it is decoded.
+int ImageMaker::decode_upright(const std::vector<View>& views, bool fast, const Passes& passes) {
   gp_jpeg* jpeg = jpeg_.get();
-  const int denominator = scale_denominator(request.geometry, request.fast);
-  plan_axes(request.geometry, request.filter, denominator);
-  int code = gp_jpeg_begin(jpeg, denominator, region_.top, region_.left, region_.height, region_.width);
+  int denominator = 8;
+  for (const View& view : views) denominator = std::min(denominator, scale_denominator(view.geometry, fast));
+  const Box all = plan(views, denominator, passes);
+  int code = gp_jpeg_begin(jpeg, denominator, all.top, all.left, all.height, all.width);
   if (code != GP_OK) return code;
-  passes.prepare(columns_, prepared_);
   const size_t stride = gp_jpeg_row_bytes(jpeg) + kRowSlack;
   grow(source_, stride * kStrip);
-  for (int row = 0; row < region_.height; row += kStrip) {
-    const int count = std::min(kStrip, region_.height - row);
+  for (int row = 0; row < all.height; row += kStrip) {
+    const int count = std::min(kStrip, all.height - row);
     code = gp_jpeg_rows(jpeg, source_.data(), stride, count);
     if (code != GP_OK) return code;
-    horizontal(passes, source_.data() + gp_jpeg_row_offset(jpeg), stride, count, row);
+    for (size_t i = 0; i < views.size(); ++i)
+      resizes_[i].take(passes, source_.data() + gp_jpeg_row_offset(jpeg), stride, all.top + row, all.left, count);
   }
   code = gp_jpeg_end(jpeg);
-  if (code == GP_OK) vertical(passes, out);
+  for (size_t i = 0; i < views.size() && code == GP_OK; ++i) resizes_[i].write(passes, views[i].out);
   return code;
 }
 
 // The passes round differently along rows and columns, so the pixels are turned before them.
-int ImageMaker::decode_turned(const Request& request, const Passes& passes, uint8_t* out) {
+int ImageMaker::decode_turned(const std::vector<View>& views, int orientation, const Passes& passes) {
   gp_jpeg* jpeg = jpeg_.get();
-  plan_axes(request.geometry, request.filter, 1);
-  const Turn turn(request.orientation);
-  const Box stored = stored_box(region_, turn, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
+  const Box all = plan(views, 1, passes);
+  const Turn turn(orientation);
+  const Box stored = stored_box(all, turn, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
   int code = gp_jpeg_begin(jpeg, 1, stored.top, stored.left, stored.height, stored.width);
   if (code != GP_OK) return code;
-  const size_t in_stride = gp_jpeg_row_bytes(jpeg), out_stride = static_cast<size_t>(region_.width) * 4 + kRowSlack;
+  const size_t in_stride = gp_jpeg_row_bytes(jpeg), out_stride = static_cast<size_t>(all.width) * 4 + kRowSlack;
   grow(source_, in_stride * static_cast<size_t>(stored.height));
   code = gp_jpeg_rows(jpeg, source_.data(), in_stride, stored.height);
   if (code == GP_OK) code = gp_jpeg_end(jpeg);
   if (code != GP_OK) return code;
-  grow(turned_, out_stride * static_cast<size_t>(region_.height));
+  grow(turned_, out_stride * static_cast<size_t>(all.height));
   turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, turn, turned_.data(),
                out_stride);
-  passes.prepare(columns_, prepared_);
-  horizontal(passes, turned_.data(), out_stride, region_.height, 0);
-  vertical(passes, out);
+  for (size_t i = 0; i < views.size(); ++i) {
+    resizes_[i].take(passes, turned_.data(), out_stride, all.top, all.left, all.height);
+    resizes_[i].write(passes, views[i].out);
+  }
   return GP_OK;
 }
 
-void ImageMaker::resize(const uint8_t* pixels, const Geometry& geometry, Filter filter, const Passes& passes,
-                        uint8_t* out) {
-  plan_axes(geometry, filter, 1);
-  passes.prepare(columns_, prepared_);
-  const size_t stride = static_cast<size_t>(region_.width) * 4 + kRowSlack;
+void ImageMaker::resize(const uint8_t* pixels, const View& view, const Passes& passes) {
+  const Box region = plan({view}, 1, passes);
+  const size_t stride = static_cast<size_t>(region.width) * 4 + kRowSlack;
   grow(source_, stride);
-  for (int row = 0; row < region_.height; ++row) {
+  for (int row = 0; row < region.height; ++row) {
     const uint8_t* from =
-        pixels + (static_cast<size_t>(region_.top + row) * geometry.window.width + region_.left) * 3;
-    for (int x = 0; x < region_.width; ++x) std::memcpy(source_.data() + x * 4, from + x * 3, 3);
-    horizontal(passes, source_.data(), stride, 1, row);
+        pixels + (static_cast<size_t>(region.top + row) * view.geometry.window.width + region.left) * 3;
+    for (int x = 0; x < region.width; ++x) std::memcpy(source_.data() + x * 4, from + x * 3, 3);
+    resizes_[0].take(passes, source_.data(), stride, region.top + row, region.left, 1);
   }
-  vertical(passes, out);
+  resizes_[0].write(passes, view.out);
 }
 
 void ImageMaker::trim() {
   if (jpeg_) gp_jpeg_trim(jpeg_.get());
-  if (source_.capacity() + turned_.capacity() + middle_.capacity() <= kKeep) return;
-  for (auto* buffer : {&source_, &turned_, &middle_}) std::vector<uint8_t>().swap(*buffer);
+  size_t kept = source_.capacity() + turned_.capacity();
+  for (const Resize& resize : resizes_) kept += resize.bytes();
+  if (kept <= kKeep) return;
+  for (auto* buffer : {&source_, &turned_}) std::vector<uint8_t>().swap(*buffer);
+  std::vector<Resize>().swap(resizes_);
 }
 
 }  // namespace gpupipe

@@ -1,4 +1,4 @@
-// One image: from encoded bytes, or from pixels, to the crop that is wanted.
+// One image: from encoded bytes, or from pixels, to the crops that are wanted.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,37 @@ struct Geometry {
   bool flip;
 };
 
+// One crop, and where it goes: out_height rows of out_width 3-byte pixels.
+struct View {
+  Geometry geometry;
+  Filter filter;
+  uint8_t* out;
+};
+
 struct Request {
   const uint8_t* data;
   size_t bytes;
   int height, width;  // expected size as stored, 0 if unknown
   int orientation;    // of EXIF, 1 to 8
-  Geometry geometry;
-  Filter filter;
-  bool fast;  // let libjpeg scale by 1/2, 1/4 or 1/8 first, where the window is that many times the output
+  bool fast;  // let libjpeg scale by 1/2, 1/4 or 1/8 first, where every window is that many times its output
+};
+
+// The two passes of one view. Rows of the source come in any number at a time.
+class Resize {
+ public:
+  void plan(const View& view, int denominator, const Passes& passes);
+  // Of the source after scaling: what the view reads.
+  const Box& region() const { return region_; }
+  // Rows of 4-byte pixels, `in` being the pixel at `left` of the first, which is row `top`; others' rows are passed over.
+  void take(const Passes& passes, const uint8_t* in, size_t in_stride, int top, int left, int rows);
+  void write(const Passes& passes, uint8_t* out) const;
+  size_t bytes() const { return middle_.capacity(); }
+
+ private:
+  Axis rows_, columns_;
+  Prepared prepared_;
+  std::vector<uint8_t> middle_;  // between the passes
+  Box region_{};
 };
 
 // Makes images one after another on one thread, in memory that it keeps from one to the next.
@@ -40,25 +63,23 @@ class ImageMaker {
  public:
   ImageMaker() : jpeg_(nullptr, gp_jpeg_free) {}
 
-  // Writes out_height rows of out_width 3-byte pixels. Returns GP_OK, or another code of jpeg.h with `message` filled.
-  int decode(const Request& request, const gp_limits& limits, const Passes& passes, uint8_t* out, char* message);
-  // The same from the pixels of the window, 3 bytes each, without gaps.
-  void resize(const uint8_t* pixels, const Geometry& geometry, Filter filter, const Passes& passes, uint8_t* out);
+  // Decodes once for all views. Returns GP_OK, or another code of jpeg.h with `message` filled.
+  int decode(const Request& request, const std::vector<View>& views, const gp_limits& limits, const Passes& passes,
+             char* message);
+  // One view from the pixels of its window, 3 bytes each, without gaps.
+  void resize(const uint8_t* pixels, const View& view, const Passes& passes);
   // Gives memory back that an unusually large image has taken.
   void trim();
 
  private:
-  int decode_upright(const Request& request, const Passes& passes, uint8_t* out);
-  int decode_turned(const Request& request, const Passes& passes, uint8_t* out);
-  void plan_axes(const Geometry& geometry, Filter filter, int denominator);
-  void horizontal(const Passes& passes, const uint8_t* in, size_t in_stride, int rows, int first_row);
-  void vertical(const Passes& passes, uint8_t* out);
+  int decode_upright(const std::vector<View>& views, bool fast, const Passes& passes);
+  int decode_turned(const std::vector<View>& views, int orientation, const Passes& passes);
+  // Prepares a resize for each view. Returns the box of the source, after scaling, that they read between them.
+  Box plan(const std::vector<View>& views, int denominator, const Passes& passes);
 
   std::unique_ptr<gp_jpeg, void (*)(gp_jpeg*)> jpeg_;
-  Axis rows_, columns_;
-  Prepared prepared_;
-  std::vector<uint8_t> source_, turned_, middle_;
-  Box region_{};  // of the source after scaling: what is left of the window, before the axes narrow it
+  std::vector<Resize> resizes_;  // one for each view, kept for later images
+  std::vector<uint8_t> source_, turned_;
 };
 
 }  // namespace gpupipe

@@ -157,7 +157,7 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   const int count = static_cast<int>(files.size());
   std::vector<const uint8_t*> data;
   std::vector<int64_t> bytes;
-  std::vector<int32_t> sizes, windows, resized, anchors;
+  std::vector<int32_t> sizes, windows, halves, resized, anchors;
   Bytes orientations, flips;
   for (int i = 0; i < count; ++i) {
     const Geometry& g = geometries[i];
@@ -165,6 +165,7 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
     bytes.push_back(static_cast<int64_t>(files[i].second));
     sizes.insert(sizes.end(), g.size, g.size + 2);
     windows.insert(windows.end(), g.window, g.window + 4);
+    halves.insert(halves.end(), {g.window[0], g.window[1], (g.window[2] + 1) / 2, (g.window[3] + 1) / 2});
     resized.insert(resized.end(), g.resized, g.resized + 2);
     anchors.insert(anchors.end(), g.anchor, g.anchor + 2);
     orientations.push_back(g.orientation);
@@ -175,9 +176,14 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   result.out.assign(result.each * count, 0);
   result.codes.assign(count, -1);
   Bytes messages(static_cast<size_t>(count) * GP_MESSAGE);
-  const gp_images images = {count, plan.out_height, plan.out_width, plan.filter, plan.fast, 1, variant, data.data(),
-                            bytes.data(), sizes.data(), orientations.data(), windows.data(), resized.data(),
-                            anchors.data(), flips.data(), plan.limits, result.out.data(), result.codes.data(),
+  // The second view, of the upper left part of each window, makes the decoder read for two.
+  Bytes other(result.out.size());
+  const gp_view views[2] = {{plan.out_height, plan.out_width, plan.filter, windows.data(), resized.data(),
+                             anchors.data(), flips.data(), result.out.data()},
+                            {plan.out_height, plan.out_width, 1 - plan.filter, halves.data(), resized.data(),
+                             anchors.data(), flips.data(), other.data()}};
+  const gp_images images = {count, 2, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
+                            orientations.data(), views, plan.limits, result.codes.data(),
                             reinterpret_cast<char*>(messages.data())};
   require(gp_decode_crop_resize(&images) == 0, "the call is refused");
   for (int i = 0; i < count; ++i) {
@@ -223,11 +229,10 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   int32_t code = -1;
   char message[GP_MESSAGE];
   gp_images images{};
-  images.count = images.threads = 1;
-  images.out_height = plan.out_height, images.out_width = plan.out_width, images.filter = plan.filter;
+  images.count = images.view_count = images.threads = 1;
+  const gp_view view = {plan.out_height, plan.out_width, plan.filter, whole, g.resized, g.anchor, &g.flip, out.data()};
   images.variant = "portable";
-  images.data = &data, images.windows = whole, images.resized = g.resized, images.anchors = g.anchor;
-  images.flips = &g.flip, images.out = out.data(), images.codes = &code, images.messages = message;
+  images.data = &data, images.views = &view, images.codes = &code, images.messages = message;
   require(gp_resize(&images) == 0 && code == GP_OK, "the resize fails");
   return out;
 }

@@ -5,7 +5,7 @@
 
 #include "jpeg.h"
 
-enum { GP_ABI = 4 };
+enum { GP_ABI = 5 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -1,0 +1,161 @@
+"""Recipes that augment, erase and mix, through the loader: the same draws on every engine, rank and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gpupipe
+from gpupipe.draws import augmentation, erasing, mixing
+from gpupipe.kernels import augment_reference, finish_reference, soft_targets
+
+SEED, BATCH, CLASSES = 11, 8, 5
+CROP = (gpupipe.RandomResizedCrop(24), gpupipe.RandomHorizontalFlip())
+AUGMENTATIONS: dict[str, tuple[Any, ...]] = {
+    "RandAugment": (gpupipe.RandAugment(),),
+    "TrivialAugmentWide": (gpupipe.TrivialAugmentWide(interpolation="bilinear", fill=(124.0, 116.0, 104.0)),),
+    "AutoAugment": (gpupipe.AutoAugment(),),
+    "jitter and blur": (
+        gpupipe.RandomApply((gpupipe.ColorJitter(0.4, 0.4, 0.2, 0.1),), p=0.8),
+        gpupipe.RandomGrayscale(0.2),
+        gpupipe.GaussianBlur(9),
+        gpupipe.RandomSolarize(128, p=0.2),
+    ),
+    "ThreeAugment": (gpupipe.ThreeAugment(),),
+}
+ENGINES = [
+    pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
+    pytest.param({"engine": "torch", "num_workers": 2}, id="torch-2"),
+    pytest.param({"engine": "dali", "num_workers": 1}, id="dali"),
+]
+MIXED = gpupipe.Recipe(
+    (
+        *CROP,
+        gpupipe.RandAugment(),
+        gpupipe.Normalize(),
+        gpupipe.RandomErasing(0.6, value="random"),
+        gpupipe.MixUpOrCutMix(CLASSES, 0.8, 1.0, label_smoothing=0.1),
+    )
+)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
+def loader(folder: Path, recipe: gpupipe.Recipe, batch_size: int = BATCH, **options: Any) -> gpupipe.Loader:
+    options = {"device": "cpu", "seed": SEED, "shuffle": True, "engine": "torch", "num_workers": 0} | options
+    return gpupipe.Loader(folder, recipe, batch_size, **options)
+
+
+def collect(batches: gpupipe.Loader) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(images.clone(), labels.clone()) for images, labels in batches]
+
+
+def crops(folder: Path, **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What the engine decodes, uint8 (N, height, width, 3), and plain labels."""
+    with loader(folder, gpupipe.Recipe(CROP, dtype="uint8"), **options) as plain:
+        return [(images.permute(0, 2, 3, 1).contiguous(), labels) for images, labels in collect(plain)]
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_augmentations_are_what_was_drawn(folder: Path, engine: dict[str, Any], name: str) -> None:
+    recipe = gpupipe.Recipe((*CROP, *AUGMENTATIONS[name]), dtype="uint8")
+    changed = 0
+    with loader(folder, recipe, **engine) as batches:
+        made = collect(batches)
+    for step, ((images, _), (plain, _)) in enumerate(zip(made, crops(folder, **engine), strict=True)):
+        positions = step * BATCH + np.arange(len(images))
+        drawn = augmentation(recipe, SEED, 0, positions)
+        assert drawn is not None
+        expected = augment_reference(plain, drawn.ops, drawn.values, drawn.fill)
+        assert torch.equal(images.permute(0, 2, 3, 1), expected)
+        changed += int((expected != plain).flatten(1).any(1).sum())
+    assert changed > 10
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_batch_is_erased_and_mixed_as_drawn(folder: Path, engine: dict[str, Any], dtype: str, layout: Any) -> None:
+    recipe = gpupipe.Recipe(MIXED.operations, dtype=dtype, layout=layout)
+    with loader(folder, recipe, **engine) as batches:
+        made = collect(batches)
+    assert len(made) == 4  # three full batches and one image
+    for step, ((images, targets), (plain, labels)) in enumerate(zip(made, crops(folder, **engine), strict=True)):
+        positions, full = step * BATCH + np.arange(len(images)), step < 3
+        drawn = augmentation(recipe, SEED, 0, positions)
+        mixed = mixing(recipe, SEED, 0, positions, full)
+        assert drawn is not None
+        assert mixed is not None
+        pixels = augment_reference(plain, drawn.ops, drawn.values, drawn.fill)
+        erased = erasing(recipe, SEED, 0, positions)
+        expected = finish_reference(pixels, *recipe.statistics, torch.float32, erase=erased, mix=mixed.mix)
+        torch.testing.assert_close(images.float(), expected, atol=0.02 if dtype == "bfloat16" else 1e-4, rtol=0.01)
+        assert images.is_contiguous(memory_format=torch.channels_last if layout != "NCHW" else torch.contiguous_format)
+        assert torch.equal(targets, soft_targets(labels, mixed.mix.partners, mixed.shares, CLASSES, 0.1))
+        assert (targets.argmax(1) == labels).all() or full
+        assert targets.sum(1).tolist() == pytest.approx([1.0] * len(targets))
+
+
+def test_the_number_of_ranks_changes_nothing(folder: Path) -> None:
+    """Not even in the last batch, where pairs of neighbours could be apart, and which is not mixed."""
+    with loader(folder, MIXED) as alone:
+        whole = collect(alone)
+    parts = []
+    for rank in range(2):
+        with loader(folder, MIXED, BATCH // 2, rank=rank, world_size=2) as one:
+            parts.append(collect(one))
+    for step, (images, targets) in enumerate(whole):
+        together = [torch.cat([part[step][kind] for part in parts]) for kind in (0, 1)]
+        assert torch.equal(together[0][: len(images)], images)
+        assert torch.equal(together[1][: len(targets)], targets)
+
+
+def test_a_resumed_run_mixes_the_same(folder: Path) -> None:
+    with loader(folder, MIXED) as whole, loader(folder, MIXED, num_workers=2) as half:
+        everything = collect(whole)
+        iterator = iter(half)
+        next(iterator)
+        state = half.state_dict()
+    with loader(folder, MIXED, engine="torch", num_workers=1) as rest:
+        rest.load_state_dict(state)
+        for (images, targets), (others, wanted) in zip(collect(rest), everything[1:], strict=True):
+            assert torch.equal(images, others)
+            assert torch.equal(targets, wanted)
+    without = gpupipe.Recipe(MIXED.operations[:-1])
+    with loader(folder, without) as other, pytest.raises(gpupipe.StateError, match="recipe"):
+        other.load_state_dict(state)
+
+
+def test_epochs_and_views_are_drawn_apart(folder: Path) -> None:
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(24, 24), gpupipe.RandAugment()), dtype="uint8", views=2)
+    with loader(folder, recipe, shuffle=False) as batches:
+        epochs = [[[view.clone() for view in views] for views, _ in batches] for _ in range(2)]
+    kinds = [torch.cat([batch[view] for batch in epoch]) for epoch in epochs for view in range(2)]
+    for first in range(4):
+        for second in range(first):
+            different = (kinds[first] != kinds[second]).flatten(1).any(1).sum()
+            assert different > 15  # of 25 images that differ in nothing but their augmentation
+
+
+def test_bad_samples_are_augmented_like_good_ones(folder: Path, engine: dict[str, Any]) -> None:
+    """A substitute gets the numbers of the position where it stands."""
+    files = [file.read_bytes() for file in sorted(folder.glob("*/*.jpg"))]
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(24, 24), gpupipe.RandAugment()), dtype="uint8")
+    good = [(data, 0) for data in files[:8]]
+    good[3] = good[4]
+    bad = [*good]
+    bad[3] = (files[3][:100], 0)
+    results = []
+    for data in (good, bad):
+        with loader(data, recipe, shuffle=False, on_error="skip", **engine) as batches:  # type: ignore[arg-type]
+            results.append(collect(batches)[0][0])
+    if engine["engine"] == "torch":
+        assert torch.equal(*results)
+    else:  # the CPU's decoders make the substitute
+        assert (results[0].int() - results[1].int()).abs().float().mean() < 1

@@ -209,7 +209,7 @@ def test_the_output_has_to_be_named(folder: Path) -> None:
 
 def test_mixed_samples_are_shown_with_both_labels(folder: Path) -> None:
     recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), gpupipe.CutMix(num_classes=3)))
-    options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0, seed=1)
+    options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0, seed=1, shuffle=True)
     with gpupipe.Loader(folder, recipe, batch_size=2, **options) as loader:
         tiles = list(read_tiles(loader, 12))
         batches = [(images.clone(), targets) for images, targets in loader]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.kernels import native
+from gpupipe.kernels import gpu, native
 from gpupipe.kernels.augment_reference import augment_reference
 from gpupipe.kernels.operations import LIMITS, VALUES, Op
 from gpupipe.system import usable_cpus
@@ -52,6 +52,12 @@ def augment(
     if images.device.type == "cpu" and native.library() is not None:
         out = torch.empty_like(images) if out is None else out
         _augment_native(images, ops, values, color, out, threads, variant)
+        return out
+    if gpu.usable(images.device):
+        from gpupipe.kernels.gpu.augment import augment as augment_on_gpu  # not before it is used: it imports Triton
+
+        out = torch.empty_like(images) if out is None else out
+        augment_on_gpu(images, ops, values, color, out)
         return out
     made = augment_reference(images, ops, values, color)
     return made if out is None else out.copy_(made)

@@ -18,23 +18,28 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpupipe.kernels.gpu import finish_kernels
-from gpupipe.kernels.gpu.finish import LEVELS, LEVELS_OF_TWO_BYTES, PIXELS, WARPS
+from gpupipe.kernels.gpu import augment, augment_kernels, finish, finish_kernels, tables
+from gpupipe.kernels.gpu.launch import OPTIONS
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-POINTERS = {"images": "*u8", "records": "*i32"}
-FLOATS = ("offset", "scale", "value")
+BYTES = ("images", "source", "middle", "out", "tables")
+WORDS = ("records", "tasks", "steps")
+POINTERS = {**dict.fromkeys(BYTES, "*u8"), **dict.fromkeys(WORDS, "*i32"), "filtered": "*fp32"}
+FLOATS = ("offset", "scale", "value", "fill")
 
 
-def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], aligned: set[str], warps: int) -> Any:
-    """As Triton compiles a call whose arguments in `aligned` are multiples of 16."""
+def compiled(kernel: Any, constants: dict[str, Any], warps: int, aligned: tuple[str, ...] = (), out: str = "u8") -> Any:
+    """As Triton compiles a call whose pointers, and the numbers in `aligned`, are multiples of 16."""
+    types = POINTERS | {"out": f"*{out}"} | dict.fromkeys(constants, "constexpr")
     names = kernel.arg_names
-    types = {name: "fp32" if name.rstrip("0123456789") in FLOATS else "i32" for name in names}
-    signature = types | POINTERS | pointers
-    signature = {name: "constexpr" if name in constants else signature[name] for name in names}
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    signature = {name: types.get(name, "fp32" if name.rstrip("0123456789") in FLOATS else "i32") for name in names}
+    attributes = {
+        (number,): [["tt.divisibility", 16]]
+        for number, name in enumerate(names)
+        if name in aligned or signature[name].startswith("*")
+    }
     source = ASTSource(kernel, signature, constants, attributes)
-    options = {"enable_fp_fusion": False, "num_warps": warps}
+    options = {"num_warps": warps, **OPTIONS}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -50,28 +55,33 @@ def facts(binary: Any) -> dict[str, Any]:
 
 
 def finish_cases() -> dict[str, Any]:
-    aligned = {"images", "out", "records", "count", "width"}  # as for 224 x 224
-    cases = {}
-    for dtype, erase, mix in (("fp32", 0, False), ("bf16", 0, False), ("bf16", finish_kernels.NOISE, True)):
-        flags = {"ERASE": erase, "MIX": mix}
-        name = f"{dtype}{' erase mix' if erase else ''}"
-        cases[f"planes {name}"] = compiled(
-            finish_kernels.finish_planes,
-            {"out": f"*{dtype}"},
-            {"PIXELS": PIXELS, "WORDS": True, "FLOAT": True, **flags},
-            aligned,
-            WARPS,
-        )
-        levels = LEVELS_OF_TWO_BYTES if dtype == "bf16" and not erase else LEVELS
-        cases[f"flat {name}"] = compiled(
-            finish_kernels.finish_flat, {"out": f"*{dtype}"}, {"BYTES": levels, **flags}, aligned, WARPS
-        )
-    return cases
+    """For 224 x 224, by names that test_kernels_gpu.py uses."""
+    aligned = ("count", "width")
+    planes = {"PIXELS": finish.PIXELS, "WORDS": True, "FLOAT": True}
+    plain, full = {"ERASE": 0, "MIX": False}, {"ERASE": finish_kernels.NOISE, "MIX": True}
+    by_planes, flat = finish_kernels.finish_planes, finish_kernels.finish_flat
+    return {
+        "planes float32": compiled(by_planes, {**planes, **plain}, finish.WARPS, aligned, "fp32"),
+        "planes bfloat16": compiled(by_planes, {**planes, **plain}, finish.WARPS, aligned, "bf16"),
+        "planes noise mix": compiled(by_planes, {**planes, **full}, finish.WARPS, aligned, "bf16"),
+        "flat bfloat16": compiled(flat, {"BYTES": finish.LEVELS_OF_TWO_BYTES, **plain}, finish.WARPS, aligned, "bf16"),
+        "flat noise mix": compiled(flat, {"BYTES": finish.LEVELS, **full}, finish.WARPS, aligned, "fp32"),
+    }
+
+
+def augment_cases() -> dict[str, Any]:
+    block = {"PIXELS": augment.PIXELS, "FAR": False}
+    return {
+        "apply": compiled(augment_kernels.apply, {**block, "WORDS": True, "FILL": True}, augment.WARPS),
+        "filter rows": compiled(augment_kernels.filter_rows, block, augment.WARPS),
+        "tables": compiled(tables.make_tables, {"PIXELS": augment.TABLE_PIXELS}, augment.TABLE_WARPS),
+    }
 
 
 def main() -> None:
     assert "TRITON_INTERPRET" not in os.environ
-    json.dump({name: facts(binary) for name, binary in finish_cases().items()}, sys.stdout)
+    cases = {**finish_cases(), **augment_cases()}
+    json.dump({name: facts(binary) for name, binary in cases.items()}, sys.stdout)
 
 
 if __name__ == "__main__":

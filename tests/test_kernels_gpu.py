@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from test_augment import FILL, every_step, program
 from test_philox import KNOWN
 
-from gpupipe.kernels import Erase, Mix, finish, finish_reference, gpu
+from gpupipe.kernels import Erase, Mix, Op, augment, augment_reference, finish, finish_reference, gpu, native
 from gpupipe.kernels.finish import empty_batch
+from gpupipe.kernels.gpu.schedule import FIELDS, READERS, STATISTICS, Pass, schedule
 from gpupipe.philox import philox4x32
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
 pytest.importorskip("triton", reason="Triton is not installed")
+gpu_augment = importlib.import_module("gpupipe.kernels.gpu.augment")
 gpu_finish = importlib.import_module("gpupipe.kernels.gpu.finish")
 noise = importlib.import_module("gpupipe.kernels.gpu.noise")
 OFFSET = tuple(255 * m for m in IMAGENET_MEAN)
@@ -150,6 +154,16 @@ def test_finish_erases_and_mixes(value: Any, channels_last: bool, device: torch.
     assert torch.equal(half, rounded(result, torch.bfloat16, device))
 
 
+def test_the_noise_has_the_bits_of_the_cpu(device: torch.device) -> None:
+    if native.library() is None:
+        pytest.skip(f"without the C++ kernels: {native.problem()}")
+    images, keys = images_of((2, 24, 28)), np.array([[1, 2], [0xFFFFFFFF, 0x80000000]], np.uint32)
+    erase = Erase(np.array([[0, 0, 24, 28]] * 2, np.int32), None, keys)
+    for channels_last in (False, True):
+        wanted = finish(images, IMAGENET_MEAN, IMAGENET_STD, channels_last=channels_last, erase=erase)
+        assert torch.equal(finished(images.to(device), torch.float32, channels_last, erase), wanted)
+
+
 def test_an_image_without_a_partner_stays_as_it_is(device: torch.device) -> None:
     images = images_of((1, 8, 8))
     mix = Mix(np.zeros(1, np.int32), np.full(1, 0.3, np.float32), np.array([[1, 1, 3, 3]], np.int32))
@@ -181,6 +195,149 @@ def test_philox_is_numpys(device: torch.device) -> None:
             assert tuple(out.cpu().numpy().view(np.uint32)[:, 0].tolist()) == KNOWN[0][2]
 
 
+def augmented(
+    images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.float32], fill: Any, in_place: bool = False
+) -> torch.Tensor:
+    """By the Triton kernels, whatever the device; on the CPU."""
+    out = images if in_place else torch.full_like(images, 7)
+    gpu_augment.augment(images, ops, values, fill, out)
+    return out.cpu()
+
+
+def test_every_operation_has_the_references_bits(device: torch.device) -> None:
+    every = every_step(8, 12)
+    # Half of them, for the interpreter's sake; all whose only value is 0.
+    steps = [step for number, step in enumerate(every) if number % 2 or (np.size(step[1]) == 1 and step[1] == 0)]
+    assert {op for op, _ in steps} == set(Op)
+    images = images_of((1, 8, 12)).expand(len(steps), 8, 12, 3).contiguous()
+    wanted = augment_reference(images, *program(*steps), FILL)
+    with np.errstate(over="ignore", invalid="ignore"):  # factors up to 3e38, in the interpreter
+        result = augmented(images.to(device), *program(*steps), FILL)
+    apart = (result.int() - wanted.int()).abs().flatten(1).amax(1).tolist()
+    # A GPU's hue may differ in the last place of float32, and so by a level.
+    on_gpu = device.type == "cuda"
+    assert [step for step, most in zip(steps, apart, strict=True) if most > (step[0] is Op.HUE and on_gpu)] == []
+
+
+def chains(count: int, length: int, images: torch.Tensor) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Several operations for each row, each row others; none that leaves little to see for the next one."""
+    steps = every_step(*images.shape[1:3])
+    ops, values = program(*steps)
+    results = augment_reference(images[:1].expand(len(steps), -1, -1, -1).contiguous(), ops, values)
+    good = [row for row, result in enumerate(results) if len(result.unique()) > len(images[0].unique()) // 3]
+    assert {op for op in Op if op != Op.GRAYSCALE} <= set(ops[good, 0])
+    picked = np.random.default_rng(count).choice(good, (count, length))
+    return ops[picked, 0], values[picked, 0]
+
+
+@pytest.mark.parametrize(("size", "in_place"), [((7, 9), True), ((10, 10), True), ((23, 24), False)])
+def test_chains(size: tuple[int, int], in_place: bool, device: torch.device) -> None:
+    """Odd sizes and words, black and filled, one block and more; on a GPU without hue, see above."""
+    images = images_of((4, *size))
+    ops, values = chains(4, 4, images)
+    ops[0] = Op.IDENTITY
+    if device.type == "cuda":
+        ops[ops == Op.HUE] = Op.INVERT
+    fill = FILL if in_place else None
+    wanted = augment_reference(images, ops, values, fill)
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert torch.equal(augmented(images.to(device), ops, values, fill, in_place), wanted)
+
+
+def test_nothing_to_augment(device: torch.device) -> None:
+    ops, values = np.zeros((2, 0), np.int32), np.zeros((2, 0, 6), np.float32)
+    images = images_of((2, 3, 5))
+    assert torch.equal(augmented(images.to(device), ops, values, None), images)
+    assert augmented(images_of((0, 3, 5), device), ops[:0], values[:0], None).shape == (0, 3, 5, 3)
+
+
+class Launches:
+    """Takes the place of a kernel and counts its programs."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.programs = kernel, list[int]()
+
+    def __getitem__(self, grid: tuple[int]) -> Any:
+        self.programs.append(grid[0])
+        return self.kernel[grid]
+
+
+def test_no_more_is_launched_than_the_samples_need(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = {}
+    for name in ("make_tables", "filter_rows", "apply"):
+        launches[name] = Launches(getattr(gpu_augment, name))
+        monkeypatch.setattr(gpu_augment, name, launches[name])
+
+    def run(*rows: list[Op], in_place: bool = False) -> dict[str, list[int]]:
+        for launch in launches.values():
+            launch.programs.clear()
+        ops, values = np.array(rows, np.int32), np.ones((len(rows), len(rows[0]), 6), np.float32)
+        images = images_of((len(rows), 4, 4))
+        wanted = augment_reference(images, ops, values)
+        assert torch.equal(augmented(images.to(device), ops, values, None, in_place), wanted)
+        return {name: launch.programs for name, launch in launches.items() if launch.programs}
+
+    plain, invert, move, equalize = Op.IDENTITY, Op.INVERT, Op.AFFINE_NEAREST, Op.EQUALIZE
+    assert run([plain, plain], [plain, plain], in_place=True) == {}
+    assert run([plain, plain], [invert, invert]) == {"apply": [2]}
+    assert run([plain, plain], [invert, invert], in_place=True) == {"apply": [1]}
+    assert run([move, invert], [invert, invert]) == {"apply": [2]}
+    assert run([move, invert], [invert, invert], in_place=True) == {"apply": [2, 1]}
+    assert run([equalize, move], [invert, equalize], [plain, move]) == {"make_tables": [3, 3], "apply": [3, 2]}
+    assert run([Op.GAUSSIAN_BLUR, plain], [plain, invert]) == {"filter_rows": [1], "apply": [2]}
+
+
+def done(step: Pass) -> list[tuple[int, bool, list[tuple[int, float]]]]:
+    """The row of each task of a pass, whether it is the last, and the operations with their first values."""
+    tasks = []
+    for row, last, lead, first, count, _, *values in step.tasks.tolist():
+        bits = [(lead, values[0])] if lead else []
+        ops = [*bits, *map(tuple, step.steps[first : first + count].tolist())]
+        tasks.append((row, bool(last), [(op, float(np.array(word, np.int32).view(np.float32))) for op, word in ops]))
+    return tasks
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_schedule_does_every_operation_once_and_in_order(in_place: bool) -> None:
+    draw = np.random.default_rng(3)
+    for count, steps in ((60, 4), (40, 1), (3, 7), (5, 0), (0, 3)):
+        ops = (draw.integers(0, max(Op) + 1, (count, steps)) * (draw.random((count, steps)) < 0.7)).astype(np.int32)
+        values = draw.random((count, steps, 6)).astype(np.float32)
+        passes = schedule(ops, values, in_place)
+        wanted = [
+            [(op, float(value)) for op, value in zip(row, numbers, strict=True) if op]
+            for row, numbers in zip(ops.tolist(), values[..., 0], strict=True)
+        ]
+        got: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+        left = {row for row in range(count) if wanted[row] or not in_place}
+        for number, step in enumerate(passes):
+            tasks = done(step)
+            assert len({row for row, _, _ in tasks}) == len(tasks)
+            assert {row for row, _, _ in tasks} == left
+            for row, last, operations in tasks:
+                got[row] += operations
+                # Only the first may look beyond a pixel.
+                assert not [op for op, _ in operations[1:] if op in (*READERS, *STATISTICS)]
+                # The first pass reads the images, which the last one writes if in place.
+                assert not (in_place and number == 0 and last and operations[0][0] in READERS)
+                left -= {row} if last else set()
+            leads = step.tasks[:, 2].tolist()
+            assert all(lead in STATISTICS for lead in leads[: step.tables])
+            assert all(lead == Op.GAUSSIAN_BLUR for lead in leads[step.tables : step.tables + step.blurs])
+            assert not {*STATISTICS, Op.GAUSSIAN_BLUR} & set(leads[step.tables + step.blurs :])
+        assert not left
+        assert got == wanted
+
+
+def test_a_task_says_how_far_its_lead_reads_and_with_which_values() -> None:
+    ops = np.array([[Op.GAUSSIAN_BLUR], [Op.AFFINE_BILINEAR], [Op.SHARPNESS], [Op.INVERT]], np.int32)
+    values = np.array([[0.5, 0.2, 0.1, 0, 0.01, 0, 0], *[range(7)] * 3], np.float32)[:, None]
+    (step,) = schedule(ops, values)
+    assert step.tasks[:, 5].tolist() == [4, 1, 1, 0]
+    assert np.array_equal(step.tasks[:3, FIELDS:].view(np.float32), values[:3, 0])
+    assert step.reach == 4
+
+
 def test_compiled_kernels_keep_everything_in_registers(compiled: dict[str, dict[str, Any]]) -> None:
     assert {name: facts["stack"] for name, facts in compiled.items() if facts["stack"]} == {}
 
@@ -197,7 +354,7 @@ def test_no_product_is_fused_with_a_sum(compiled: dict[str, dict[str, Any]]) -> 
 
 
 def test_finish_reads_words_and_writes_vectors(compiled: dict[str, dict[str, Any]]) -> None:
-    wanted = {"planes fp32": "v4.b32", "planes bf16": "v2.b32", "flat fp32": "v4.b32", "flat bf16": "v4.b32"}
+    wanted = {"planes float32": "v4.b32", "planes bfloat16": "v2.b32", "flat bfloat16": "v4.b32"}
     for name, width in wanted.items():
         memory = [i for i in compiled[name]["ptx"] if i.startswith(("ld.global", "st.global"))]
         assert [i for i in memory if i.startswith("st.")] == [f"st.global.{width}"], name
@@ -213,3 +370,49 @@ def test_where_triton_can_not_run_torch_does_it_and_the_log_says_why(caplog: pyt
     (record,) = caplog.records
     assert record.message.startswith("Triton kernels can't run on cuda:63 (")
     assert "pip install triton" in record.message
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def random_batch(seed: int) -> tuple[NDArray[np.int32], NDArray[np.float32], Erase, Mix]:
+    """16 programs without wild values or hue, and what `finish` takes, for images of 32 x 32."""
+    draw = np.random.default_rng(seed)
+    ops = draw.choice([op for op in Op if op != Op.HUE], (16, 3)).astype(np.int32)
+    values = draw.random((16, 3, 6)).astype(np.float32)
+    return ops, values, *erase_and_mix(16, 32, 32, None)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_faces_take_these_kernels_on_a_gpu() -> None:
+    images = images_of((16, 32, 32))
+    ops, values, erase, mix = random_batch(0)
+    assert gpu.usable(torch.device("cuda"))
+    assert torch.equal(augment(images.cuda(), ops, values, fill=FILL).cpu(), augment(images, ops, values, fill=FILL))
+    on_gpu = finish(images.cuda(), IMAGENET_MEAN, IMAGENET_STD, torch.bfloat16, True, erase=erase, mix=mix)
+    assert torch.equal(on_gpu.cpu(), finished(images.cuda(), torch.bfloat16, True, erase, mix))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_warm_call_neither_waits_nor_asks_the_driver_for_memory() -> None:
+    images = images_of((16, 32, 32), "cuda")
+    out = empty_batch(images.shape, torch.bfloat16, False, "cuda")
+
+    def run(seed: int) -> None:
+        ops, values, erase, mix = random_batch(seed)
+        levels = augment(images, ops, values)
+        finish(levels, IMAGENET_MEAN, IMAGENET_STD, torch.bfloat16, out=out, erase=erase, mix=mix)
+
+    run(0)
+    before = torch.cuda.memory_stats()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for seed in range(1, 9):
+            run(seed)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    after = torch.cuda.memory_stats()
+    for name in ("num_device_alloc", "segment.all.allocated"):
+        assert after.get(name, 0) == before.get(name, 0), name

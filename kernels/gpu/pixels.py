@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["load_pixels", "store_pixels"]
+__all__ = ["gather_levels", "gather_pixels", "load_pixels", "scatter_levels", "store_pixels"]
 
 
 @triton.jit
@@ -25,6 +25,30 @@ def _first_and_others(x, PIXELS: tl.constexpr):
     a, c = tl.split(even)
     b, d = tl.split(odd)
     return a, b, c, d
+
+
+@triton.jit
+def gather_levels(image, pixels, mask):
+    """Red, green and blue of any pixels, in the type that `image` points to; 0 where not `mask`."""
+    red = tl.load(image + 3 * pixels, mask=mask, other=0)
+    green = tl.load(image + 3 * pixels + 1, mask=mask, other=0)
+    blue = tl.load(image + 3 * pixels + 2, mask=mask, other=0)
+    return red, green, blue
+
+
+@triton.jit
+def gather_pixels(image, pixels, mask):
+    """The same as int32."""
+    red, green, blue = gather_levels(image, pixels, mask)
+    return red.to(tl.int32), green.to(tl.int32), blue.to(tl.int32)
+
+
+@triton.jit
+def scatter_levels(image, pixels, red, green, blue, mask):
+    """The opposite of `gather_levels`."""
+    tl.store(image + 3 * pixels, red, mask=mask)
+    tl.store(image + 3 * pixels + 1, green, mask=mask)
+    tl.store(image + 3 * pixels + 2, blue, mask=mask)
 
 
 @triton.jit
@@ -46,9 +70,7 @@ def load_pixels(image, start, count, PIXELS: tl.constexpr, WORDS: tl.constexpr):
     else:
         pixels = start + tl.arange(0, PIXELS)
         mask = pixels < count
-        red = tl.load(image + 3 * pixels, mask=mask, other=0)
-        green = tl.load(image + 3 * pixels + 1, mask=mask, other=0)
-        blue = tl.load(image + 3 * pixels + 2, mask=mask, other=0)
+        red, green, blue = gather_levels(image, pixels, mask)
     # Of a word's shifted bits the lowest 8 are the level.
     return red.to(tl.int32) & 255, green.to(tl.int32) & 255, blue.to(tl.int32) & 255
 
@@ -69,6 +91,4 @@ def store_pixels(image, start, count, red, green, blue, PIXELS: tl.constexpr, WO
     else:
         pixels = start + tl.arange(0, PIXELS)
         mask = pixels < count
-        tl.store(image + 3 * pixels, red.to(tl.uint8), mask=mask)
-        tl.store(image + 3 * pixels + 1, green.to(tl.uint8), mask=mask)
-        tl.store(image + 3 * pixels + 2, blue.to(tl.uint8), mask=mask)
+        scatter_levels(image, pixels, red.to(tl.uint8), green.to(tl.uint8), blue.to(tl.uint8), mask)

@@ -1,0 +1,79 @@
+"""The kernels of `augment`'s passes, see `schedule`: one program for PIXELS pixels of a task."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gpupipe.kernels.gpu import leads
+from gpupipe.kernels.gpu.pixels import load_pixels, scatter_levels, store_pixels
+from gpupipe.kernels.gpu.pointwise import step
+from gpupipe.kernels.gpu.schedule import FIELDS
+from gpupipe.kernels.operations import Op
+
+__all__ = ["apply", "filter_rows"]
+
+AFFINE_NEAREST = tl.constexpr(int(Op.AFFINE_NEAREST))
+AFFINE_BILINEAR = tl.constexpr(int(Op.AFFINE_BILINEAR))
+SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
+GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
+IDENTITY = tl.constexpr(int(Op.IDENTITY))
+VALUES_AT = tl.constexpr(FIELDS)
+
+
+# What differs from batch to batch, or may be 1, must not make Triton compile another kernel.
+@triton.jit(do_not_specialize=["stride", "first", "height", "width"])
+def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: tl.constexpr, FAR: tl.constexpr):
+    """The first halves of a pass's blurs: uint8 (N, height, width, 3) to float32 (blurs, height, width, 3).
+
+    first: the number of the first task that blurs.
+    """
+    count = height * width
+    blocks = tl.cdiv(count, PIXELS)
+    slot = tl.program_id(0) // blocks
+    pixels = (tl.program_id(0) % blocks) * PIXELS + tl.arange(0, PIXELS)
+    record = tasks + (first + slot) * stride
+    image = source + tl.load(record).to(tl.int64) * count * 3
+    red, green, blue = leads.blur_rows(image, record + VALUES_AT, tl.load(record + 5), pixels, height, width, FAR)
+    scatter_levels(filtered + slot.to(tl.int64) * count * 3, pixels, red, green, blue, pixels < count)
+
+
+@triton.jit(do_not_specialize=["stride", "first_blur", "height", "width"])
+def apply(
+    source, middle, out, tables, filtered, tasks, steps, stride, first_blur, height, width, fill0, fill1, fill2,
+    PIXELS: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
+    """A pass: uint8 (N, height, width, 3) from `source` to `out` for samples whose last pass this is, else `middle`."""
+    count = height * width
+    if WORDS:
+        count = (count // 4) * 4
+    blocks = tl.cdiv(count, PIXELS)
+    task = tl.program_id(0) // blocks
+    start = (tl.program_id(0) % blocks) * PIXELS
+    record = tasks + task * stride
+    values = record + VALUES_AT
+    lead, reach = tl.load(record + 2), tl.load(record + 5)
+    offset = tl.load(record).to(tl.int64) * count * 3
+    image = source + offset
+    pixels = start + tl.arange(0, PIXELS)
+    if lead == AFFINE_NEAREST:
+        red, green, blue = leads.moved_nearest(image, values, pixels, height, width, fill0, fill1, fill2)
+    elif lead == AFFINE_BILINEAR:
+        red, green, blue = leads.moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fill2, FILL)
+    elif lead == SHARPNESS:
+        red, green, blue = leads.sharpened(image, values, reach, pixels, height, width)
+    elif lead == GAUSSIAN_BLUR:
+        own = filtered + (task - first_blur).to(tl.int64) * count * 3
+        red, green, blue = leads.blur_columns(own, values, reach, pixels, height, width, FAR)
+    else:
+        red, green, blue = load_pixels(image, start, count, PIXELS, WORDS)
+        if lead != IDENTITY:
+            red, green, blue = leads.looked_up(tables + task * 768, red, green, blue)
+    first = tl.load(record + 3)
+    for number in range(first, first + tl.load(record + 4)):
+        value = tl.load(steps + 2 * number + 1).to(tl.float32, bitcast=True)
+        red, green, blue = step(tl.load(steps + 2 * number), value, red, green, blue)
+    if tl.load(record + 1) != 0:
+        store_pixels(out + offset, start, count, red, green, blue, PIXELS, WORDS)
+    else:
+        store_pixels(middle + offset, start, count, red, green, blue, PIXELS, WORDS)

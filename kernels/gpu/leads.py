@@ -1,0 +1,176 @@
+"""The operations that read other pixels of an image, and lookup tables; `augment_reference` in Triton.
+
+Each gives the pixels of a block, int32 levels, of an image of height * width pixels. `values`: a pointer to the bits of
+the values that the operation takes. `reach`: how many pixels away it reads; the compiler does not know it and so
+leaves the loops loops, which need few registers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels
+from gpupipe.kernels.gpu.pointwise import levels_of
+
+__all__ = ["blur_columns", "blur_rows", "looked_up", "moved_bilinear", "moved_nearest", "sharpened"]
+
+# Adding and taking off 1.5 * 2**23 rounds a float32 below 2**22 to a whole number, halves to the even one.
+ROUNDER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def _rounded(exact):
+    return (exact + ROUNDER) - ROUNDER
+
+
+@triton.jit
+def _level(exact):
+    """Rounded, and cut to 0 to 255; cut first, as large numbers can't be rounded so."""
+    return _rounded(tl.minimum(tl.maximum(exact, 0.0), 255.0)).to(tl.int32)
+
+
+@triton.jit
+def _float(values, at):
+    return tl.load(values + at).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _mapped(values, pixels, width):
+    """Where the pixels come from: y and x."""
+    down = (pixels // width).to(tl.float32)
+    right = (pixels % width).to(tl.float32)
+    x = _float(values, 0) * right + (_float(values, 1) * down + _float(values, 2))
+    y = _float(values, 3) * right + (_float(values, 4) * down + _float(values, 5))
+    return y, x
+
+
+@triton.jit
+def _read(image, y, x, height, width, mask):
+    """The pixels at whole float32 coordinates, and whether these lie inside: infinite ones and no numbers do not."""
+    inside = (y >= 0.0) & (y < height.to(tl.float32)) & (x >= 0.0) & (x < width.to(tl.float32))
+    row, column = tl.where(inside, y, 0.0).to(tl.int32), tl.where(inside, x, 0.0).to(tl.int32)
+    red, green, blue = gather_pixels(image, row * width + column, mask & inside)
+    return red, green, blue, inside
+
+
+@triton.jit
+def moved_nearest(image, values, pixels, height, width, fill0, fill1, fill2):
+    y, x = _mapped(values, pixels, width)
+    red, green, blue, inside = _read(image, _rounded(y), _rounded(x), height, width, pixels < height * width)
+    red = _rounded(tl.where(inside, red.to(tl.float32), fill0)).to(tl.int32)
+    green = _rounded(tl.where(inside, green.to(tl.float32), fill1)).to(tl.int32)
+    blue = _rounded(tl.where(inside, blue.to(tl.float32), fill2)).to(tl.int32)
+    return red, green, blue
+
+
+@triton.jit
+def _filled(total, covered, fill, FILL: tl.constexpr):
+    if FILL:
+        total = (total - fill) * covered + fill
+    return _level(total)
+
+
+@triton.jit
+def moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fill2, FILL: tl.constexpr):
+    y, x = _mapped(values, pixels, width)
+    top, left = tl.floor(y), tl.floor(x)
+    lower, right = y - top, x - left
+    mask = pixels < height * width
+    nothing = tl.zeros_like(lower)
+    total0, total1, total2, covered = nothing, nothing, nothing, nothing
+    for below in range(reach + 1):
+        vertical = tl.where(below == 0, 1.0 - lower, lower)
+        for beside in range(reach + 1):
+            horizontal = tl.where(beside == 0, 1.0 - right, right)
+            red, green, blue, inside = _read(image, top + below, left + beside, height, width, mask)
+            share = tl.where(inside, vertical * horizontal, 0.0)
+            total0 += red.to(tl.float32) * share
+            total1 += green.to(tl.float32) * share
+            total2 += blue.to(tl.float32) * share
+            covered += share
+    return (
+        _filled(total0, covered, fill0, FILL),
+        _filled(total1, covered, fill1, FILL),
+        _filled(total2, covered, fill2, FILL),
+    )
+
+
+@triton.jit
+def _sharper(middle, box, factor):
+    smooth = (2 * (box + 4 * middle) + 13) // 26
+    exact = middle.to(tl.float32)
+    return levels_of(exact + (smooth.to(tl.float32) - exact) * (1.0 - factor))
+
+
+@triton.jit
+def sharpened(image, values, reach, pixels, height, width):
+    y, x = pixels // width, pixels % width
+    mask = pixels < height * width
+    red, green, blue = gather_pixels(image, pixels, mask)
+    inner = mask & (y > 0) & (y < height - 1) & (x > 0) & (x < width - 1)
+    box0, box1, box2 = red * 0, red * 0, red * 0
+    for down in range(-reach, reach + 1):
+        for right in range(-reach, reach + 1):
+            near0, near1, near2 = gather_pixels(image, pixels + down * width + right, inner)
+            box0, box1, box2 = box0 + near0, box1 + near1, box2 + near2
+    factor = _float(values, 0)
+    red = tl.where(inner, _sharper(red, box0, factor), red)
+    green = tl.where(inner, _sharper(green, box1, factor), green)
+    blue = tl.where(inner, _sharper(blue, box2, factor), blue)
+    return red, green, blue
+
+
+@triton.jit
+def _reflected(at, size, FAR: tl.constexpr):
+    """Mirrored about the outermost pixels; once, or as often as it takes (FAR)."""
+    period = tl.maximum(2 * (size - 1), 1)
+    at = tl.abs(at)
+    if FAR:
+        at = at % period
+    return tl.minimum(at, period - at)
+
+
+@triton.jit
+def blur_rows(image, values, reach, pixels, height, width, FAR: tl.constexpr):
+    """The first half of a blur: float32, filtered along the rows."""
+    start, x = (pixels // width) * width, pixels % width
+    mask = pixels < height * width
+    middle = _float(values, 0)
+    red, green, blue = gather_pixels(image, pixels, mask)
+    total0, total1, total2 = red.to(tl.float32) * middle, green.to(tl.float32) * middle, blue.to(tl.float32) * middle
+    for distance in range(1, reach + 1):
+        weight = _float(values, distance)
+        before0, before1, before2 = gather_pixels(image, start + _reflected(x - distance, width, FAR), mask)
+        after0, after1, after2 = gather_pixels(image, start + _reflected(x + distance, width, FAR), mask)
+        total0 += (before0 + after0).to(tl.float32) * weight
+        total1 += (before1 + after1).to(tl.float32) * weight
+        total2 += (before2 + after2).to(tl.float32) * weight
+    return total0, total1, total2
+
+
+@triton.jit
+def blur_columns(filtered, values, reach, pixels, height, width, FAR: tl.constexpr):
+    """The second half, along the columns of the first: `filtered` is a pointer to float32."""
+    y, x = pixels // width, pixels % width
+    mask = pixels < height * width
+    middle = _float(values, 0)
+    total0, total1, total2 = gather_levels(filtered, pixels, mask)
+    total0, total1, total2 = total0 * middle, total1 * middle, total2 * middle
+    for distance in range(1, reach + 1):
+        weight = _float(values, distance)
+        before = _reflected(y - distance, height, FAR) * width + x
+        after = _reflected(y + distance, height, FAR) * width + x
+        before0, before1, before2 = gather_levels(filtered, before, mask)
+        after0, after1, after2 = gather_levels(filtered, after, mask)
+        total0 += (before0 + after0) * weight
+        total1 += (before1 + after1) * weight
+        total2 += (before2 + after2) * weight
+    return _level(total0), _level(total1), _level(total2)
+
+
+@triton.jit
+def looked_up(table, red, green, blue):
+    """`table`: a pointer to uint8 (3, 256)."""
+    red, green, blue = tl.load(table + red), tl.load(table + 256 + green), tl.load(table + 512 + blue)
+    return red.to(tl.int32), green.to(tl.int32), blue.to(tl.int32)

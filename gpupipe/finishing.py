@@ -6,7 +6,7 @@ import torch
 
 from gpupipe.draws import Mixing, erasing, mixing
 from gpupipe.engines.augmenting import THREADS, apply_augmentations
-from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.base import EngineBatch
 from gpupipe.engines.lease import BufferPool
 from gpupipe.kernels import finish, soft_targets
 from gpupipe.recipe import Recipe, Views
@@ -23,32 +23,30 @@ class Finisher:
         self._device = device
         self._buffers = BufferPool()
 
-    def __call__(self, batch: EngineBatch, full: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def __call__(self, batch: EngineBatch, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each view's images in its recipe's dtype and layout, and the labels, int64 (N,) or float32 (N, classes).
 
-        full: whether the global batch is; the last, short one of an epoch is not mixed, as its pairs may be apart.
+        mixed: whether to mix, if the recipe does. The last, short batch of an epoch is not, as its pairs may be apart.
         """
         assert batch.job is not None
         labels = to_device(batch.labels, self._device)
         if batch.finished:
             return list(batch.images), labels
-        mixed = self._mixing(batch.job, full)
-        images = [self._finished(batch, view, mixed) for view in range(len(self._views))]
-        return images, labels if mixed is None else self._targets(labels, mixed)
+        job = batch.job
+        how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed)
+        images = [self._finished(batch, view, how) for view in range(len(self._views))]
+        return images, labels if how is None else self._targets(labels, how)
 
     def clear(self) -> None:
         """Forget the memory that is kept for later batches."""
         self._buffers.clear()
 
-    def _mixing(self, job: Job, full: bool) -> Mixing | None:
-        return mixing(self._views[0], job.seed, job.epoch, job.positions, full)
+    def _targets(self, labels: torch.Tensor, how: Mixing) -> torch.Tensor:
+        settings = self._views[0].mixing
+        assert settings is not None
+        return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
-    def _targets(self, labels: torch.Tensor, mixed: Mixing) -> torch.Tensor:
-        how = self._views[0].mixing
-        assert how is not None
-        return soft_targets(labels, mixed.mix.partners, mixed.shares, how.num_classes, how.label_smoothing)
-
-    def _finished(self, batch: EngineBatch, view: int, mixed: Mixing | None) -> torch.Tensor:
+    def _finished(self, batch: EngineBatch, view: int, how: Mixing | None) -> torch.Tensor:
         recipe, images, job = self._views[view], batch.images[view], batch.job
         assert job is not None
         if not batch.augmented:
@@ -61,7 +59,7 @@ class Finisher:
             recipe.layout == "channels_last",
             self._output(recipe, images.shape, dtype),
             erase=erasing(recipe, job.seed, job.epoch, job.positions, view),
-            mix=None if mixed is None else mixed.mix,
+            mix=None if how is None else how.mix,
             threads=THREADS,
         )
 

@@ -138,6 +138,7 @@ class Loader:
         self._repair = Repair(self.dataset, self._views, self.order, on_error)
         self.meter = Meter()
         self._finisher = Finisher(self._views, where)
+        self._mixes = self._views[0].mixing is not None
         self._copies: torch.cuda.Stream | None = None
         self._engine: Engine | None = open_engine(self.dataset, self._views, self.settings)
         self._epoch = 0
@@ -185,8 +186,17 @@ class Loader:
 
     @property
     def mixup_enabled(self) -> bool:
-        """False, as the loader mixes no samples: timm's train.py asks this of its loader before it turns MixUp off."""
-        return False
+        """Whether samples are mixed. timm's train.py sets it to False for the last epochs; labels keep their form.
+
+        Not part of the state: after a resume, set it again. Raises ConfigError for True where the recipe mixes nothing.
+        """
+        return self._mixes
+
+    @mixup_enabled.setter
+    def mixup_enabled(self, enabled: bool) -> None:
+        if enabled and self._views[0].mixing is None:
+            raise ConfigError("mixup_enabled=True: the recipe mixes nothing; add MixUp, CutMix or MixUpOrCutMix to it")
+        self._mixes = enabled
 
     def __len__(self) -> int:
         """Batches in an epoch: the same on every rank."""
@@ -417,9 +427,9 @@ class Loader:
 
     def _handed_out(self, batch: EngineBatch) -> tuple[Images, torch.Tensor]:
         with Stage("finish") as finish:
-            # Full across all ranks, so that every rank mixes, or none.
+            # Across all ranks, so that every rank mixes, or none.
             full = self.batches.samples(self._step) == self.batches.global_batch
-            views, labels = self._finisher(batch, full)
+            views, labels = self._finisher(batch, mixed=full and self._mixes)
         self.meter.delivered(batch, finish)
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
         self._last_step, self._step = self._step, self._step + 1

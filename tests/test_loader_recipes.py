@@ -159,3 +159,23 @@ def test_bad_samples_are_augmented_like_good_ones(folder: Path, engine: dict[str
         assert torch.equal(*results)
     else:  # the CPU's decoders make the substitute
         assert (results[0].int() - results[1].int()).abs().float().mean() < 1
+
+
+def test_mixing_can_be_turned_off_for_the_last_epochs(folder: Path, engine: dict[str, Any]) -> None:
+    """As timm's --mixup-off-epoch does: labels keep their form."""
+    plain = gpupipe.Recipe(MIXED.operations[:-1])
+    with loader(folder, MIXED, **engine) as batches, loader(folder, plain, **engine) as without:
+        assert batches.mixup_enabled
+        assert not without.mixup_enabled
+        first = collect(batches)
+        batches.mixup_enabled = False
+        assert not batches.mixup_enabled
+        batches.set_epoch(0)
+        second, unmixed = collect(batches), collect(without)
+        with pytest.raises(gpupipe.ConfigError, match="the recipe mixes nothing"):
+            without.mixup_enabled = True
+    assert not torch.equal(first[0][0], second[0][0])
+    for (images, targets), (expected, labels) in zip(second, unmixed, strict=True):
+        assert torch.equal(images, expected)
+        hard = torch.nn.functional.one_hot(labels, CLASSES)
+        torch.testing.assert_close(targets, hard * 0.9 + 0.1 / CLASSES)

@@ -24,7 +24,7 @@ from PIL import Image
 from gpupipe import selftest, system
 from gpupipe.cli import doctor
 from gpupipe.errors import ConfigError
-from gpupipe.kernels import native
+from gpupipe.kernels import gpu, native
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU: dict[str, Any] = {
@@ -261,6 +261,30 @@ def test_missing_kernels_are_a_warning_with_a_remedy(
 
 
 @pytest.mark.skipif(native.library() is None, reason=str(native.problem()))
+@pytest.mark.parametrize(
+    ("problems", "status", "detail"),
+    [
+        ([], "ok", "not needed: torch sees no GPU"),
+        ([None, None], "ok", "compiled and run on 2 GPUs"),
+        (
+            [None, f"Triton kernels can't run on cuda:1 (OSError: no cc); {gpu.REMEDY}"],
+            "warn",
+            "(OSError: no cc); plain",
+        ),
+    ],
+)
+def test_triton_kernels_are_tried_on_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, problems: list[str | None], status: str, detail: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(problems))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(problems))
+    monkeypatch.setattr(gpu, "problem", lambda device: problems[device.index])
+    finding = doctor.check_triton(doctor.Settings())
+    assert finding.status == status
+    assert detail in finding.detail
+    assert finding.remedy == (gpu.REMEDY if status == "warn" else "")
+
+
 def test_kernels_here_name_a_release_that_can_decode_windows() -> None:
     finding = doctor.check_kernels(doctor.Settings())
     match = re.match(r"built with libjpeg-turbo (\d+)\.(\d+)\.\d+, (avx512|avx2|portable) in use", finding.detail)

@@ -296,6 +296,26 @@ def check_kernels(settings: Settings) -> Finding:
     return Finding(name, "ok", f"{detail}; this CPU also has: {', '.join(others)}" if others else detail)
 
 
+def check_triton(settings: Settings) -> Finding:
+    """Whether the Triton kernels compile and run on each GPU. Initializes CUDA in this process."""
+    del settings
+    name = "Triton kernels"
+    try:
+        import torch
+
+        from gpupipe.kernels import gpu
+    except (ImportError, OSError) as error:
+        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+    if not torch.cuda.is_available():
+        return Finding(name, "ok", "not needed: torch sees no GPU")
+    problems = [gpu.problem(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    first = next((problem for problem in problems if problem is not None), None)
+    if first is not None:
+        reason = first.removesuffix(f"; {gpu.REMEDY}")
+        return Finding(name, "warn", f"{reason}; plain PyTorch does their work, slower", gpu.REMEDY)
+    return Finding(name, "ok", f"compiled and run on {len(problems)} GPUs")
+
+
 def _turbo_release(number: int) -> str:
     """libjpeg-turbo's version number as it is written: 2001005 -> "2.1.5"."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
@@ -334,6 +354,7 @@ CHECKS: tuple[Check, ...] = (
     decode_check("cpu", "crop"),
     decode_check("mixed", "full"),
     decode_check("mixed", "crop"),
+    check_triton,
 )
 
 

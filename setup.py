@@ -31,9 +31,12 @@ kernels = Extension(
     sources=SOURCES,
     depends=HEADERS,
     libraries=["jpeg"],
-    # Without contraction, so that the weights of a resize are the same on every CPU; without errno, so that a square
-    # root may be part of a vector.
-    extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-g0"],
+    # Without contraction, so that the weights of a resize and the levels of an augmentation are the same on every CPU;
+    # without errno and traps, so that square roots and choices between numbers may be parts of a vector.
+    extra_compile_args=[
+        *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+        *("-fvisibility=hidden", "-pthread", "-g0"),
+    ],
     # A libjpeg that is linked statically stays inside, out of the way of others in the process; what can't be
     # resolved fails here, not when the library is opened.
     extra_link_args=["-pthread", "-Wl,--exclude-libs,ALL", "-Wl,-z,defs"],

@@ -54,11 +54,12 @@ class Op(IntEnum):
     """Level that is added to levels below 128, as in timm."""
 
 
+_FACTORS = (0, 1e30)  # whose products with levels float32 holds
 LIMITS = {
-    Op.BRIGHTNESS: (0, np.inf),
-    Op.CONTRAST: (0, np.inf),
-    Op.SATURATION: (0, np.inf),
-    Op.SHARPNESS: (0, np.inf),
+    Op.BRIGHTNESS: _FACTORS,
+    Op.CONTRAST: _FACTORS,
+    Op.SATURATION: _FACTORS,
+    Op.SHARPNESS: _FACTORS,
     Op.HUE: (-0.5, 0.5),
     Op.POSTERIZE: (0, 8),
 }

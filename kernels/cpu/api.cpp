@@ -125,6 +125,7 @@ int32_t gp_augment_batch(const gp_augment* batch) {
     } catch (const std::exception&) {
       no_memory = true;
     }
+    augmenter.trim();
   });
   return no_memory ? -2 : 0;
 }

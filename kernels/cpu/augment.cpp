@@ -9,6 +9,8 @@
 namespace gpupipe {
 namespace {
 
+constexpr size_t kKeep = size_t{64} << 20;  // bytes that a thread keeps between images
+
 // What each level of each channel becomes.
 struct Table {
   uint8_t of[3][256];
@@ -23,16 +25,23 @@ struct Table {
   }
 
   void apply(uint8_t* image, size_t pixels) const {
-    for (size_t p = 0; p < pixels; ++p) {
+    size_t p = 0;
+    for (; p + 4 <= pixels; p += 4) {  // which go to memory together
       uint8_t* at = image + p * 3;
-      const uint8_t red = of[0][at[0]], green = of[1][at[1]], blue = of[2][at[2]];
-      at[0] = red, at[1] = green, at[2] = blue;
+      uint8_t become[12];
+      for (size_t i = 0; i < 12; ++i) become[i] = of[i % 3][at[i]];
+      std::memcpy(at, become, 12);
+    }
+    for (; p < pixels; ++p) {
+      for (size_t c = 0; c < 3; ++c) image[p * 3 + c] = of[c][image[p * 3 + c]];
     }
   }
 };
 
 // Cut to 0 to 255, then truncated; 0 for no number.
 int level(float exact) { return exact > 0.0f ? static_cast<int>(std::min(exact, 255.0f)) : 0; }
+
+uint8_t nearest_level(float exact) { return static_cast<uint8_t>(level(std::nearbyint(exact))); }
 
 Table brightness(float factor) {
   return Table::same([&](int value) { return level(static_cast<float>(value) * factor); });
@@ -74,15 +83,19 @@ Table autocontrast(const uint8_t low[3], const uint8_t high[3]) {
 
 // Pillow's way (ImageOps.equalize).
 Table equalize(const uint8_t* image, size_t pixels) {
-  uint32_t counts[2][3][256] = {};  // two in turn: pixels of one level do not wait for one another
-  for (size_t p = 0; p < pixels; ++p) {
-    for (size_t c = 0; c < 3; ++c) ++counts[p % 2][c][image[p * 3 + c]];
+  uint32_t counts[4][3][256] = {};  // four in turn: pixels of one level do not wait for one another
+  size_t p = 0;
+  for (; p + 4 <= pixels; p += 4) {
+    for (size_t i = 0; i < 12; ++i) ++counts[i / 3][i % 3][image[p * 3 + i]];
+  }
+  for (; p < pixels; ++p) {
+    for (size_t c = 0; c < 3; ++c) ++counts[0][c][image[p * 3 + c]];
   }
   Table table;
   for (int c = 0; c < 3; ++c) {
     uint32_t histogram[256], last = 0;
     for (int value = 0; value < 256; ++value) {
-      histogram[value] = counts[0][c][value] + counts[1][c][value];
+      histogram[value] = counts[0][c][value] + counts[1][c][value] + counts[2][c][value] + counts[3][c][value];
       if (histogram[value] != 0) last = histogram[value];
     }
     const uint32_t step = (static_cast<uint32_t>(pixels) - last) / 255;
@@ -114,29 +127,31 @@ uint8_t* Augmenter::copied(const uint8_t* image, size_t bytes) {
 void Augmenter::blur(const AugmentLoops& loops, const Step& step, uint8_t* image, int height, int width) {
   int taps = step.count - 1;
   while (taps > 0 && step.values[taps] == 0.0f) --taps;
-  const size_t stride = static_cast<size_t>(width) * 3;
+  const size_t bytes = static_cast<size_t>(width) * 3, border = static_cast<size_t>(taps) * 3;
+  const size_t stride = (bytes + kBlurBlock - 1) / kBlurBlock * kBlurBlock;
   exact_.resize(stride * height);
-  padded_.resize(stride + static_cast<size_t>(taps) * 6);
+  padded_.resize(stride + border * 2);
+  float* middle = padded_.data() + border;
   for (int y = 0; y < height; ++y) {
-    const uint8_t* row = image + stride * y;
-    float* middle = padded_.data() + static_cast<size_t>(taps) * 3;
-    for (size_t i = 0; i < stride; ++i) middle[i] = row[i];
+    const uint8_t* row = image + bytes * y;
+    for (size_t i = 0; i < bytes; ++i) middle[i] = row[i];
     for (ptrdiff_t d = 1; d <= taps; ++d) {
       const float *before = middle + reflected(-d, width) * 3, *after = middle + reflected(width - 1 + d, width) * 3;
       std::copy(before, before + 3, middle - d * 3);
-      std::copy(after, after + 3, middle + stride + (d - 1) * 3);
+      std::copy(after, after + 3, middle + bytes + (d - 1) * 3);
     }
-    loops.blur_row(padded_.data(), width, step.values, taps, exact_.data() + stride * y);
+    loops.blur_row(middle, stride, step.values, taps, exact_.data() + stride * y);
   }
   rows_.resize(static_cast<size_t>(height) + static_cast<size_t>(taps) * 2);
   for (int i = 0; i < height + taps * 2; ++i) {
     rows_[i] = exact_.data() + stride * reflected(static_cast<int64_t>(i) - taps, height);
   }
   // Strips, whose rows stay in the cache.
-  for (size_t at = 0; at < stride; at += kChunk) {
-    const size_t count = std::min<size_t>(stride - at, kChunk);
+  constexpr size_t kStrip = 8 * kBlurBlock;
+  for (size_t at = 0; at < bytes; at += kStrip) {
+    const size_t end = std::min(bytes, at + kStrip);
     for (int y = 0; y < height; ++y) {
-      loops.blur_columns(rows_.data() + taps + y, count, at, step.values, taps, image + stride * y + at);
+      loops.blur_columns(rows_.data() + taps + y, at, end, step.values, taps, image + bytes * y);
     }
   }
 }
@@ -148,9 +163,9 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
   switch (step.op) {
     case Op::identity: return;
     case Op::affine_nearest: {
-      uint8_t color[3] = {};
-      for (int c = 0; fill != nullptr && c < 3; ++c) color[c] = static_cast<uint8_t>(level(std::nearbyint(fill[c])));
-      return loops.affine_nearest(copied(image, bytes), image, height, width, step.values, color);
+      uint8_t* source = copied(image, bytes);
+      for (int c = 0; c < 3; ++c) source[bytes + c] = fill == nullptr ? 0 : nearest_level(fill[c]);
+      return loops.affine_nearest(source, image, height, width, step.values, static_cast<int32_t>(bytes));
     }
     case Op::affine_bilinear:
       return loops.affine_bilinear(copied(image, bytes), image, height, width, step.values, fill);
@@ -177,6 +192,13 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
     case Op::gaussian_blur: return blur(loops, step, image, height, width);
     case Op::solarize_add: return solarize_add(value).apply(image, pixels);
   }
+}
+
+void Augmenter::trim() {
+  if (copy_.capacity() + (exact_.capacity() + padded_.capacity()) * sizeof(float) <= kKeep) return;
+  std::vector<uint8_t>().swap(copy_);
+  std::vector<float>().swap(exact_);
+  std::vector<float>().swap(padded_);
 }
 
 const AugmentLoops* find_augment(const char* name) {

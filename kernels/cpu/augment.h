@@ -30,8 +30,11 @@ enum class Op : int32_t {
 // Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
 constexpr int kLongestSide = 1 << 14;
 
-// Pixels or numbers of a row that a loop works on at a time, in arrays on the stack.
+// Pixels of a row that a loop works on at a time, in arrays on the stack.
 constexpr int kChunk = 256;
+
+// Numbers that a blur works on at a time.
+constexpr int kBlurBlock = 32;
 
 // Bytes before and after a copy that loops may read.
 constexpr size_t kCopySlack = 16;
@@ -47,15 +50,24 @@ struct AugmentLoops {
   void (*hue)(uint8_t* image, size_t pixels, float turn);
   // `image` is equal to `source` and keeps its border.
   void (*sharpness)(const uint8_t* source, uint8_t* image, int height, int width, float factor);
-  // One row of numbers, `taps` pixels longer at both ends: weights[0] for the middle, weights[taps] for the outermost.
-  void (*blur_row)(const float* padded, int width, const float* weights, int taps, float* out);
-  // Up to kChunk numbers of a row, from `at` on: rows[0] is the middle, rows[-d] and rows[d] its neighbours; the result is rounded.
-  void (*blur_columns)(const float* const* rows, size_t count, size_t at, const float* weights, int taps, uint8_t* out);
-  // `matrix` has six numbers; of `fill` null is black.
+  // `count` numbers of a row, a multiple of kBlurBlock, whose neighbours can be read as far as `taps` pixels away:
+  // weights[0] for the middle, weights[taps] for the outermost.
+  void (*blur_row)(const float* middle, size_t count, const float* weights, int taps, float* out);
+  // A part of a row: rows[0] is the middle, rows[-d] and rows[d] its neighbours, all of which can be read to a multiple
+  // of kBlurBlock. The result is rounded.
+  void (*blur_columns)(const float* const* rows, size_t begin, size_t end, const float* weights, int taps, uint8_t* out);
+  // `matrix` has six numbers. `outside` is where the pixel lies, in bytes from `source`, that stands for those outside.
   void (*affine_nearest)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                         const uint8_t fill[3]);
+                         int32_t outside);
+  // Of `fill` null is black.
   void (*affine_bilinear)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
                           const float* fill);
+};
+
+// What four pixels add to each pixel of a row: upper left, upper right, lower left, lower right. 0 for those outside.
+struct Shares {
+  int32_t top[kChunk], bottom[kChunk];  // bytes to the left one of each pair
+  float share[4][kChunk], covered[kChunk];  // the last is their sum
 };
 
 const AugmentLoops& portable_augment();
@@ -75,6 +87,8 @@ class Augmenter {
  public:
   // In place. `fill` is three numbers or null. May throw std::bad_alloc.
   void apply(const AugmentLoops& loops, const Step& step, const float* fill, uint8_t* image, int height, int width);
+  // Gives memory back that an unusually large image has taken.
+  void trim();
 
  private:
   uint8_t* copied(const uint8_t* image, size_t bytes);

@@ -1,23 +1,43 @@
 // The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
-// naming the instructions that the compiler may use; nothing here may be seen by others.
+// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, and `interpolate` defined.
 
 // 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
 GP_TARGET inline float gray_of(float red, float green, float blue) {
   return static_cast<float>(static_cast<int32_t>((red * 0.2989f + green * 0.587f) + blue * 0.114f));
 }
 
-// Cut to 0 to 255; 0 for no number.
-GP_TARGET inline float cut(float exact) {
-  const float low = exact > 0.0f ? exact : 0.0f;
-  return low < 255.0f ? low : 255.0f;
+// Cut to 0 to `high`. Of numbers that are not negative the larger one has the larger bits, and compilers know the
+// vector instruction for the larger of two whole numbers.
+GP_TARGET inline float between_0_and(float high, float exact) {
+  int32_t bits, most;
+  std::memcpy(&bits, &exact, 4);
+  std::memcpy(&most, &high, 4);
+  bits = bits > 0 ? bits : 0;
+  bits = bits < most ? bits : most;
+  std::memcpy(&exact, &bits, 4);
+  return exact;
 }
+
+GP_TARGET inline float cut(float exact) { return between_0_and(255.0f, exact); }
 
 GP_TARGET inline uint8_t level(float exact) { return static_cast<uint8_t>(static_cast<int32_t>(cut(exact))); }
 
 // Half to even, for numbers below 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
 GP_TARGET inline float rounded(float exact) { return (exact + 12582912.0f) - 12582912.0f; }
 
-// For numbers that int32 holds.
+// yes ? some : other, without a branch, which compilers would make of a chain of choices.
+GP_TARGET inline float pick(bool yes, float some, float other) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(yes);
+  uint32_t first, second;
+  std::memcpy(&first, &some, 4);
+  std::memcpy(&second, &other, 4);
+  const uint32_t bits = (first & mask) | (second & ~mask);
+  float picked;
+  std::memcpy(&picked, &bits, 4);
+  return picked;
+}
+
+// Downwards, for numbers that int32 holds; without SSE4.1 `floor` is a call.
 GP_TARGET inline float floored(float exact) {
   const float whole = static_cast<float>(static_cast<int32_t>(exact));
   return whole > exact ? whole - 1.0f : whole;
@@ -87,11 +107,10 @@ GP_TARGET void grayscale(uint8_t* image, size_t pixels) {
   }
 }
 
-// Factors of a channel, 0 to 1, to its level.
-GP_TARGET inline float unit(float exact) {
-  const float low = exact > 0.0f ? exact : 0.0f;
-  return low < 1.0f ? low : 1.0f;
-}
+// A level of 0 to 1.
+GP_TARGET inline uint8_t of_unit(float exact) { return static_cast<uint8_t>(static_cast<int32_t>(exact * 255.999f)); }
+
+GP_TARGET inline float unit(float exact) { return between_0_and(1.0f, exact); }
 
 GP_TARGET void hue(uint8_t* image, size_t pixels, float turn) {
   for (size_t p = 0; p < pixels; ++p) {
@@ -100,35 +119,32 @@ GP_TARGET void hue(uint8_t* image, size_t pixels, float turn) {
     const float more = red > green ? red : green, less = red > green ? green : red;
     const float high = more > blue ? more : blue, low = less < blue ? less : blue;
     const float spread = high - low;
-    const float divisor = spread == 0.0f ? 1.0f : spread;
+    const bool gray = spread == 0.0f;
+    const float divisor = pick(gray, 1.0f, spread);
     const float from_red = (high - red) / divisor, from_green = (high - green) / divisor,
                 from_blue = (high - blue) / divisor;
-    const float in_red = from_blue - from_green, in_green = (from_red + 2.0f) - from_blue,
-                in_blue = (from_green + 4.0f) - from_red;
-    const float other = high == green ? in_green : in_blue;
-    const float sector = high == red ? in_red : other;
+    const float sector = pick(high == red, from_blue - from_green,
+                              pick(high == green, (from_red + 2.0f) - from_blue, (from_green + 4.0f) - from_red));
     const float angle = sector * (1.0f / 6.0f) + 1.0f;
     const float turned = (angle - floored(angle)) + turn;
     const float sixth = (turned - floored(turned)) * 6.0f;
-    const float saturated = spread / (spread == 0.0f ? 1.0f : high);
+    const float saturated = spread / pick(gray, 1.0f, high);
     const float whole = floored(sixth);
     const float part = saturated * (sixth - whole), rest = 1.0f - saturated;
     const float falling = unit((1.0f - part) * high), rising = unit((part + rest) * high), least = unit(rest * high);
-    const int32_t k = static_cast<int32_t>(whole);  // 6 where the hue is 1.0
-    const float new_red = (k == 0) | (k >= 5) ? high : k == 1 ? falling : k == 4 ? rising : least;
-    at[0] = static_cast<uint8_t>(static_cast<int32_t>((k == 6 ? high : new_red) * 255.999f));
-    at[1] = static_cast<uint8_t>(static_cast<int32_t>(
-        ((k == 1) | (k == 2) ? high : (k == 0) | (k == 6) ? rising : k == 3 ? falling : least) * 255.999f));
-    at[2] = static_cast<uint8_t>(static_cast<int32_t>(
-        ((k == 3) | (k == 4) ? high : k == 2 ? rising : k == 5 ? falling : least) * 255.999f));
+    const int32_t exact = static_cast<int32_t>(whole), k = exact == 6 ? 0 : exact;  // 6 where the hue is 1.0
+    at[0] = of_unit(pick((k == 0) | (k == 5), high, pick(k == 1, falling, pick(k == 4, rising, least))));
+    at[1] = of_unit(pick((k == 1) | (k == 2), high, pick(k == 3, falling, pick(k == 0, rising, least))));
+    at[2] = of_unit(pick((k == 3) | (k == 4), high, pick(k == 5, falling, pick(k == 2, rising, least))));
   }
 }
 
 GP_TARGET void sharpness(const uint8_t* source, uint8_t* image, int height, int width, float factor) {
-  constexpr size_t kBytes = 512;
+  constexpr size_t kBytes = 768;
   const float rest = 1.0f - factor;
   const size_t stride = static_cast<size_t>(width) * 3;
   uint16_t columns[kBytes + 6];
+  int16_t differences[kBytes];
   for (int y = 1; y < height - 1; ++y) {
     for (size_t begin = 3; begin < stride - 3; begin += kBytes) {
       const size_t left = stride - 3 - begin, count = left < kBytes ? left : kBytes;
@@ -137,41 +153,62 @@ GP_TARGET void sharpness(const uint8_t* source, uint8_t* image, int height, int 
       uint8_t* out = image + static_cast<size_t>(y) * stride + begin;
       for (size_t i = 0; i < count + 6; ++i) columns[i] = static_cast<uint16_t>(above[i] + from[i] + below[i]);
       for (size_t i = 0; i < count; ++i) {
-        const uint32_t sum = static_cast<uint16_t>(columns[i] + columns[i + 3] + columns[i + 6] + 4 * middle[i]);
-        // (sum + 6) / 13, which rounds, as 13 is odd; 5042 is 2^16 / 13, and serves for up to 13 * 255.
-        const int32_t smooth = static_cast<int32_t>(((sum + 6) * 5042) >> 16);
-        out[i] = level(middle[i] + static_cast<float>(smooth - middle[i]) * rest);
+        // (8 neighbours + 5 times the middle + 6) / 13, which rounds, as 13 is odd; 5042 is 2^16 / 13, and serves here.
+        const uint16_t sum = static_cast<uint16_t>(columns[i] + columns[i + 3] + columns[i + 6] + 4 * middle[i] + 6);
+        const uint16_t smooth = static_cast<uint16_t>((uint32_t{sum} * 5042u) >> 16);
+        differences[i] = static_cast<int16_t>(smooth - middle[i]);
       }
+      for (size_t i = 0; i < count; ++i) out[i] = level(middle[i] + differences[i] * rest);
     }
   }
 }
 
-GP_TARGET void blur_row(const float* padded, int width, const float* weights, int taps, float* out) {
-  const size_t count = static_cast<size_t>(width) * 3;
-  const float* middle = padded + static_cast<size_t>(taps) * 3;
-  for (size_t begin = 0; begin < count; begin += kChunk) {
-    const size_t some = count - begin < kChunk ? count - begin : kChunk;
-    float total[kChunk];
-    for (size_t i = 0; i < some; ++i) total[i] = middle[begin + i] * weights[0];
-    for (ptrdiff_t d = 1; d <= taps; ++d) {
-      const float *before = middle + begin - d * 3, *after = middle + begin + d * 3;
-      const float weight = weights[d];
-      for (size_t i = 0; i < some; ++i) total[i] += (before[i] + after[i]) * weight;
-    }
-    for (size_t i = 0; i < some; ++i) out[begin + i] = total[i];
+// What a blur adds up at a time: kBlurBlock numbers, which stay in registers.
+typedef float Vector __attribute__((vector_size(GP_VECTOR)));
+constexpr int kLanes = GP_VECTOR / 4;
+
+struct Block {
+  Vector part[kBlurBlock / kLanes];
+};
+
+GP_TARGET inline void start(Block& total, const float* middle, float weight) {
+  for (int v = 0; v < kBlurBlock / kLanes; ++v) {
+    Vector some;
+    std::memcpy(&some, middle + v * kLanes, sizeof some);
+    total.part[v] = some * weight;
   }
 }
 
-GP_TARGET void blur_columns(const float* const* rows, size_t count, size_t at, const float* weights, int taps,
+GP_TARGET inline void add_pair(Block& total, const float* before, const float* after, float weight) {
+  for (int v = 0; v < kBlurBlock / kLanes; ++v) {
+    Vector some, other;
+    std::memcpy(&some, before + v * kLanes, sizeof some);
+    std::memcpy(&other, after + v * kLanes, sizeof other);
+    total.part[v] += (some + other) * weight;
+  }
+}
+
+GP_TARGET void blur_row(const float* middle, size_t count, const float* weights, int taps, float* out) {
+  for (size_t at = 0; at < count; at += kBlurBlock) {
+    Block total;
+    start(total, middle + at, weights[0]);
+    for (ptrdiff_t d = 1; d <= taps; ++d) add_pair(total, middle + at - d * 3, middle + at + d * 3, weights[d]);
+    std::memcpy(out + at, &total, sizeof total);
+  }
+}
+
+GP_TARGET void blur_columns(const float* const* rows, size_t begin, size_t end, const float* weights, int taps,
                             uint8_t* out) {
-  float total[kChunk];
-  for (size_t i = 0; i < count; ++i) total[i] = rows[0][at + i] * weights[0];
-  for (int d = 1; d <= taps; ++d) {
-    const float *before = rows[-d] + at, *after = rows[d] + at;
-    const float weight = weights[d];
-    for (size_t i = 0; i < count; ++i) total[i] += (before[i] + after[i]) * weight;
+  for (size_t at = begin; at < end; at += kBlurBlock) {
+    Block total;
+    start(total, rows[0] + at, weights[0]);
+    for (int d = 1; d <= taps; ++d) add_pair(total, rows[-d] + at, rows[d] + at, weights[d]);
+    float exact[kBlurBlock];
+    uint8_t levels[kBlurBlock];
+    std::memcpy(exact, &total, sizeof total);
+    for (int i = 0; i < kBlurBlock; ++i) levels[i] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(exact[i]))));
+    std::memcpy(out + at, levels, end - at < kBlurBlock ? end - at : kBlurBlock);
   }
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(total[i]))));
 }
 
 // Where a row of the output is read: `count` pixels from x on.
@@ -190,11 +227,9 @@ GP_TARGET inline void coordinates(const float* matrix, int x, int y, int count, 
 }
 
 GP_TARGET void affine_nearest(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                              const uint8_t fill[3]) {
-  const uint8_t fill_pixel[4] = {fill[0], fill[1], fill[2], 0};
+                              int32_t outside) {
   Coordinates at;
-  const uint8_t* from[kChunk];
-  int32_t offset[kChunk];
+  int32_t from[kChunk];
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; x += kChunk) {
       const int count = width - x < kChunk ? width - x : kChunk;
@@ -202,21 +237,14 @@ GP_TARGET void affine_nearest(const uint8_t* source, uint8_t* image, int height,
       for (int i = 0; i < count; ++i) {
         const int32_t column = static_cast<int32_t>(rounded(at.x[i])), line = static_cast<int32_t>(rounded(at.y[i]));
         const bool inside = (column >= 0) & (column < width) & (line >= 0) & (line < height);
-        offset[i] = inside ? (line * width + column) * 3 : -1;
+        from[i] = inside ? (line * width + column) * 3 : outside;
       }
-      for (int i = 0; i < count; ++i) from[i] = offset[i] < 0 ? fill_pixel : source + offset[i];
       uint8_t* out = image + (static_cast<size_t>(y) * width + x) * 3;
-      for (int i = 0; i + 1 < count; ++i) std::memcpy(out + i * 3, from[i], 4);  // the next one covers the fourth byte
-      std::memcpy(out + (count - 1) * 3, from[count - 1], 3);
+      for (int i = 0; i + 1 < count; ++i) std::memcpy(out + i * 3, source + from[i], 4);  // the next covers one byte
+      std::memcpy(out + (count - 1) * 3, source + from[count - 1], 3);
     }
   }
 }
-
-// What four pixels add to each pixel of a row; 0 for those outside.
-struct Shares {
-  int32_t top[kChunk], bottom[kChunk];  // bytes to the left one of each pair
-  float share[4][kChunk], covered[kChunk];  // upper left, upper right, lower left, lower right; their sum
-};
 
 GP_TARGET inline void find_shares(const Coordinates& at, int count, int height, int width, Shares& shares) {
   for (int i = 0; i < count; ++i) {
@@ -226,14 +254,14 @@ GP_TARGET inline void find_shares(const Coordinates& at, int count, int height, 
     const bool has_top = (line >= 0) & (line < height), has_bottom = (line >= -1) & (line < height - 1);
     const bool has_left = (column >= 0) & (column < width), has_right = (column >= -1) & (column < width - 1);
     const float upper = 1.0f - lower, rest = 1.0f - right;
-    const float share0 = has_top & has_left ? upper * rest : 0.0f;
-    const float share1 = has_top & has_right ? upper * right : 0.0f;
-    const float share2 = has_bottom & has_left ? lower * rest : 0.0f;
-    const float share3 = has_bottom & has_right ? lower * right : 0.0f;
+    const float share0 = pick(has_top & has_left, upper * rest, 0.0f);
+    const float share1 = pick(has_top & has_right, upper * right, 0.0f);
+    const float share2 = pick(has_bottom & has_left, lower * rest, 0.0f);
+    const float share3 = pick(has_bottom & has_right, lower * right, 0.0f);
     shares.share[0][i] = share0, shares.share[1][i] = share1, shares.share[2][i] = share2, shares.share[3][i] = share3;
     shares.covered[i] = ((share0 + share1) + share2) + share3;
     // A pair may have one pixel before or after its row, which then counts nothing.
-    const int32_t offset = has_left | has_right ? column * 3 : 0;
+    const int32_t offset = (has_left | has_right) ? column * 3 : 0;
     shares.top[i] = has_top ? line * width * 3 + offset : 0;
     shares.bottom[i] = has_bottom ? (line + 1) * width * 3 + offset : 0;
   }
@@ -248,21 +276,10 @@ GP_TARGET void affine_bilinear(const uint8_t* source, uint8_t* image, int height
       const int count = width - x < kChunk ? width - x : kChunk;
       coordinates(matrix, x, y, count, at);
       find_shares(at, count, height, width, from);
-      uint8_t* out = image + (static_cast<size_t>(y) * width + x) * 3;
-      for (int i = 0; i < count; ++i) {
-        const uint8_t *top = source + from.top[i], *bottom = source + from.bottom[i];
-        for (int c = 0; c < 3; ++c) {
-          float total = top[c] * from.share[0][i];
-          total += top[c + 3] * from.share[1][i];
-          total += bottom[c] * from.share[2][i];
-          total += bottom[c + 3] * from.share[3][i];
-          if (fill != nullptr) total = (total - fill[c]) * from.covered[i] + fill[c];
-          out[i * 3 + c] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(total))));
-        }
-      }
+      interpolate(source, from, count, fill, image + (static_cast<size_t>(y) * width + x) * 3);
     }
   }
 }
 
-const AugmentLoops kLoops = {gray_sum,  extremes,     saturation,     grayscale,      hue,
+const AugmentLoops kLoops = {gray_sum,  extremes, saturation,   grayscale,      hue,
                              sharpness, blur_row, blur_columns, affine_nearest, affine_bilinear};

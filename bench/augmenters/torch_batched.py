@@ -34,13 +34,13 @@ class Eager:
         batches, form = cycle([images.permute(0, 3, 1, 2).contiguous() for images in ring]), work.finish
         draws = None if work.draws is None else program(work.draws, ring[0].shape[1])
         functions = {op: self.prepare(function) for op, function in FUNCTIONS.items()}
-        finish = self.prepare(finished)
+        finish, fixed = self.prepare(finished), None if form is None else constants(form, ring[0].device)
 
         def call() -> torch.Tensor:
             images = next(batches)
             if draws is not None:
                 images = augmented(images, *draws, functions)
-            return images if form is None else run_finish(finish, images, form)
+            return images if form is None or fixed is None else run_finish(finish, images, form, fixed)
 
         return call
 
@@ -77,14 +77,24 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def run_finish(finish: Function, images: torch.Tensor, form: Finish) -> torch.Tensor:
+Constants = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+def constants(form: Finish, device: torch.device) -> Constants:
+    """Offset, scale and what boxes are filled with, (1, 3, 1, 1) each; None for noise, and where nothing is erased."""
+    numbers = [[255 * m for m in MEAN], [1 / (255 * s) for s in STD]]
+    offset, scale = (torch.tensor(one, device=device).view(1, 3, 1, 1) for one in numbers)
+    value = None if form.erase is None else form.erase.value
+    return offset, scale, None if value is None else torch.tensor(value, device=device).view(1, 3, 1, 1)
+
+
+def run_finish(finish: Function, images: torch.Tensor, form: Finish, fixed: Constants) -> torch.Tensor:
     """With the draws as tensors on the device."""
     device = images.device
     boxes = None if form.erase is None else to_device(form.erase.boxes, device)
-    value = None if form.erase is None else form.erase.value
     mixing = None if form.mix is None else mix_tensors(form.mix, device)
     layout = torch.channels_last if form.channels_last else torch.contiguous_format
-    return finish(images, boxes, value, mixing, form.dtype, layout)
+    return finish(images, fixed, boxes, mixing, form.dtype, layout)
 
 
 def mix_tensors(mix: Mix, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -95,21 +105,17 @@ def mix_tensors(mix: Mix, device: torch.device) -> tuple[torch.Tensor, torch.Ten
 
 def finished(
     images: torch.Tensor,
+    fixed: Constants,
     boxes: torch.Tensor | None,
-    value: tuple[float, float, float] | None,
     mixing: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None,
     dtype: torch.dtype,
     layout: torch.memory_format,
 ) -> torch.Tensor:
     """Normalized, erased, mixed, cast."""
-    offset, scale = (
-        torch.tensor(numbers, device=images.device).view(1, 3, 1, 1)
-        for numbers in ([255 * m for m in MEAN], [1 / (255 * s) for s in STD])
-    )
+    offset, scale, value = fixed
     exact = (images.float() - offset) * scale
     if boxes is not None:
-        filling = torch.randn_like(exact) if value is None else torch.tensor(value, device=exact.device)
-        exact = torch.where(inside(boxes, exact), filling if value is None else filling.view(1, 3, 1, 1), exact)
+        exact = torch.where(inside(boxes, exact), torch.randn_like(exact) if value is None else value, exact)
     if mixing is not None:
         exact = mixed_tensors(exact, *mixing)
     return exact.to(dtype, memory_format=layout)
@@ -221,6 +227,13 @@ def equalize(images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return table.gather(1, flat).to(torch.uint8).view(images.shape)
 
 
+# Which of value, least, falling and rising is red, green and blue: two bits for each sixth of the circle.
+SIXTHS = tuple(
+    sum(choice << 2 * sixth for sixth, choice in enumerate(row))
+    for row in ((0, 2, 1, 1, 3, 0), (3, 0, 0, 2, 1, 1), (1, 1, 3, 0, 0, 2))
+)
+
+
 def hue(images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     rgb = images.float() / 255
     red, green, blue = rgb.unbind(1)
@@ -239,8 +252,9 @@ def hue(images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     rest = 1 - part_of
     falling, rising, least = ((one * high).clamp(0, 1) for one in (1 - part, part + rest, rest))
     choices = torch.stack([high, least, falling, rising], 1)
-    select = torch.tensor([[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2]], device=images.device)
-    chosen = choices.gather(1, select[whole.long() % 6].permute(0, 3, 1, 2))
+    sixth = (2 * (whole.int() % 6)).unsqueeze(1)
+    select = torch.cat([torch.bitwise_right_shift(code, sixth) & 3 for code in SIXTHS], 1)
+    chosen = choices.gather(1, select.long())
     return (chosen * 255.999).to(torch.uint8)
 
 

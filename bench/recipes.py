@@ -126,7 +126,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="time of a round (default: 3)")
     parser.add_argument("--workers", type=int, default=usable_cpus(), metavar="N", help="default: the usable CPUs")
     parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images a batch (default: 128)")
-    parser.add_argument("--size", type=int, metavar="PX", help="side of the output (default: the recipe's, else 224)")
+    parser.add_argument("--size", type=int, metavar="PX", help="side of the output (default: the recipe's)")
     return parser.parse_args(argv)
 
 
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     data, found, measured = args.data or str(sample_set()), {}, []
     for recipe in args.only:
-        size = args.size or RECIPES[recipe].size or 224
+        size = args.size or RECIPES[recipe].size
         settings = Settings(
             data=data,
             batch_size=args.batch_size,

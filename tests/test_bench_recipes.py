@@ -26,6 +26,8 @@ from gpupipe.kernels import native
 
 BENCH = Path(__file__).parent.parent / "bench"
 NAMES = ("plain", "rand_augment", "trivial_augment", "auto_augment", "jitter", "three_augment", "mix")
+NAMES += ("resnet50_v2", "timm_a1", "timm_a2", "timm_a3", "deit3", "dino")
+MIXING = ("mix", "resnet50_v2", "timm_a1", "timm_a2", "timm_a3", "deit3")
 SIZE = 24
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the C++ kernels")
@@ -60,27 +62,39 @@ def test_behind_decode_makes_the_loaders_pixels(data: Path) -> None:
         assert torch.equal(labels, same)
 
 
+@pytest.mark.parametrize("name", ["rand_augment", "mix", "dino"])
+def test_the_loader_takes_the_recipes(data: Path, name: str) -> None:
+    way = load(f"recipe_loaders.ours:{name}")
+    assert getattr(way, "exact_passes", True) == (name != "mix")
+    stream = way.open(Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1))
+    images, labels = next(iter(stream))
+    stream.close()
+    assert images.shape == (4, 3, SIZE, SIZE)
+    assert labels.shape == (4,)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_in_torchvision(data: Path, name: str) -> None:
     from recipe_loaders.behind_decode import Decoded
     from recipe_loaders.in_torchvision import collate
     from recipe_loaders.table import RECIPES
-    from recipe_loaders.torchvision_references import transform
+    from recipe_loaders.torchvision_references import Views
 
     torch.manual_seed(0)
     recipe = RECIPES[name].recipe(SIZE)
     plain = Decoded(str(data), RECIPES["plain"].recipe(SIZE)).__getitems__(range(8))
     samples = Decoded(str(data), recipe).__getitems__(range(8))
     assert [label for _, label in samples] == [label for _, label in plain]
-    changed = [not torch.equal(image, other) for (image, _), (other, _) in zip(samples, plain, strict=True)]
+    changed = [not torch.equal(views[0], other[0]) for (views, _), (other, _) in zip(samples, plain, strict=True)]
     assert any(changed) == (name not in ("plain", "mix"))
-    images, labels = collate(recipe)(samples)
-    assert images.shape == (8, 3, SIZE, SIZE)
+    views, labels = collate(recipe)(samples)
+    sides = [SIZE, SIZE, *[96] * 8] if name == "dino" else [SIZE]
+    assert [tuple(view.shape) for view in views] == [(8, 3, side, side) for side in sides]
     assert labels.tolist() == [label for _, label in samples]
-    assert torch.equal(images, torch.stack([image for image, _ in samples])) == (name != "mix")
-    picture = transform(recipe)(Image.open(next(data.glob("*/*"))).convert("RGB"))
-    assert picture.shape == (3, SIZE, SIZE)
-    assert picture.dtype == torch.float32
+    assert torch.equal(views[0], torch.stack([made[0] for made, _ in samples])) == (name not in MIXING)
+    pictures = Views(recipe)(Image.open(next(data.glob("*/*"))).convert("RGB"))
+    assert [tuple(picture.shape) for picture in pictures] == [(3, side, side) for side in sides]
+    assert {picture.dtype for picture in pictures} == {torch.float32}
 
 
 def test_transforms_have_the_recipes_settings() -> None:
@@ -117,13 +131,16 @@ def test_timms_options(data: Path, name: str) -> None:
         return
     assert way.available(settings) is None
     stream = way.open(settings)
-    kinds = {type(one).__name__ for one in stream.loader.dataset.transform.transforms}
-    assert {"RandAugment", "AutoAugment"} & kinds == {
-        "rand_augment": {"RandAugment"}, "auto_augment": {"AutoAugment"}, "three_augment": {"AutoAugment"}
-    }.get(name, set())  # fmt: skip
+    transforms = stream.loader.dataset.transform.transforms
+    kinds = {type(one).__name__ for one in transforms}
+    policy = {"AutoAugment"} if name in ("auto_augment", "three_augment", "deit3") else set()
+    policy |= {"RandAugment"} if name in ("rand_augment", "timm_a1", "timm_a2", "timm_a3") else set()
+    assert {"RandAugment", "AutoAugment"} & kinds == policy
     assert ("RandomErasing" in kinds) == (name == "rand_augment")
-    assert ("ColorJitter" in kinds) == (name == "three_augment")
-    assert (stream.mixup is not None) == (name == "mix")
+    assert ("ColorJitter" in kinds) == (name in ("three_augment", "deit3"))
+    assert (stream.mixup is not None) == (name in MIXING)
+    crop = RECIPES[name].recipe(SIZE).crop
+    assert crop.interpolation in str(transforms[0])
     if name == "mix":
         images, labels = next(iter(stream))
         assert images.shape == (4, 3, SIZE, SIZE)

@@ -10,6 +10,7 @@ from itertools import cycle
 
 import numpy as np
 import torch
+import torch._dynamo
 import torch.nn.functional as nnf
 from numpy.typing import NDArray
 
@@ -33,8 +34,8 @@ class Eager:
         """Grouped steps, then one function that normalizes, erases and mixes."""
         batches, form = cycle([images.permute(0, 3, 1, 2).contiguous() for images in ring]), work.finish
         draws = None if work.draws is None else program(work.draws, ring[0].shape[1])
-        functions = {op: self.prepare(function) for op, function in FUNCTIONS.items()}
-        finish, fixed = self.prepare(finished), None if form is None else constants(form, ring[0].device)
+        functions = {op: self.prepare(function, True) for op, function in FUNCTIONS.items()}
+        finish, fixed = self.prepare(finished, False), None if form is None else constants(form, ring[0].device)
 
         def call() -> torch.Tensor:
             images = next(batches)
@@ -44,17 +45,18 @@ class Eager:
 
         return call
 
-    def prepare(self, function: Function) -> Function:
-        """As it is."""
+    def prepare(self, function: Function, any_size: bool) -> Function:
+        """As it is. any_size: it is called with groups of changing size."""
         return function
 
 
 class Compiled(Eager):
     """The same functions by torch.compile. It fuses multiplications with additions, so levels may differ by 1."""
 
-    def prepare(self, function: Function) -> Function:
-        """One graph for groups of any size; torch compiles at the first call."""
-        return torch.compile(function, dynamic=True)
+    def prepare(self, function: Function, any_size: bool) -> Function:
+        """One graph for groups of any size, else one for each form; torch compiles at the first call."""
+        torch._dynamo.config.recompile_limit = 64  # the default, 8, is fewer than the forms of a finish
+        return torch.compile(function, dynamic=any_size)
 
 
 def augmented(

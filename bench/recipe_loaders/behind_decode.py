@@ -17,47 +17,44 @@ from torchvision.transforms import v2
 
 from gpupipe.benchmark.contenders.base import Stream
 from gpupipe.benchmark.contenders.gpupipe_loader import ManyPasses
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
+from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR
 from gpupipe.benchmark.settings import Settings
 from gpupipe.draws import plan
-from gpupipe.kernels import decode_crop_resize
-from gpupipe.recipe import Recipe
+from gpupipe.kernels import Crops, decode_crops
+from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.sources import open_source
 from recipe_loaders.in_torchvision import augmentations, collate, tail
-from recipe_loaders.table import Way, maker
+from recipe_loaders.table import FirstView, Way, maker
 
 __all__ = ["BehindDecode"]
 
 
 class Decoded(Dataset[Any]):
-    """Samples by their position in an endless epoch: (float32 (3, size, size), label)."""
+    """Samples by their position in an endless epoch: each view's float32 (3, size, size), and the label."""
 
-    def __init__(self, data: str, recipe: Recipe) -> None:
+    def __init__(self, data: str, recipe: Recipe | MultiCrop) -> None:
         self.source = open_source(data)
         self.order = ManyPasses(len(self.source))
-        self.recipe = recipe
-        self.transform = v2.Compose([*augmentations(recipe.augmentations), *tail(recipe)])
+        self.views = recipe.view_recipes
+        self.transforms = [v2.Compose([*augmentations(view.augmentations), *tail(view)]) for view in self.views]
 
-    def __getitems__(self, keys: Sequence[int]) -> list[tuple[torch.Tensor, int]]:
+    def __getitems__(self, keys: Sequence[int]) -> list[tuple[list[torch.Tensor], int]]:
         """A whole batch, as torch's fetcher asks where a dataset has this method."""
         positions = np.array(keys, np.int64)
         encoded, meta = self.source.fetch(self.order.indices(0, 0, positions))
-        planned = plan(self.recipe, 0, 0, positions, meta.heights, meta.widths)
-        made = decode_crop_resize(
-            encoded,
-            planned.windows,
-            planned.size,
-            flips=planned.flips,
-            resized=planned.resized,
-            anchors=planned.anchors,
-            filter=planned.filter,
-            threads=1,
-        )
-        if made.failures:
-            raise ValueError(f"{len(made.failures)} images can't be decoded: {next(iter(made.failures.values()))}")
+        plans = [
+            plan(view, 0, 0, positions, meta.heights, meta.widths, number) for number, view in enumerate(self.views)
+        ]
+        crops = [Crops(one.windows, one.size, one.flips, one.resized, one.anchors, one.filter) for one in plans]
+        made = decode_crops(encoded, crops, threads=1)
+        if made[0].failures:
+            raise ValueError(f"{len(made[0].failures)} images can't be decoded: {made[0].failures}")
         # Contiguous planes: torchvision's transforms are faster on these.
-        planes = torch.from_numpy(made.images).permute(0, 3, 1, 2).contiguous()
-        return [(self.transform(image), label) for image, label in zip(planes, meta.labels.tolist(), strict=True)]
+        planes = [torch.from_numpy(one.images).permute(0, 3, 1, 2).contiguous() for one in made]
+        return [
+            ([transform(view[row]) for transform, view in zip(self.transforms, planes, strict=True)], label)
+            for row, label in enumerate(meta.labels.tolist())
+        ]
 
 
 class Endless(Sampler[int]):
@@ -83,7 +80,7 @@ class BehindDecode(Way):
             prefetch_factor=PREFETCH_FACTOR,
             collate_fn=collate(recipe),
         )
-        return DataLoaderStream(loader, "cpu")
+        return FirstView(loader)
 
 
 def __getattr__(recipe: str) -> Callable[[], Way]:

@@ -10,7 +10,8 @@ from torch.utils.data import default_collate
 from torchvision.transforms import InterpolationMode, v2
 
 import gpupipe
-from gpupipe.recipe import Augmenting, Mixing, Recipe
+from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
+from recipe_loaders.table import CLASSES
 
 __all__ = ["augmentations", "collate", "tail"]
 
@@ -66,17 +67,17 @@ def tail(recipe: Recipe) -> list[Callable[[Any], Any]]:
     return steps
 
 
-def collate(recipe: Recipe) -> Callable[[list[Any]], tuple[torch.Tensor, torch.Tensor]]:
-    """Images and labels as tensors, mixed where the recipe mixes. The labels are those before: they are counted."""
-    mixing = mix(recipe.mixing)
+def collate(recipe: Recipe | MultiCrop) -> Callable[[list[Any]], tuple[list[torch.Tensor], torch.Tensor]]:
+    """The views' images, mixed where the recipe mixes, and the labels, which are those before: they are counted."""
+    mixing = mix(recipe.view_recipes[0].mixing)
 
     def call(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        images, labels = default_collate(samples)
+        views, labels = default_collate(samples)
         if mixing is None:
-            return images, labels
-        mixed, targets = mixing(images, labels)
-        assert targets.shape == (len(labels), recipe.mixing.num_classes)
-        return mixed, labels
+            return views, labels
+        mixed, targets = mixing(views[0], labels)
+        assert targets.shape == (len(labels), CLASSES)
+        return [mixed], labels
 
     return call
 

@@ -20,17 +20,15 @@ __all__ = ["Ours"]
 
 
 @dataclass
-class LabelledStream:
+class PlainStream:
     """The loader's images, of the first view where there are several, and classes, of mixed ones the greater."""
 
     loader: Any
 
     def __iter__(self) -> Iterator[Batch]:
         for images, labels in self.loader:
-            yield (
-                images if isinstance(images, torch.Tensor) else images[0],
-                labels if labels.ndim == 1 else labels.argmax(1),
-            )
+            first = images if isinstance(images, torch.Tensor) else images[0]
+            yield first, labels if labels.ndim == 1 else labels.argmax(1)
 
     def close(self) -> None:
         """End the loader's processes and threads."""
@@ -45,7 +43,7 @@ class Ours(Way):
     @property
     def exact_passes(self) -> bool:
         """Of mixed labels only the greater is counted."""
-        return self.entry.timm_mixing is None
+        return not self.entry.mixes
 
     def queued(self, settings: Settings) -> int:
         """What the workers prefetch, and the batch that is being finished."""
@@ -64,7 +62,7 @@ class Ours(Way):
             engine="torch",
             device="cpu",
         )
-        return LabelledStream(loader)
+        return PlainStream(loader)
 
 
 def __getattr__(recipe: str) -> Callable[[], Way]:

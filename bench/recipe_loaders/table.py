@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gpupipe
-from gpupipe.benchmark.contenders.base import needs_folder
+from gpupipe.benchmark.contenders.base import Batch, needs_folder
 from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR
 from gpupipe.benchmark.settings import Settings
-from gpupipe.recipe import Augmenting, Mixing, Recipe
+from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
 
-__all__ = ["CLASSES", "RECIPES", "Way", "maker"]
+__all__ = ["CLASSES", "RECIPES", "FirstView", "Way", "maker"]
 
 CLASSES = 1000  # of the labels; a folder may have fewer
 
@@ -22,18 +23,22 @@ MIX = gpupipe.MixUpOrCutMix(CLASSES, mixup_alpha=0.2, cutmix_alpha=1.0)
 
 @dataclass(frozen=True)
 class Entry:
-    """A recipe for a side in pixels, and timm's options; `timm_lacks` says what it has no option for."""
+    """A recipe for a side in pixels, and timm's options; `timm_lacks` says what it has no option for.
+
+    size: of the batches; None for the one that is asked for.
+    """
 
     title: str
-    make: Callable[[int], Recipe]
+    recipe: Callable[[int], Recipe | MultiCrop]
     timm: dict[str, Any] = field(default_factory=dict)
     timm_mixing: dict[str, Any] | None = None
     timm_lacks: str | None = None
-    size: int | None = None
+    size: int = 224
 
-    def recipe(self, size: int) -> Recipe:
-        """For batches of `size` squares."""
-        return self.make(size)
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed."""
+        return self.recipe(self.size).view_recipes[0].mixing is not None
 
 
 def train(*augmentations: Augmenting, erase: float = 0.0, mixing: Mixing | None = None) -> Callable[[int], Recipe]:
@@ -46,6 +51,11 @@ def train(*augmentations: Augmenting, erase: float = 0.0, mixing: Mixing | None 
         return replace(plain, operations=(*plain.operations[:2], *augmentations, plain.operations[2], *last, *mixed))
 
     return make
+
+
+def mixing(mixup_alpha: float, label_smoothing: float = 0.0) -> dict[str, Any]:
+    """timm's Mixup with CutMix as often."""
+    return {"mixup_alpha": mixup_alpha, "cutmix_alpha": 1.0, "label_smoothing": label_smoothing}
 
 
 RECIPES = {
@@ -75,12 +85,49 @@ RECIPES = {
         train(gpupipe.ThreeAugment(), gpupipe.ColorJitter(0.3, 0.3, 0.3)),
         {"auto_augment": "3a", "color_jitter": 0.3},
     ),
-    "mix": Entry(
-        "crop + MixUp or CutMix",
-        train(mixing=MIX),
-        timm_mixing={"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "label_smoothing": 0.0},
+    "mix": Entry("crop + MixUp or CutMix", train(mixing=MIX), timm_mixing=mixing(0.2)),
+    "resnet50_v2": Entry("resnet50_v2_train", gpupipe.resnet50_v2_train, timm_lacks="no TrivialAugment", size=176),
+    "timm_a1": Entry(
+        "timm_a_train('A1')",
+        partial(gpupipe.timm_a_train, "A1"),
+        {"auto_augment": "rand-m7-mstd0.5-inc1", "interpolation": "bicubic"},
+        mixing(0.2, 0.1),
     ),
+    "timm_a2": Entry(
+        "timm_a_train('A2')",
+        partial(gpupipe.timm_a_train, "A2"),
+        {"auto_augment": "rand-m7-mstd0.5-inc1", "interpolation": "bicubic"},
+        mixing(0.1),
+    ),
+    "timm_a3": Entry(
+        "timm_a_train('A3')",
+        partial(gpupipe.timm_a_train, "A3"),
+        {"auto_augment": "rand-m6-mstd0.5-inc1", "interpolation": "bicubic"},
+        mixing(0.1),
+        size=160,
+    ),
+    "deit3": Entry(
+        "deit3_train",
+        gpupipe.deit3_train,
+        {"auto_augment": "3a", "color_jitter": 0.3, "interpolation": "bicubic"},
+        mixing(0.8),
+    ),
+    "dino": Entry("dino_train, 2 + 8 views", gpupipe.dino_train, timm_lacks="no views of several sizes"),
 }
+
+
+@dataclass
+class FirstView:
+    """A torch DataLoader's batches of several views: the first view's images, and the labels."""
+
+    loader: Any
+
+    def __iter__(self) -> Iterator[Batch]:
+        for views, labels in self.loader:
+            yield views[0], labels
+
+    def close(self) -> None:
+        """Nothing is left once the iterator is gone."""
 
 
 class Way:

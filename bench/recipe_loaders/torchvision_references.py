@@ -11,17 +11,27 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
 from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
+from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
 from gpupipe.benchmark.settings import Settings
-from gpupipe.recipe import RandomResizedCrop, Recipe
+from gpupipe.recipe import MultiCrop, RandomResizedCrop, Recipe
 from recipe_loaders.in_torchvision import augmentations, collate, tail
-from recipe_loaders.table import Way, maker
+from recipe_loaders.table import FirstView, Way, maker
 
-__all__ = ["TorchvisionReferences", "transform"]
+__all__ = ["TorchvisionReferences", "Views"]
+
+
+class Views:
+    """From a Pillow image to each view's tensor."""
+
+    def __init__(self, recipe: Recipe | MultiCrop) -> None:
+        self.transforms = [transform(view) for view in recipe.view_recipes]
+
+    def __call__(self, picture: Any) -> list[torch.Tensor]:
+        return [one(picture) for one in self.transforms]
 
 
 def transform(recipe: Recipe) -> Callable[[Any], torch.Tensor]:
-    """From a Pillow image to a finished one."""
+    """From a Pillow image to one view's tensor."""
     crop, flip = recipe.crop, recipe.flip
     assert isinstance(crop, RandomResizedCrop)
     filter = InterpolationMode(crop.interpolation)
@@ -44,7 +54,7 @@ class TorchvisionReferences(Way):
     def open(self, settings: Settings) -> Stream:
         """The workers start with the first batch."""
         recipe = self.entry.recipe(settings.size)
-        dataset = ImageFolder(settings.data, transform(recipe))
+        dataset = ImageFolder(settings.data, Views(recipe))
         loader = DataLoader(
             dataset,
             batch_size=settings.batch_size,
@@ -53,7 +63,7 @@ class TorchvisionReferences(Way):
             prefetch_factor=PREFETCH_FACTOR,
             collate_fn=collate(recipe),
         )
-        return DataLoaderStream(loader, "cpu")
+        return FirstView(loader)
 
 
 def __getattr__(recipe: str) -> Callable[[], Way]:

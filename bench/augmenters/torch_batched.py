@@ -10,7 +10,6 @@ from itertools import cycle
 
 import numpy as np
 import torch
-import torch._dynamo
 import torch.nn.functional as nnf
 from numpy.typing import NDArray
 

@@ -1,4 +1,8 @@
-"""The same in Triton, for tensors on a GPU. Importing this package does not import Triton, which takes a second."""
+"""The same in Triton, for tensors on a GPU. Importing this package does not import Triton, which takes a second.
+
+Kernels are compiled when first used, about a second each, and kept in Triton's cache. They compile with Triton 3.0, of
+PyTorch 2.4, as with 3.9; the tests without a GPU need the interpreter of 3.9.
+"""
 
 from __future__ import annotations
 

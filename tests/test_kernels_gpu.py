@@ -243,6 +243,18 @@ def test_chains(size: tuple[int, int], in_place: bool, device: torch.device) -> 
         assert torch.equal(augmented(images.to(device), ops, values, fill, in_place), wanted)
 
 
+def test_statistics_of_images_larger_than_a_block(device: torch.device) -> None:
+    """Where a level stands for many pixels, and the last block of the image is not full."""
+    steps = [(Op.EQUALIZE, 0), (Op.EQUALIZE, 0), (Op.AUTOCONTRAST, 0), (Op.CONTRAST, 0.4)]
+    height, width = 71, 60
+    assert gpu_augment.TABLE_PIXELS < height * width < 2 * gpu_augment.TABLE_PIXELS
+    dark = (images_of((len(steps), height, width)).float() ** 2 / 400 + 20).to(torch.uint8)
+    dark[1, :50] = 33  # so that one level has most of the pixels
+    wanted = augment_reference(dark, *program(*steps))
+    assert not torch.equal(wanted[0], dark[0])
+    assert torch.equal(augmented(dark.to(device), *program(*steps), None), wanted)
+
+
 def test_nothing_to_augment(device: torch.device) -> None:
     ops, values = np.zeros((2, 0), np.int32), np.zeros((2, 0, 6), np.float32)
     images = images_of((2, 3, 5))

@@ -15,7 +15,10 @@ from PIL import Image, ImageDraw, ImageFont
 from gpupipe.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from gpupipe.loader import Loader
+    from gpupipe.recipe import Recipe
 
 __all__ = ["Tile", "draw_sheet", "read_tiles", "write_sheet"]
 
@@ -38,26 +41,28 @@ class Tile:
 def read_tiles(loader: Loader, count: int, repeat: int = 1) -> Iterator[Tile]:
     """The first `count` samples of the loader's current epoch, each as it looks in `repeat` epochs from there on.
 
-    loader: of batch size 1 and dtype uint8, alone in its world. A sample's tiles follow each other. A shuffled sample
-    stands elsewhere in every epoch, and is shown with the crop and flip that it gets there. Fewer tiles come where
-    the epoch is shorter than `count`. Raises ConfigError, and what the loader raises.
+    loader: alone in its world, and best of a small batch size, as a whole batch is made for each tile. A sample's tiles
+    follow each other, those of its views too. A shuffled sample stands elsewhere in every epoch, and is shown as it
+    looks there. Fewer tiles come where the epoch is shorter than `count`. Raises ConfigError, and what the loader
+    raises.
     """
     for name, value in (("count", count), ("repeat", repeat)):
         if value < 1:
             raise ConfigError(f"contact sheet: {name}={value} must be at least 1")
     first = loader.epoch
-    wanted = loader.order.indices(loader.seed, first, np.arange(min(count, len(loader)), dtype=np.int64))
+    wanted = loader.order.indices(loader.seed, first, np.arange(min(count, len(loader.order)), dtype=np.int64))
     places = [_places(loader, epoch, wanted) for epoch in range(first, first + repeat)]
     for row in range(len(wanted)):
         for epoch, positions in enumerate(places, start=first):
-            yield _tile(loader, epoch, int(positions[row]))
+            yield from _tiles(loader, epoch, int(positions[row]))
 
 
 def _places(loader: Loader, epoch: int, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     """The positions of the wanted samples in an epoch, which has each of them once."""
     places = np.zeros_like(wanted)
-    for start in range(0, len(loader), SCANNED):
-        positions = np.arange(start, min(start + SCANNED, len(loader)), dtype=np.int64)
+    length = len(loader.order)
+    for start in range(0, length, SCANNED):
+        positions = np.arange(start, min(start + SCANNED, length), dtype=np.int64)
         indices = loader.order.indices(loader.seed, epoch, positions)
         hits = np.isin(indices, wanted).nonzero()[0]
         where = {int(indices[hit]): int(positions[hit]) for hit in hits}
@@ -66,33 +71,54 @@ def _places(loader: Loader, epoch: int, wanted: NDArray[np.int64]) -> NDArray[np
     return places
 
 
-def _tile(loader: Loader, epoch: int, position: int) -> Tile:
-    """What the loader gives at a position of an epoch."""
-    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
+def _tiles(loader: Loader, epoch: int, position: int) -> Iterator[Tile]:
+    """What the loader gives at a position of an epoch: a tile for each view."""
+    row = position % loader.batch_size
+    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
     images, labels = next(iter(loader))
-    pixels = images[0].permute(1, 2, 0).cpu().numpy().copy()
-    return Tile(pixels, _label(loader.dataset.classes, int(labels[0])))
+    label = _label(loader.dataset.classes, labels[row].cpu())
+    for view, recipe in zip(images if isinstance(images, list) else [images], loader.recipe.view_recipes, strict=True):
+        yield Tile(_levels(view[row].cpu(), recipe), label)
 
 
-def _label(classes: list[str] | None, label: int) -> str:
-    """The name of the class, or the number where it has none."""
+def _levels(image: torch.Tensor, recipe: Recipe) -> NDArray[np.uint8]:
+    """A finished image, (3, height, width), as a picture; what erasing has put beyond black and white is cut."""
+    pixels = image.permute(1, 2, 0).float().numpy()
+    if recipe.dtype != "uint8":
+        mean, std = (np.array(values) for values in recipe.statistics)
+        pixels = 255 * (pixels * std + mean)
+    levels: NDArray[np.uint8] = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    return levels
+
+
+def _label(classes: list[str] | None, label: torch.Tensor) -> str:
+    """The name of the class, or the number where it has none; of the two largest parts where labels are mixed."""
+    if label.ndim == 0:
+        return _name(classes, int(label))
+    parts = label.topk(min(2, len(label)))
+    shares = [(share, index) for share, index in zip(*(part.tolist() for part in parts), strict=True) if share > 0.01]
+    return ", ".join(_name(classes, index) + (f" {share:.0%}" if share < 0.995 else "") for share, index in shares)
+
+
+def _name(classes: list[str] | None, label: int) -> str:
     return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
 
 
 def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
-    """Tiles of one size in rows of `columns`, each with its label under it, cut to the tile's width."""
+    """Tiles in rows of `columns`, each with its label under it; smaller ones stand in the middle of their places."""
     if columns < 1:
         raise ConfigError(f"contact sheet: columns={columns} must be at least 1")
     if not tiles:
         raise ConfigError("contact sheet: there are no tiles to draw; the dataset or the order is empty")
-    height, width = tiles[0].pixels.shape[:2]
+    height, width = (max(tile.pixels.shape[axis] for tile in tiles) for axis in (0, 1))
     corners = tile_corners(len(tiles), (height, width), columns)
     across, down = max(x for x, _ in corners) + width + GAP, corners[-1][1] + height + LABEL_HEIGHT + GAP
     sheet = Image.new("RGB", (across, down), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(FONT_SIZE)
     for tile, (x, y) in zip(tiles, corners, strict=True):
-        sheet.paste(Image.fromarray(tile.pixels), (x, y))
+        tall, wide = tile.pixels.shape[:2]
+        sheet.paste(Image.fromarray(tile.pixels), (x + (width - wide) // 2, y + (height - tall) // 2))
         text = _clipped(tile.label, width, draw, font)
         draw.text((x + width / 2, y + height + LABEL_HEIGHT / 2), text, fill=INK, font=font, anchor="mm")
     return sheet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gpupipe.draws import Mixing, erasing, mixing
-from gpupipe.engines.augmenting import THREADS, apply_augmentations
+from gpupipe.engines.augmenting import THREADS, augmented
 from gpupipe.engines.base import EngineBatch
 from gpupipe.engines.lease import BufferPool
 from gpupipe.kernels import finish, soft_targets
@@ -21,7 +21,7 @@ class Finisher:
     def __init__(self, views: Views, device: torch.device) -> None:
         self._views = views
         self._device = device
-        self._buffers = BufferPool()
+        self._buffers = BufferPool(keep=4 * len(views))
 
     def __call__(self, batch: EngineBatch, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Each view's images in its recipe's dtype and layout, and the labels, int64 (N,) or float32 (N, classes).
@@ -50,7 +50,7 @@ class Finisher:
         recipe, images, job = self._views[view], batch.images[view], batch.job
         assert job is not None
         if not batch.augmented:
-            apply_augmentations(recipe, job, view, images)
+            images = augmented(recipe, job, view, images)
         dtype: torch.dtype = getattr(torch, recipe.dtype)
         return finish(
             images,

@@ -106,7 +106,6 @@ class Loader:
             )
         check_on_error(on_error)
         self._views = recipe.view_recipes
-        _check_mixing(self._views, batch_size)
         name, where = choose(engine, device)
         self.recipe = recipe
         self.seed = _seed(seed)
@@ -124,6 +123,7 @@ class Loader:
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
+        _check_mixing(self._views, batch_size)
         self.dataset: Source = open_source(data)
         self.order = _order(order, shuffle, len(self.dataset))
         self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
@@ -391,9 +391,26 @@ class Loader:
         try:
             for batch in stream:
                 batch.job = ahead.popleft()
-                yield self._repair(batch)
+                repaired = self._repair(batch)
+                self._check_labels(repaired, batch.job)
+                yield repaired
         finally:
             stream.close()  # type: ignore[attr-defined]
+
+    def _check_labels(self, batch: EngineBatch, job: Job) -> None:
+        """Where samples are mixed, labels become places in a row of num_classes."""
+        mixing = self._views[0].mixing
+        if mixing is None:
+            return
+        outside = ((batch.labels < 0) | (batch.labels >= mixing.num_classes)).nonzero()
+        if len(outside):
+            row = int(outside[0])
+            index = int(job.indices[row])
+            raise ConfigError(
+                f"sample {index} ({self.dataset.location(index)}) has the label {int(batch.labels[row])}, but "
+                f"{type(mixing).__name__} of the recipe has num_classes={mixing.num_classes}, for labels from 0 to "
+                f"{mixing.num_classes - 1}; pass the dataset's number of classes"
+            )
 
     def _job(self, step: int) -> Job:
         positions = self.batches.positions(step)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
+from gpupipe.engines.augmenting import THREADS
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.rendering import render_batch
 from gpupipe.errors import ConfigError, DataError, SampleError
@@ -105,6 +106,6 @@ class Repair:
         for recipe, made, images in zip(self._views, one.images, batch.images, strict=True):
             if batch.finished:
                 channels_last = recipe.layout == "channels_last"
-                made = finish(made, *recipe.statistics, images.dtype, channels_last, threads=1)
+                made = finish(made, *recipe.statistics, images.dtype, channels_last, threads=THREADS)
             images[row].copy_(made[0])
         batch.labels[row] = one.labels[0]

@@ -13,7 +13,7 @@ VERSION = 1
 
 REMEDY = {
     "source": "the dataset's names, sizes or labels have changed; resume with the data that the run began with",
-    "recipe": "other crops or flips would be drawn; resume with the recipe that the run began with",
+    "recipe": "other crops, flips or augmentations would be drawn; resume with the recipe that the run began with",
     "order": "the samples would come in another order; resume with the same shuffle, order and dataset size",
     "seed": "pass the seed that the run began with",
     "global_batch": "keep batch_size * world_size: change batch_size when the number of ranks changes",

@@ -163,12 +163,15 @@ def test_pairs_come_equally_often() -> None:
 
 # timm
 
-timm = pytest.importorskip("timm.data.auto_augment")
+
+@pytest.fixture(scope="module")
+def timm() -> Any:
+    return pytest.importorskip("timm.data.auto_augment")
 
 
 @pytest.mark.parametrize("increasing", [False, True])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_arguments_are_timms(increasing: bool, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_timms(timm: Any, increasing: bool, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "_randomly_negate", lambda value: sign * value)
     theirs = timm.rand_augment_choices("", increasing)
     assert [name.removesuffix("Increasing") for name in theirs] == list(OPERATIONS)
@@ -180,7 +183,7 @@ def test_arguments_are_timms(increasing: bool, sign: int, monkeypatch: pytest.Mo
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def pillow(name: str, image: torch.Tensor, value: float) -> torch.Tensor:
+def pillow(timm: Any, name: str, image: torch.Tensor, value: float) -> torch.Tensor:
     """timm's operation on a Pillow image."""
     arguments = () if name in ("AutoContrast", "Equalize", "Invert") else (value,)
     if name in ("Posterize", "Solarize", "SolarizeAdd"):
@@ -191,16 +194,16 @@ def pillow(name: str, image: torch.Tensor, value: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_are_timms_on_pillow_images_nearly(name: str) -> None:
+def test_operations_are_timms_on_pillow_images_nearly(timm: Any, name: str) -> None:
     """Borders apart, where torchvision mixes the fill in another way."""
     image = torch.from_numpy(picture(64, 80, seed=3))
     for level in (1.5, 6.0, 9.9):
         value = argument(name, np.array([level]), np.array([1.0]), True)
         op = np.array([[OPERATIONS[name]]], np.int32)
         ours = augment_reference(image[None], op, _values(name, value, (64, 80))[None], (124, 116, 104))[0]
-        difference = (ours.int() - pillow(name, image, value.item()).int()).abs().amax(-1)
+        difference = (ours.int() - pillow(timm, name, image, value.item()).int()).abs().amax(-1)
         assert difference.float().quantile(0.9) <= 2, level
-        assert name == "Invert" or level == 1.5 or (ours != image).any()
+    assert (ours != image).any()
 
 
 def test_timm_draws() -> None:

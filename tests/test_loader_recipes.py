@@ -143,22 +143,56 @@ def test_epochs_and_views_are_drawn_apart(folder: Path) -> None:
             assert different > 15  # of 25 images that differ in nothing but their augmentation
 
 
-def test_bad_samples_are_augmented_like_good_ones(folder: Path, engine: dict[str, Any]) -> None:
+def test_each_view_is_augmented_and_erased_by_its_own_draws(folder: Path, engine: dict[str, Any]) -> None:
+    crop = gpupipe.ResizeCenterCrop(24, 24)
+    operations = (crop, gpupipe.RandAugment(), gpupipe.Normalize(), gpupipe.RandomErasing(0.7, value="random"))
+    recipe = gpupipe.Recipe(operations, views=3)
+    plain = gpupipe.Recipe((crop,), dtype="uint8")
+    with loader(folder, recipe, **engine) as batches, loader(folder, plain, **engine) as pixels:
+        made = [[view.clone() for view in views] for views, _ in batches]
+        levels = [images.permute(0, 2, 3, 1).contiguous() for images, _ in collect(pixels)]
+    for step, (views, images) in enumerate(zip(made, levels, strict=True)):
+        positions = step * BATCH + np.arange(len(images))
+        for number, (one, view) in enumerate(zip(recipe.view_recipes, views, strict=True)):
+            drawn = augmentation(one, SEED, 0, positions, number)
+            assert drawn is not None
+            augmented = augment_reference(images, drawn.ops, drawn.values, drawn.fill)
+            erase = erasing(one, SEED, 0, positions, number)
+            expected = finish_reference(augmented, *one.statistics, torch.float32, erase=erase)
+            torch.testing.assert_close(view, expected, atol=1e-4, rtol=0.01)
+
+
+def test_bad_samples_are_augmented_erased_and_mixed_like_good_ones(folder: Path, engine: dict[str, Any]) -> None:
     """A substitute gets the numbers of the position where it stands."""
-    files = [file.read_bytes() for file in sorted(folder.glob("*/*.jpg"))]
-    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(24, 24), gpupipe.RandAugment()), dtype="uint8")
-    good = [(data, 0) for data in files[:8]]
-    good[3] = good[4]
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(24, 24), *MIXED.operations[2:]))
+    drawn, erase = augmentation(recipe, SEED, 0, np.arange(8)), erasing(recipe, SEED, 0, np.arange(8))
+    assert drawn is not None
+    assert erase is not None
+    row = next(row for row in range(7) if drawn.ops[row].any() and erase.boxes[row, 2] > 0)
+    files = [file.read_bytes() for file in sorted(folder.glob("*/*.jpg"))][:8]
+    good = [(data, number % CLASSES) for number, data in enumerate(files)]
+    good[row] = good[row + 1]
     bad = [*good]
-    bad[3] = (files[3][:100], 0)
+    bad[row] = (files[row][:100], 0)
     results = []
     for data in (good, bad):
         with loader(data, recipe, shuffle=False, on_error="skip", **engine) as batches:  # type: ignore[arg-type]
-            results.append(collect(batches)[0][0])
+            results.append(collect(batches)[0])
+    (images, targets), (others, repaired) = results
+    assert torch.equal(targets, repaired)
     if engine["engine"] == "torch":
-        assert torch.equal(*results)
+        assert torch.equal(images, others)
     else:  # the CPU's decoders make the substitute
-        assert (results[0].int() - results[1].int()).abs().float().mean() < 1
+        assert (images - others).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES])
+def test_a_label_outside_the_classes_is_named(folder: Path, engine: dict[str, Any], label: int) -> None:
+    file = next(folder.glob("*/*.jpg")).read_bytes()
+    data: Any = [(file, 0), (file, label)]
+    named = rf"sample 1 .* has the label {label}, but .* num_classes=5"
+    with loader(data, MIXED, 2, shuffle=False, **engine) as batches, pytest.raises(gpupipe.ConfigError, match=named):
+        collect(batches)
 
 
 def test_mixing_can_be_turned_off_for_the_last_epochs(folder: Path, engine: dict[str, Any]) -> None:

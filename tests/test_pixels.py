@@ -221,7 +221,7 @@ def planned(recipe: Recipe, position: int, height: int, width: int) -> Plan:
 
 def rendered(data: bytes, height: int, width: int, made: Plan, exif: bool = False) -> np.ndarray:
     out = torch.empty((*made.size, 3), dtype=torch.uint8)
-    render(as_array(data), height, width, made, exif, out)
+    render(as_array(data), height, width, [made], exif, [out])
     return out.numpy()
 
 

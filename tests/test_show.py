@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from images import encode, picture, write_folder
 from PIL import Image
 
@@ -204,3 +205,39 @@ def test_a_missing_folder_and_a_bad_image_are_the_librarys_errors(
 def test_the_output_has_to_be_named(folder: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["show", str(folder)])
+
+
+def test_mixed_samples_are_shown_with_both_labels(folder: Path) -> None:
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), gpupipe.CutMix(num_classes=3)))
+    options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0, seed=1, shuffle=True)
+    with gpupipe.Loader(folder, recipe, batch_size=2, **options) as loader:
+        tiles = list(read_tiles(loader, 12))
+        batches = [(images.clone(), targets) for images, targets in loader]
+    images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in recipe.statistics)
+    for tile, image, target in zip(tiles, images, targets, strict=True):
+        np.testing.assert_allclose(tile.pixels, (255 * (image * std + mean)).permute(1, 2, 0).numpy(), atol=0.51)
+        share, first = target.max(0)
+        name = f"class_{int(first)}"
+        assert tile.label.startswith(name if share > 0.995 else f"{name} {float(share):.0%}")
+        assert ("," in tile.label) == bool((target > 0.01).sum() > 1)
+    assert any("," in tile.label for tile in tiles)
+
+
+def test_views_follow_each_other_in_their_own_sizes(folder: Path, tmp_path: Path) -> None:
+    flags = ["--recipe", "dino", "--size", "40", "--count", "2", "--engine", "torch"]
+    assert main(["show", str(folder), "-o", str(tmp_path / "dino.png"), "--columns", "10", *flags]) == 0
+    with gpupipe.Loader(folder, gpupipe.dino_train(40), 2, engine="torch", device="cpu", num_workers=0) as loader:
+        tiles = list(read_tiles(loader, 2))
+    assert [tile.pixels.shape[0] for tile in tiles] == [40, 40, *[96] * 8] * 2
+    sheet = tiles_of(tmp_path / "dino.png", 20, 96, 10)
+    np.testing.assert_array_equal(sheet[2], tiles[2].pixels)
+    np.testing.assert_array_equal(sheet[0][28:68, 28:68], tiles[0].pixels)
+    assert (sheet[0][:28] == BACKGROUND).all()
+
+
+@pytest.mark.parametrize("recipe", ["resnet50-v2", "timm-a1", "timm-a2", "timm-a3", "deit3"])
+def test_presets_can_be_shown(folder: Path, tmp_path: Path, recipe: str) -> None:
+    flags = ["--recipe", recipe, "--size", "32", "--count", "4", "--engine", "torch"]
+    assert main(["show", str(folder), "-o", str(tmp_path / "sheet.png"), *flags]) == 0
+    assert len(np.unique(np.asarray(Image.open(tmp_path / "sheet.png")))) > 50

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpupipe.recipe import Recipe
+    from gpupipe.recipe import MultiCrop, Recipe
+    from gpupipe.sources import Source
 
 __all__ = ["add_parser", "run"]
 
 COLUMNS = 6
 
-DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, resized and flipped as the model will see
+# --recipe NAME -> the preset of gpupipe and its arguments.
+PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "train": ("imagenet_train", ()),
+    "eval": ("imagenet_eval", ()),
+    "resnet50-v2": ("resnet50_v2_train", ()),
+    "timm-a1": ("timm_a_train", ("A1",)),
+    "timm-a2": ("timm_a_train", ("A2",)),
+    "timm-a3": ("timm_a_train", ("A3",)),
+    "deit3": ("deit3_train", ()),
+    "dino": ("dino_train", ()),
+}
+
+DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, augmented and mixed as the model will see
 them, with their labels."""
 
 
@@ -24,8 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
-    parser.add_argument("--recipe", choices=("train", "eval"), default="train", help="default: train")
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="of each picture (default: 224)")
+    parser.add_argument("--recipe", choices=PRESETS, default="train", help="default: train")
+    parser.add_argument("--size", type=int, metavar="PX", help="of each picture (default: the recipe's)")
     parser.add_argument("--count", type=int, default=24, metavar="N", help="so many samples (default: 24)")
     parser.add_argument("--columns", type=int, metavar="N", help=f"default: {COLUMNS}, or what --repeat says")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="show each sample in N epochs (default: 1)")
@@ -40,13 +54,15 @@ def run(args: argparse.Namespace) -> int:
     """Read the samples, write the sheet, print where it lies."""
     from gpupipe.contact_sheet import draw_sheet, read_tiles, sheet_format, write_sheet
     from gpupipe.loader import Loader
+    from gpupipe.sources import open_source
 
     sheet_format(args.output)  # a wrong name is better known before the work than after
     columns = args.columns if args.columns is not None else (args.repeat if args.repeat > 1 else COLUMNS)
-    data = args.data[0] if len(args.data) == 1 else args.data
+    source = open_source(args.data[0] if len(args.data) == 1 else args.data)
     loader = Loader(
-        data,
-        _recipe(args),
+        source,
+        _recipe(args, source),
+        batch_size=2,  # samples are mixed in pairs
         shuffle=args.shuffle,
         seed=args.seed,
         num_workers=0,
@@ -63,7 +79,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _recipe(args: argparse.Namespace) -> Recipe:
-    from gpupipe.recipe import imagenet_eval, imagenet_train
+def _recipe(args: argparse.Namespace, source: Source) -> Recipe | MultiCrop:
+    import gpupipe
 
-    return (imagenet_train if args.recipe == "train" else imagenet_eval)(args.size, dtype="uint8")
+    name, arguments = PRESETS[args.recipe]
+    preset = getattr(gpupipe, name)
+    settings = {} if args.size is None else {"size": args.size}
+    if "num_classes" in inspect.signature(preset).parameters:
+        settings["num_classes"] = int(source.targets.max(initial=0)) + 1
+    made: Recipe | MultiCrop = preset(*arguments, **settings)
+    return made

@@ -50,10 +50,6 @@ class Augmentation:
     values: NDArray[np.float32]
     fill: tuple[float, float, float] | None
 
-    def rows(self, rows: slice | NDArray[np.int64]) -> Augmentation:
-        """That of some of the images."""
-        return Augmentation(self.ops[rows], self.values[rows], self.fill)
-
 
 def augmentation(
     recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0

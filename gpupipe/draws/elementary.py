@@ -1,6 +1,7 @@
 """e**x, logarithms and cosines from additions, multiplications, divisions and square roots alone.
 
-Those are the same to the bit on every processor; NumPy's functions are not, and what is drawn must never depend on it.
+Those are the same to the bit on every processor; NumPy's functions are not, and no sample, box, operation or share of
+a mix may depend on it. (The values of affine operations and blurs, rounded to float32, are made with NumPy's.)
 """
 
 from __future__ import annotations

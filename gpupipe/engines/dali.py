@@ -40,8 +40,8 @@ class DaliEngine:
     device:         cuda for "mixed" decoding and all pixel work on the GPU, or cpu.
     num_threads:    DALI's CPU threads.
     prefetch_depth: batches that DALI works on ahead of the consumer.
-    crop_decode:    decode only the wanted window. By default on the CPU alone: on some GPUs that is reported to crash
-                    (nvImageCodec 0.9), so there the whole image is decoded and the window cut out.
+    crop_decode:    decode only the wanted window. By default on the CPU alone, for a single view: on some GPUs that is
+                    reported to crash (nvImageCodec 0.9), so there the whole image is decoded and the window cut out.
     """
 
     name = "dali"
@@ -70,7 +70,8 @@ class DaliEngine:
             views=views,
             finished=self._finished,
             mixed=self._on_gpu,
-            crop_decode=not self._on_gpu if crop_decode is None else crop_decode,
+            # Several views are cut from one decoding.
+            crop_decode=not self._on_gpu and len(views) == 1 if crop_decode is None else crop_decode,
         )
         self._feeder = Feeder(source, views)
         self._jobs: Iterator[Job] = iter(())

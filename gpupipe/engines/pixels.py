@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,15 +50,25 @@ class DecodeError(Exception):
     """The bytes are not an image that can be decoded; the message says why."""
 
 
-def render(encoded: Pixels, height: int, width: int, plan: Plan, exif: bool, out: torch.Tensor) -> None:
-    """Decode, crop, resize and flip one image into `out`.
+def render(
+    encoded: Pixels, height: int, width: int, plans: Sequence[Plan], exif: bool, out: Sequence[torch.Tensor]
+) -> None:
+    """Decode one image, and crop, resize and flip it into each of `out`.
 
-    encoded: uint8 (bytes,); height, width: the size of the image that the plan was made for, upright if `exif`.
-    plan:    of this one image; out: uint8 (out_height, out_width, 3), contiguous.
+    encoded: uint8 (bytes,); height, width: the size of the image that the plans were made for, upright if `exif`.
+    plans:   of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
     Raises DecodeError.
     """
-    top, left, tall, wide = (int(v) for v in plan.windows[0])
-    pixels = decode_window(encoded, height, width, (top, left, tall, wide), exif)
+    windows = np.concatenate([plan.windows for plan in plans])
+    top, left = windows[:, :2].min(axis=0).tolist()
+    bottom, right = (windows[:, :2] + windows[:, 2:]).max(axis=0).tolist()
+    pixels = decode_window(encoded, height, width, (top, left, bottom - top, right - left), exif)
+    for plan, (y, x, tall, wide), images in zip(plans, windows.tolist(), out, strict=True):
+        _render_view(pixels[y - top : y - top + tall, x - left : x - left + wide], plan, images)
+
+
+def _render_view(pixels: Pixels, plan: Plan, out: torch.Tensor) -> None:
+    """The pixels of a plan's window, resized and flipped."""
     resized = (int(plan.resized[0, 0]), int(plan.resized[0, 1]))
     anchor = (int(plan.anchors[0, 0]), int(plan.anchors[0, 1]))
     flip = bool(plan.flips[0])

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.draws import Plan
-from gpupipe.engines.augmenting import apply_augmentations
+from gpupipe.engines.augmenting import augmented as with_augmentations
 from gpupipe.engines.base import EngineBatch, Job, fetch, job_plan
 from gpupipe.engines.board import BATCH
 from gpupipe.engines.pixels import DecodeError, render
@@ -42,7 +42,7 @@ def render_batch(
         note(BATCH)
         failures |= _decoded(source, views, job, encoded, meta, out, threads)
         for view, images in enumerate(out if augmented else ()):
-            apply_augmentations(views[view], job, view, images, threads)
+            with_augmentations(views[view], job, view, images, threads)  # in place
     return EngineBatch(
         tuple(out),
         torch.from_numpy(meta.labels.astype(np.int64)),
@@ -75,8 +75,7 @@ def _decoded(
             continue
         note(int(job.indices[row]))
         try:
-            for planned, images in zip(plans, out, strict=True):
-                _one_by_one(data, meta, planned, row, views[0].exif_orientation, images[row])
+            _one_by_one(data, meta, plans, row, views[0].exif_orientation, [images[row] for images in out])
         except DecodeError as error:
             reasons[row] = str(error)
     indices = job.indices.tolist()
@@ -107,11 +106,11 @@ def _crops(plan: Plan, out: torch.Tensor) -> Crops:
 
 
 def _one_by_one(
-    data: NDArray[np.uint8], meta: SampleMeta, planned: Plan, row: int, exif: bool, out: torch.Tensor
+    data: NDArray[np.uint8], meta: SampleMeta, plans: list[Plan], row: int, exif: bool, out: list[torch.Tensor]
 ) -> None:
     height, width = int(meta.heights[row]), int(meta.widths[row])
     if height == 0:
         raise DecodeError(explain_damage(data.tobytes()))
     if exif and meta.orientations[row] >= 5:
         height, width = width, height
-    render(data, height, width, planned.row(row), exif, out)
+    render(data, height, width, [planned.row(row) for planned in plans], exif, out)

@@ -23,7 +23,8 @@ from gpupipe.system import BATCHES_BESIDE_QUEUE
 __all__ = ["Slots"]
 
 
-Views = tuple[torch.Tensor, ...]
+Images = tuple[torch.Tensor, ...]
+"""Of each view."""
 
 
 class Slots:
@@ -61,7 +62,7 @@ class Slots:
         self._given.add(slot)
         return slot
 
-    def batch(self, slot: int, count: int) -> Views:
+    def batch(self, slot: int, count: int) -> Images:
         """The first `count` rows of each view of a slot, to be written."""
         return self._views(self._memory[slot], count)
 
@@ -69,7 +70,7 @@ class Slots:
         """Their labels, to be written."""
         return self._labels[slot, :count]
 
-    def lend(self, slot: int, count: int) -> tuple[Views, torch.Tensor]:
+    def lend(self, slot: int, count: int) -> tuple[Images, torch.Tensor]:
         """The images and labels that a worker has written, for the consumer.
 
         The slot is free again once no view of the images is left. Where the consumer has `BATCHES_BESIDE_QUEUE` already
@@ -90,7 +91,7 @@ class Slots:
         self._free.extend(self._given)
         self._given.clear()
 
-    def _views(self, memory: torch.Tensor, count: int) -> Views:
+    def _views(self, memory: torch.Tensor, count: int) -> Images:
         parts = memory.split([math.prod(shape) for shape in self._shapes])
         return tuple(part.view(shape)[:count] for part, shape in zip(parts, self._shapes, strict=True))
 

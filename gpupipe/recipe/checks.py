@@ -1,10 +1,10 @@
-"""What the settings of operations are checked with: each gives the value in its one form or raises a ConfigError."""
+"""What the settings of operations are checked with: each raises a ConfigError; most give the value in its one form."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from gpupipe.errors import ConfigError
 
@@ -70,11 +70,10 @@ def check_number(owner: str, field: str, value: Any, low: float, high: float) ->
     return number[0]
 
 
-def check_count(owner: str, field: str, value: Any, low: int, high: int) -> int:
-    """`value`, an int in [low, high]."""
+def check_count(owner: str, field: str, value: Any, low: int, high: int) -> None:
+    """Raise ConfigError unless `value` is an int in [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ConfigError(f"{owner}: {field}={value!r} must be an int from {low} to {high}")
-    return value
 
 
 def check_fill(owner: str, value: Any) -> Fill:
@@ -87,11 +86,10 @@ def check_fill(owner: str, value: Any) -> Fill:
     return (levels[0], levels[1], levels[2])
 
 
-def check_interpolation(owner: str, value: Any, known: Sequence[str]) -> Literal["nearest", "bilinear", "bicubic"]:
-    """`value`, one of the names in `known`."""
+def check_interpolation(owner: str, value: Any, known: Sequence[str]) -> None:
+    """Raise ConfigError unless `value` is one of the names in `known`."""
     if value not in known:
         raise ConfigError(f"{owner}: interpolation={value!r} must be one of {', '.join(known)}")
-    return value  # type: ignore[no-any-return]
 
 
 def check_jitter(

@@ -81,8 +81,9 @@ def timm_a_train(
     Source: Wightman, Touvron, Jégou 2021, "ResNet strikes back: An improved training procedure in timm" (arXiv
     2110.00476), Table 2; RandAugment of magnitude 7, 7 and 6 is timm's "rand-m7-mstd0.5-inc1" and "rand-m6-...".
 
-    Not the loader's: LAMB with cosine decay, binary cross-entropy on the soft labels, weight decay 0.01, 0.02 and 0.02,
-    stochastic depth of 0.05 in A1 and A2. Repeated augmentation in A1 and A2 is `gpupipe.Repeated(order, 3)`.
+    Not the loader's: LAMB with cosine decay, binary cross-entropy, for which timm's commands make ones of the targets
+    above 0.2 (`--bce-loss --bce-target-thresh 0.2`), weight decay 0.01, 0.02 and 0.02, stochastic depth of 0.05 in A1
+    and A2. Repeated augmentation in A1 and A2 is `gpupipe.Repeated(order, 3)`.
     Differs: each image draws its own lambda and its own choice of MixUp or CutMix (timm's --mixup-mode elem; its
     default draws for a batch). timm draws bilinear or bicubic for each resize and each operation of RandAugment, by
     default; here the resize is bicubic, as in the evaluation, and the operations are bilinear.
@@ -122,8 +123,9 @@ def deit3_train(size: int = 224, *, num_classes: int = 1000, **settings: Any) ->
     Source: Touvron, Cord, Jégou 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), Table 1; augment.py and
     README_revenge.md of facebookresearch/deit. Larger models train on 192 or 160 pixels, then are fine-tuned on 224.
 
-    Not the loader's: LAMB, 800 epochs with cosine decay, weight decay 0.05, binary cross-entropy on the soft labels,
-    stochastic depth. Repeated augmentation is `gpupipe.Repeated(order, 3)`.
+    Not the loader's: LAMB, 800 epochs with cosine decay, weight decay 0.05, binary cross-entropy, for which the
+    original's code makes ones of all targets above 0, stochastic depth. Repeated augmentation is
+    `gpupipe.Repeated(order, 3)`.
     Differs: each image draws its own lambda and its own choice of MixUp or CutMix, where the original draws for a
     batch; its blur is Pillow's (see `ThreeAugment`).
     """

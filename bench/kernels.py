@@ -2,9 +2,10 @@
 
     python bench/kernels.py [--batch-size 256] [--size 224] [--rounds 5] [--only gpupipe,kornia] [--out FOLDER]
 
-On a GPU: microseconds of each call by CUDA events, warm, and the bytes that must move (each input read once, each
-output written once) per second, beside a device-to-device copy of as many bytes; `host us` is how long a call keeps the
-host. On the CPU: the same calls on CPU tensors, smaller batches, images a second.
+On a GPU: microseconds of each call by CUDA events, warm, with the queue full, so of the GPU alone as long as the call
+waits for nothing; and the bytes that must move (each input read once, each output written once) per second, beside a
+device-to-device copy of as many bytes. `host us` is how long a call keeps the host. On the CPU: the same calls on CPU
+tensors, smaller batches, images a second.
 
 All calls take uint8 batches that lie on the device, from a ring of several, so that none is in the cache. Output is
 looked at first: that of gpupipe, and of contenders which do the same arithmetic with the same draws, must be that of
@@ -42,6 +43,8 @@ __all__ = ["main"]
 
 RING = 4  # batches in turn: four of 256 x 224 x 224 are 154 MB, more than a GPU's cache holds
 COPY = "copy"
+MOST_CALLS = 100  # in a round: a GPU's queue takes about a thousand launches before the host has to wait
+CYCLES = 2e9  # of a GPU in a second, roughly
 OURS = "gpupipe"
 AIMS = {"copy": " (aim: 80%)", "finish": " (aim: below 4)", "others": " (aim: 10)"}
 APART = {"alone": 1e-3, "whole": 2e-2}  # the share of values that may differ by more than a level
@@ -71,6 +74,7 @@ class Entrant:
     call: Callable[[], torch.Tensor]
     ahead: int = 0
     count: int = 1
+    host_s: float = 0.0  # a call keeps the host for so long
 
 
 def batches(count: int, size: int, device: torch.device) -> list[torch.Tensor]:
@@ -170,13 +174,17 @@ def enter(
             failed.append(Row(work.name, name, reason=wrong))
     for entrant in entrants:
         elapsed(entrant, 2)
-        seconds, _ = elapsed(entrant, 2)
-        entrant.count = max(1, min(1000, round(target_s / max(seconds, 1e-6))))
+        seconds, entrant.host_s = elapsed(entrant, 2)
+        entrant.count = max(1, min(MOST_CALLS, round(target_s / max(seconds, 1e-6))))
     return entrants, failed
 
 
 def elapsed(entrant: Entrant, count: int) -> tuple[float, float]:
-    """Seconds a call of `count`, warm: by CUDA events where there is a GPU; and until the host could go on."""
+    """Seconds a call of `count`, warm: by CUDA events where there is a GPU; and until the host could go on.
+
+    The GPU first waits for as long as the host will need to fill its queue, so that the events time the GPU alone,
+    also where launching takes longer than the work. What a call itself waits for counts.
+    """
     kept: deque[torch.Tensor] = deque(maxlen=RING)  # so that outputs too take turns in memory
     cuda = torch.cuda.is_available()
     if cuda:
@@ -185,6 +193,7 @@ def elapsed(entrant: Entrant, count: int) -> tuple[float, float]:
     for _ in range(entrant.ahead):
         entrant.call()  # what lies ready took no time; from here on each call waits for a batch to be made
     if cuda:
+        torch.cuda._sleep(int(CYCLES * min(1.5 * entrant.host_s * count, 1.0)))
         start.record()
     begin = time.perf_counter()
     for _ in range(count):

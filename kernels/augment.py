@@ -53,7 +53,7 @@ def augment(
         out = torch.empty_like(images) if out is None else out
         _augment_native(images, ops, values, color, out, threads, variant)
         return out
-    if gpu.usable(images.device):
+    if gpu.usable(images.device, "augment"):
         from gpupipe.kernels.gpu.augment import augment as augment_on_gpu  # not before it is used: it imports Triton
 
         out = torch.empty_like(images) if out is None else out
@@ -104,6 +104,8 @@ def _check(images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.floa
         raise ValueError(f"images are {tuple(images.shape)}; no side may be longer than {LONGEST_SIDE} pixels")
     if out is not None and (out.shape != images.shape or out.dtype != torch.uint8 or not out.is_contiguous()):
         raise ValueError(f"out is {out.dtype} {tuple(out.shape)}, but contiguous uint8 {tuple(images.shape)} is needed")
+    if out is not None and 0 < abs(out.data_ptr() - images.data_ptr()) < images.numel():
+        raise ValueError("out and images share a part of their memory; give images itself, or memory apart from it")
     if out is not None and out.device != images.device:
         raise ValueError(f"out is on {out.device}, images are on {images.device}; both must be on one device")
     if ops.ndim != 2 or len(ops) != len(images) or ops.dtype != np.int32:

@@ -64,7 +64,8 @@ def _brightness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 def _contrast(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     gray = _gray(image)
-    mean = gray.double().sum().float() / gray.numel()  # the sum is whole and exact
+    # The sum is whole and exact. Divided by tensors, since on a GPU torch multiplies by the inverse of a number.
+    mean = gray.double().sum().float() / gray.new_tensor(gray.numel())
     return _blend(image, mean, values[0])
 
 
@@ -129,7 +130,7 @@ def _equalize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 def _hue(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """To hue, saturation, value and back, as torchvision and Pillow's Convert.c."""
-    rgb = image.float() / 255
+    rgb = image.float() / torch.tensor(255.0, device=image.device)
     red, green, blue = rgb.unbind(-1)
     high, low = rgb.amax(-1), rgb.amin(-1)
     spread = high - low

@@ -245,7 +245,7 @@ class _Call:
             raise RuntimeError(native.problem())
         getattr(opened, function)(ctypes.byref(self.images))
         failures = {int(row): self._failure(int(row)) for row in np.flatnonzero(self.codes)}
-        return [Decoded(view.out, failures) for view in self.views]
+        return [Decoded(view.out, dict(failures)) for view in self.views]
 
     def _failure(self, row: int) -> BadImage:
         message = self.messages[row].tobytes().split(b"\0", 1)[0].decode("ascii", "replace")

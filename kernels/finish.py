@@ -56,7 +56,7 @@ def finish(
     if out is not None:
         _check_out(out, images.shape, dtype, channels_last)
     on_cpu_by_kernel = images.device.type == "cpu" and native.library() is not None
-    on_gpu_by_kernel = gpu.usable(images.device)
+    on_gpu_by_kernel = gpu.usable(images.device, "finish")
     if dtype == torch.uint8 and (not (on_cpu_by_kernel or on_gpu_by_kernel) or (channels_last and out is None)):
         return _rearranged(images, channels_last, out)
     if out is None:
@@ -70,6 +70,8 @@ def finish(
         from gpupipe.kernels.gpu.finish import finish as finish_on_gpu  # not before it is used: it imports Triton
 
         _check_contiguous(images)
+        if images[0:1].numel() >= 2**31:  # its numbers are counted in 32 bits
+            raise ValueError(f"images are {tuple(images.shape)}; on a GPU one must have less than 2**31 levels")
         finish_on_gpu(images, offset, scale, channels_last, out, erase, mix)
     elif erase is not None or mix is not None:
         out.copy_(finish_reference(images, mean, std, dtype, channels_last, erase, mix))

@@ -310,3 +310,11 @@ def test_bad_arguments_are_named(changed: dict[str, Any], message: str) -> None:
     arguments = {"images": torch.zeros(1, 4, 5, 3, dtype=torch.uint8), "ops": ONE[0], "values": ONE[1]} | changed
     with pytest.raises(ValueError, match=message):
         augment(**arguments)
+
+
+def test_memory_that_overlaps_in_part_is_refused() -> None:
+    memory = torch.zeros((5, 4, 4, 3), dtype=torch.uint8)
+    ops, values = np.zeros((4, 1), np.int32), np.zeros((4, 1, 6), np.float32)
+    with pytest.raises(ValueError, match="share a part of their memory"):
+        augment(memory[:4], ops, values, out=memory[1:])
+    assert augment(memory[:4], ops, values, out=memory[:4]).data_ptr() == memory.data_ptr()

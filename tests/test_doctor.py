@@ -278,7 +278,7 @@ def test_triton_kernels_are_tried_on_each_gpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(problems))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(problems))
-    monkeypatch.setattr(gpu, "problem", lambda device: problems[device.index])
+    monkeypatch.setattr(gpu, "problem", lambda device, face: problems[device.index] if face == "augment" else None)
     finding = doctor.check_triton(doctor.Settings())
     assert finding.status == status
     assert detail in finding.detail

@@ -311,6 +311,16 @@ def test_several_crops_of_one_decoding_are_those_of_one_decoding_each(kind: str,
         np.testing.assert_array_equal(made.images, alone.images)
 
 
+def test_fast_decoding_shrinks_no_further_than_every_crop_allows() -> None:
+    data = [jpeg("4:2:0", 320, 480)]
+    whole = [(0, 0, 320, 480)]
+    small, large = Crops(whole, (32, 48)), Crops(whole, (160, 240))  # by themselves shrunk 8 times, and twice
+    together = decode_crops(data, [small, large], decode="fast")
+    np.testing.assert_array_equal(together[1].images, decode_crops(data, [large], decode="fast")[0].images)
+    alone, exact = (decode_crops(data, [small], decode=how)[0].images.astype(int) for how in ("fast", "exact"))
+    assert np.abs(together[0].images - exact).mean() < np.abs(alone - exact).mean()
+
+
 def test_a_crop_outside_fails_its_image_alone_in_all_crops() -> None:
     data = [jpeg("4:4:4", 30, 40)] * 3
     inside = [(0, 0, 30, 40)] * 3

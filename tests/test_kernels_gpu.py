@@ -374,12 +374,12 @@ def test_finish_reads_words_and_writes_vectors(compiled: dict[str, dict[str, Any
 
 
 def test_where_triton_can_not_run_torch_does_it_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    assert not gpu.usable(torch.device("cpu"))
+    assert not gpu.usable(torch.device("cpu"), "finish")
     missing = torch.device("cuda", 63)
-    assert not gpu.usable(missing)
-    assert not gpu.usable(missing)
+    assert not gpu.usable(missing, "finish")
+    assert not gpu.usable(missing, "finish")
     (record,) = caplog.records
-    assert record.message.startswith("Triton kernels can't run on cuda:63 (")
+    assert record.message.startswith("Triton kernels of finish can't run on cuda:63 (")
     assert "pip install triton" in record.message
 
 
@@ -399,10 +399,14 @@ def random_batch(seed: int) -> tuple[NDArray[np.int32], NDArray[np.float32], Era
 def test_the_faces_take_these_kernels_on_a_gpu() -> None:
     images = images_of((16, 32, 32))
     ops, values, erase, mix = random_batch(0)
-    assert gpu.usable(torch.device("cuda"))
+    assert all(gpu.usable(torch.device("cuda"), face) for face in ("finish", "augment"))
     assert torch.equal(augment(images.cuda(), ops, values, fill=FILL).cpu(), augment(images, ops, values, fill=FILL))
     on_gpu = finish(images.cuda(), IMAGENET_MEAN, IMAGENET_STD, torch.bfloat16, True, erase=erase, mix=mix)
     assert torch.equal(on_gpu.cpu(), finished(images.cuda(), torch.bfloat16, True, erase, mix))
+    gray = Erase(erase.boxes, (0.5, 0.25, -1.0))  # the CPU's noise differs in the last place
+    on_gpu = finish(images.cuda(), IMAGENET_MEAN, IMAGENET_STD, torch.bfloat16, erase=gray, mix=mix)
+    on_cpu = finish(images, IMAGENET_MEAN, IMAGENET_STD, torch.bfloat16, erase=gray, mix=mix)
+    assert torch.equal(on_gpu.cpu(), on_cpu)
 
 
 @pytest.mark.gpu

@@ -39,6 +39,8 @@ fi
 
 part doctor python3 -m gpupipe doctor
 part tests python3 -m pytest -q -m gpu -p no:cacheprovider tests
+# On a GPU these run there, whatever their marks; elsewhere in Triton's interpreter.
+part tests python3 -m pytest -q -p no:cacheprovider tests/test_kernels_gpu.py
 part kernels python3 bench/kernels.py --limit 200 --out "$out"
 part bench python3 -m gpupipe bench ${data:+"$data"} --seconds "$seconds" --output "$out"
 if [ -d "$out/logs" ]; then

@@ -308,12 +308,14 @@ def check_triton(settings: Settings) -> Finding:
         return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
     if not torch.cuda.is_available():
         return Finding(name, "ok", "not needed: torch sees no GPU")
-    problems = [gpu.problem(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    faces: tuple[gpu.Face, ...] = ("finish", "augment")
+    problems = [gpu.problem(device, face) for device in devices for face in faces]
     first = next((problem for problem in problems if problem is not None), None)
     if first is not None:
         reason = first.removesuffix(f"; {gpu.REMEDY}")
         return Finding(name, "warn", f"{reason}; plain PyTorch does their work, slower", gpu.REMEDY)
-    return Finding(name, "ok", f"compiled and run on {len(problems)} GPUs")
+    return Finding(name, "ok", f"compiled and run on {len(devices)} GPUs")
 
 
 def _turbo_release(number: int) -> str:

@@ -94,6 +94,7 @@ struct Plan {
   const char* variant;
   bool compare;  // to plain libjpeg
   bool repeat;   // after another image, with the portable passes
+  bool two;      // views: the second of the lower right part of the window, with the other filter
 };
 
 int32_t number(const uint8_t* at) {
@@ -118,6 +119,7 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   plan.out_height = 1 + head[2] % 48;
   plan.out_width = 1 + head[3] % 48;
   plan.limits = {kPixels, int64_t{1} << 25, 12};
+  plan.two = head[3] & 64;
   if (more & 1) plan.limits.max_pixels = head[30];
   if (more & 2) plan.limits.max_memory = int64_t{head[30]} * 64 - 64;
   if (more & 4) plan.limits.max_scans = head[30] % 4;
@@ -144,10 +146,19 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   return plan;
 }
 
+// The window of the second view.
+void lower_right(const int32_t* window, int32_t* part) {
+  for (int axis = 0; axis < 2; ++axis) {
+    const int64_t start = window[axis], length = window[axis + 2];
+    part[axis] = static_cast<int32_t>(start + length / 2);
+    part[axis + 2] = static_cast<int32_t>(length - length / 2);
+  }
+}
+
 struct Result {
   std::vector<int32_t> codes;
   std::vector<std::string> messages;
-  Bytes out;
+  Bytes out, second;
   size_t each;
 };
 
@@ -157,7 +168,7 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   const int count = static_cast<int>(files.size());
   std::vector<const uint8_t*> data;
   std::vector<int64_t> bytes;
-  std::vector<int32_t> sizes, windows, halves, resized, anchors;
+  std::vector<int32_t> sizes, windows, parts, resized, anchors;
   Bytes orientations, flips;
   for (int i = 0; i < count; ++i) {
     const Geometry& g = geometries[i];
@@ -165,7 +176,8 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
     bytes.push_back(static_cast<int64_t>(files[i].second));
     sizes.insert(sizes.end(), g.size, g.size + 2);
     windows.insert(windows.end(), g.window, g.window + 4);
-    halves.insert(halves.end(), {g.window[0], g.window[1], (g.window[2] + 1) / 2, (g.window[3] + 1) / 2});
+    parts.resize(parts.size() + 4);
+    lower_right(g.window, &parts[parts.size() - 4]);
     resized.insert(resized.end(), g.resized, g.resized + 2);
     anchors.insert(anchors.end(), g.anchor, g.anchor + 2);
     orientations.push_back(g.orientation);
@@ -176,13 +188,12 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   result.out.assign(result.each * count, 0);
   result.codes.assign(count, -1);
   Bytes messages(static_cast<size_t>(count) * GP_MESSAGE);
-  // The second view, of the upper left part of each window, makes the decoder read for two.
-  Bytes other(result.out.size());
+  result.second.assign(plan.two ? result.out.size() : 0, 0);
   const gp_view views[2] = {{plan.out_height, plan.out_width, plan.filter, windows.data(), resized.data(),
                              anchors.data(), flips.data(), result.out.data()},
-                            {plan.out_height, plan.out_width, 1 - plan.filter, halves.data(), resized.data(),
-                             anchors.data(), flips.data(), other.data()}};
-  const gp_images images = {count, 2, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
+                            {plan.out_height, plan.out_width, 1 - plan.filter, parts.data(), resized.data(),
+                             anchors.data(), flips.data(), result.second.data()}};
+  const gp_images images = {count, plan.two ? 2 : 1, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
                             orientations.data(), views, plan.limits, result.codes.data(),
                             reinterpret_cast<char*>(messages.data())};
   require(gp_decode_crop_resize(&images) == 0, "the call is refused");
@@ -260,7 +271,8 @@ void one(const uint8_t* input, size_t length) {
   if (plan.repeat) {
     const Result again = decode(plan, {hostile}, {plan.geometry}, "portable");
     require(first.codes == again.codes && first.messages == again.messages, "the verdict depends on what came before");
-    require(first.codes[0] != GP_OK || first.out == again.out, "the pixels depend on the variant or on what came before");
+    require(first.codes[0] != GP_OK || (first.out == again.out && first.second == again.second),
+            "the pixels depend on the variant or on what came before");
   }
   if (first.codes[0] != GP_OK) return;
   ++accepted;
@@ -268,6 +280,11 @@ void one(const uint8_t* input, size_t length) {
   ++compared;
   require(decode_whole(file.memory.get(), size, pixels, height, width, false), "libjpeg refuses what was accepted");
   require(expected(plan, pixels, height, width) == part(first, 0), "the pixels are not those of the whole image");
+  if (!plan.two) return;
+  Plan other = plan;
+  lower_right(plan.geometry.window, other.geometry.window);
+  other.filter = 1 - plan.filter;
+  require(expected(other, pixels, height, width) == first.second, "the second view's pixels are others");
 }
 
 }  // namespace

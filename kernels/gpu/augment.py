@@ -73,7 +73,7 @@ def _launch(
     count, stride = height * width, step.tasks.shape[1]
     blocks = -(-count // PIXELS)
     far = step.reach >= min(height, width)
-    tables = filtered = tasks
+    tables, filtered = source, tasks.view(torch.float32)  # never read, but of the right types: one kernel is compiled
     if step.tables:
         tables = source.new_empty((step.tables, 3, 256))
         make_tables[(3 * step.tables,)](

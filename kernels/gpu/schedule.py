@@ -29,6 +29,9 @@ _IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), STATISTICS)
 _RANK = np.full(max(Op) + 1, 2)
 _RANK[list(STATISTICS)] = 0
 _RANK[Op.GAUSSIAN_BLUR] = 1
+# How many pixels away from a place a lead reads, but for blurs, whose weights say so.
+_REACH = np.zeros(max(Op) + 1, np.int64)
+_REACH[[Op.AFFINE_BILINEAR, Op.SHARPNESS]] = 1
 
 
 @dataclass(frozen=True)
@@ -98,14 +101,15 @@ def _pass(
     lead = lead[rows]
     numbers = np.where((lead != Op.IDENTITY)[:, None], values[rows, lead_at[rows]], np.float32(0))
     blurring = lead == Op.GAUSSIAN_BLUR
-    radius = ((numbers != 0) * np.arange(numbers.shape[1])).max(axis=1)
-    reach = np.where(blurring, radius, np.isin(lead, (Op.AFFINE_BILINEAR, Op.SHARPNESS)))
+    reach = _REACH[lead]
+    reach[blurring] = ((numbers[blurring] != 0) * np.arange(numbers.shape[1])).max(axis=1, initial=0)
     stepping = (here & ~leading)[rows]
     taken = stepping.sum(axis=1)
+    stepped, at = stepping.nonzero()
     fields = (rows, counts[rows] == number + 1, lead, taken.cumsum() - taken, taken, reach)
     return Pass(
         tasks=np.concatenate([np.stack(fields, 1).astype(np.int32), _bits(numbers)], 1),
-        steps=np.stack([ops[rows][stepping], _bits(values[rows, :, 0][stepping])], 1).astype(np.int32),
+        steps=np.stack([ops[rows[stepped], at], _bits(values[rows[stepped], at, 0])], 1).astype(np.int32),
         tables=int((_RANK[lead] == 0).sum()),
         blurs=int(blurring.sum()),
         reach=int(reach.max(initial=0)),

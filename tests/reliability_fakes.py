@@ -294,8 +294,8 @@ def draws_other_boxes(context: Context) -> None:
     """Each time that a batch is planned."""
     turn = itertools.count()
 
-    def other(recipe: Any, job: Any, meta: Any) -> Any:
-        return base.job_plan(recipe, replace(job, seed=next(turn)), meta)
+    def other(recipe: Any, job: Any, meta: Any, view: int) -> Any:
+        return base.job_plan(recipe, replace(job, seed=next(turn)), meta, view)
 
     with mock.patch.object(engines, "base", mock.Mock(job_plan=other)):
         engines.in_turn(context)

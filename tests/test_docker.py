@@ -322,7 +322,8 @@ def test_the_project_stage_builds_a_whole_wheel(tmp_path: Path) -> None:
     shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
     packed = {str(path.relative_to(tmp_path / "unpacked")) for path in (tmp_path / "unpacked").rglob("*.py")}
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "gpupipe").rglob("*.py")}
-    kernels = {f"gpupipe/{path.relative_to(ROOT)}" for path in (ROOT / "kernels").glob("*.py")}
+    modules = (path for pattern in ("*.py", "gpu/*.py") for path in (ROOT / "kernels").glob(pattern))
+    kernels = {f"gpupipe/{path.relative_to(ROOT)}" for path in modules}
     assert in_tree | kernels == packed  # and no tools of the kernels
     if native.library() is not None:  # what was built here can be built again
         assert (tmp_path / "unpacked" / "gpupipe" / "kernels" / "_cpu.so").is_file()

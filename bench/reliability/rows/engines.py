@@ -89,8 +89,8 @@ def _plans() -> Iterator[dict[tuple[int, ...], tuple[Any, ...]]]:
     """What the engines plan meanwhile: positions -> windows, sizes, anchors and flips, as lists."""
     plans: dict[tuple[int, ...], tuple[Any, ...]] = {}
 
-    def job_plan(recipe: Any, job: base.Job, meta: Any) -> Any:
-        planned = base.job_plan(recipe, job, meta)
+    def job_plan(recipe: Any, job: base.Job, meta: Any, view: int = 0) -> Any:
+        planned = base.job_plan(recipe, job, meta, view)
         plans[tuple(job.positions.tolist())] = tuple(np.asarray(part).tolist() for part in astuple(planned))
         return planned
 

@@ -67,7 +67,7 @@ def test_each_makes_what_was_asked_for(name: str, dtype: str, tmp_path: Path, mo
     assert round_.images % 8 == 0
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_a_run_writes_tables_for_both_dtypes(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", classes=2, per_class=8, sizes=((300, 400), (90, 120)))
     options = ["--rounds=1", "--seconds=0.2", "--threads=1", "--batch-size=4", "--size=32", "--max-size=100"]

@@ -83,7 +83,7 @@ class TestMeasurement:
         assert profile.per_batch("read") >= 4 * 0.01
 
     def test_a_slow_model(self) -> None:
-        profile = measured(Pictures(48), Light(seconds=0.5), steps=2, workers=1)
+        profile = measured(Pictures(48), Light(seconds=0.3), steps=2, workers=1)
         assert judge(profile).stage == "model"
 
     def test_large_images(self) -> None:

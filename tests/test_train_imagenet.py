@@ -72,7 +72,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_it_learns_the_made_classes(cache: Path) -> None:
     result, _ = run("--made-classes", "--epochs", "5", "--loader", "gpupipe", cache=cache)
     assert result["top1"] > 0.9

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpupipe.decoders import Decoders
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -73,6 +74,7 @@ __all__ = [
     "ConfigError",
     "CutMix",
     "DataError",
+    "Decoders",
     "EngineUnavailableError",
     "GaussianBlur",
     "GpupipeError",
@@ -129,6 +131,7 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 # Where public names live. They are imported when they are first used, since torch takes a second to import, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _HOMES = {
+    "decoders": ("Decoders",),
     "integrations.transformers": ("TrainerLoader",),
     "loader": ("Loader",),
     "sources": ("open_source",),

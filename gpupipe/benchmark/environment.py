@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.benchmark.settings import Settings
+from gpupipe.machine import driver_version
 from gpupipe.system import host_cpus, memory_limit, usable_cpus
 
 __all__ = ["describe", "environment", "machine"]
@@ -78,15 +79,6 @@ def gpu_names() -> list[str]:
     import torch
 
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-
-
-def driver_version() -> str | None:
-    """The NVIDIA kernel driver's version; None without one."""
-    try:
-        words = Path("/proc/driver/nvidia/version").read_text().split("\n")[0].split()
-    except OSError:
-        return None
-    return next((word for word in words if word[0].isdigit() and "." in word), None)
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from gpupipe.benchmark.sample_set import make_folder
-from gpupipe.sources.building import cache_folder
+from gpupipe.cache import cache_folder
 from gpupipe.sources.progress import progress
 
 __all__ = ["PATTERNS", "draw", "made_classes"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from gpupipe.benchmark.imagenet_like import ImageSpec, imagenet_like_specs, table_parameters
 from gpupipe.benchmark.synthesis import Look, NoiseBank, fit_jpeg
+from gpupipe.cache import cache_folder
 from gpupipe.errors import ConfigError
-from gpupipe.sources.building import cache_folder
 from gpupipe.sources.progress import progress
 from gpupipe.system import usable_cpus
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpupipe.cache import cache_folder
 from gpupipe.errors import DataError
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["BuiltIndex", "cache_folder", "folder_lock", "load_or_build", "reopen_index"]
+__all__ = ["BuiltIndex", "folder_lock", "load_or_build", "reopen_index"]
 
 log = logging.getLogger("gpupipe")
 
@@ -70,15 +71,6 @@ def _build(folder: Path, build: Callable[[], BuiltIndex]) -> BuiltIndex:
         return build()
     except OSError as error:
         raise DataError(f"data in {folder} can't be read: {error}; check permissions and the disk") from error
-
-
-def cache_folder() -> Path:
-    """Where indices of read-only data lie: $GPUPIPE_CACHE, else $XDG_CACHE_HOME/gpupipe, else ~/.cache/gpupipe."""
-    own = os.environ.get("GPUPIPE_CACHE")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpupipe"
 
 
 def _cached(folder: Path, name: str) -> Path:

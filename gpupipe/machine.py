@@ -1,0 +1,44 @@
+"""What a verdict on a machine's decoders, or settings that were tuned on it, depend on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["decoder_facts", "driver_version"]
+
+DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
+NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+
+
+def decoder_facts(device: torch.device) -> dict[str, Any]:
+    """GPU ("" for a CPU), driver, DALI and nvImageCodec by name and version: a key for `gpupipe.cache`."""
+    on_gpu = device.type == "cuda"
+    return {
+        "gpu": torch.cuda.get_device_name(device) if on_gpu else "",
+        "driver": driver_version() if on_gpu else None,
+        "dali": _version(DALI),
+        "nvimagecodec": _version(NVIMAGECODEC),
+    }
+
+
+def driver_version() -> str | None:
+    """The NVIDIA kernel driver's version; None without one."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split("\n")[0].split()
+    except OSError:
+        return None
+    return next((word for word in words if word[0].isdigit() and "." in word), None)
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    """The first of the builds that is installed."""
+    for name in distributions:
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None

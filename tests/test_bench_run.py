@@ -13,7 +13,8 @@ import pytest
 from images import write_folder
 from PIL import Image
 
-from gpupipe.benchmark.runner import ContenderProcess, descendants, measure
+from gpupipe.benchmark.child_process import descendants
+from gpupipe.benchmark.runner import ContenderProcess, measure
 from gpupipe.benchmark.settings import Settings
 from gpupipe.cli import main
 from gpupipe.cli.bench import EXTRA

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -29,32 +29,44 @@ from gpupipe.recipe import IMAGENET_STD
 if TYPE_CHECKING:
     from gpupipe.benchmark.contenders.base import Batch, Contender, Stream
 
-__all__ = ["NOISE_OUTPUT", "main"]
+__all__ = ["NOISE_OUTPUT", "connect", "consume", "cpu_seconds", "main", "serve", "synchronize"]
 
 NOISE_OUTPUT = 56  # side of the crops of white noise
 
 
 def main(descriptor: int, log: str) -> None:
-    """Answer commands on the pipe until the parent closes it; whatever is printed goes to `log`."""
+    """Answer commands for a contender; whatever is printed goes to `log`."""
+    connection = connect(descriptor, log)
+    host = Host(*connection.recv())
+    serve(
+        connection,
+        {
+            "available": host.available,
+            "prepare": host.prepare,
+            "noise": host.noise,
+            "open": host.open,
+            "run": host.run,
+            "memory": host.memory,
+        },
+    )
+    host.close()
+
+
+def connect(descriptor: int, log: str) -> Connection[Any, Any]:
+    """The pipe to the parent; from now on what this process prints goes to `log`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop, and closes the pipe
     redirect_output(Path(log))
-    connection = Connection(descriptor)
-    host = Host(*connection.recv())
-    commands: dict[str, Callable[..., Any]] = {
-        "available": host.available,
-        "prepare": host.prepare,
-        "noise": host.noise,
-        "open": host.open,
-        "run": host.run,
-        "memory": host.memory,
-    }
+    return Connection(descriptor)
+
+
+def serve(connection: Connection[Any, Any], commands: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer commands on the pipe until the parent closes it."""
     while True:
         try:
             command, arguments = connection.recv()
         except EOFError:
-            break
+            return
         connection.send(answer(commands[command], arguments))
-    host.close()
 
 
 def answer(command: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:

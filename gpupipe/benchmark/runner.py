@@ -2,131 +2,32 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from gpupipe.benchmark import checks
+from gpupipe.benchmark.child_process import ChildError, ChildProcess
 from gpupipe.benchmark.contenders import reference
 from gpupipe.benchmark.measurement import Result
 from gpupipe.benchmark.settings import Settings
-from gpupipe.errors import GpupipeError
 
-__all__ = ["ContenderError", "ContenderProcess", "measure"]
+__all__ = ["ContenderProcess", "measure"]
 
 Report = Callable[[str], None]
-PATIENCE = 10  # seconds that a process gets to end by itself
 PREPARATION = 3600  # seconds that a conversion of the data may take
-CHILD = "import sys; from gpupipe.benchmark.child import main; main(int(sys.argv[1]), sys.argv[2])"
+CHILD = "gpupipe.benchmark.child"
 
 
-class ContenderError(GpupipeError):
-    """A contender failed, died or did not answer; its row says so and the others go on."""
-
-
-class ContenderProcess:
-    """A contender behind a pipe, run by the interpreter `python`; `end` it, and all its children with it."""
+class ContenderProcess(ChildProcess):
+    """A contender in a process of its own."""
 
     def __init__(self, name: str, settings: Settings, log: Path, python: str = sys.executable) -> None:
-        self._connection: Connection
-        self._connection, other = multiprocessing.Pipe()
-        self._timeout = settings.timeout
-        self._hangs = False
-        self._process = subprocess.Popen(
-            [python, "-c", CHILD, str(other.fileno()), str(log)],
-            pass_fds=[other.fileno()],
-            env=os.environ | {"PYTHONPATH": python_path()},
-        )
-        other.close()
-        self._connection.send((name, settings))
-
-    def ask(self, command: str, *arguments: Any, extra_time: float = 0.0) -> Any:
-        """The answer to a command. Raises ContenderError if the contender fails, dies or does not answer in time."""
-        self._signal(signal.SIGCONT)
-        try:
-            status, answer = self._exchange(command, arguments, self._timeout + extra_time)
-        finally:
-            self._signal(signal.SIGSTOP)
-        if status == "error":
-            raise ContenderError(answer)
-        return answer
-
-    def _exchange(self, command: str, arguments: tuple[Any, ...], patience: float) -> tuple[str, Any]:
-        try:
-            self._connection.send((command, arguments))
-            if not self._connection.poll(patience):
-                self._hangs = True
-                raise ContenderError(f"no answer to '{command}' within {patience:.0f} s")
-            answer: tuple[str, Any] = self._connection.recv()
-        except (EOFError, ConnectionError):
-            raise ContenderError(f"died during '{command}': {self._exit()}") from None
-        return answer
-
-    def _signal(self, number: signal.Signals) -> None:
-        """To the process and all its children: they stand still while others are measured, even with queues to fill."""
-        for pid in (self._process.pid, *(child.pid for child in descendants(self._process.pid))):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def _exit(self) -> str:
-        try:
-            code = self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            return "it closed its pipe"
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-    def end(self) -> None:
-        """Close the pipe, on which the process ends by itself; kill whatever of it has not ended after a while."""
-        tree = descendants(self._process.pid)
-        self._signal(signal.SIGCONT)
-        self._connection.close()
-        try:
-            self._process.wait(1 if self._hangs else PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        self._process.wait()
-        kill_remaining(tree)
-
-
-def python_path() -> str:
-    """What this process imports from beside its installed packages: a checkout, the folder of a script."""
-    installed = ("site-packages", "dist-packages", ".zip")
-    standard = sysconfig.get_path("stdlib")
-    paths = (path or os.getcwd() for path in sys.path)
-    return os.pathsep.join(p for p in paths if not p.startswith(standard) and not p.endswith(installed))
-
-
-def descendants(pid: int) -> list[Any]:
-    """The living descendants of a process."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).children(recursive=True)  # type: ignore[no-any-return]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def kill_remaining(processes: Sequence[Any]) -> None:
-    """End processes whose parent has gone; psutil knows a reused id by its start time."""
-    import psutil
-
-    _, alive = psutil.wait_procs(processes, timeout=1)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=5)
+        super().__init__(CHILD, (name, settings), log, settings.timeout, python)
 
 
 class Entrant:
@@ -177,7 +78,7 @@ class Entrant:
             return None
         try:
             return self._process.ask(command, *arguments, extra_time=extra_time)
-        except ContenderError as error:
+        except ChildError as error:
             return self._leave(str(error))
 
     def _leave(self, reason: str) -> None:

@@ -1,11 +1,14 @@
 """ImageNet-style training that says what its data loading costs.
 
     python bench/train_imagenet.py --data imagenet/train --val-data imagenet/val
-    torchrun --nproc-per-node 8 bench/train_imagenet.py --data imagenet/train --val-data imagenet/val --loader torch
+    torchrun --nproc-per-node 8 bench/train_imagenet.py --data ... --val-data ... --loader torchvision-pillow
     python bench/train_imagenet.py --made-classes        # ten made classes: minutes on a CPU
+    python bench/train_imagenet.py --data imagenet/train --compare --out results
 
 SGD with momentum, a cosine after a warm-up, label smoothing, bfloat16 autocast and channels_last on a GPU. Each epoch
 prints images a second, top-1 and the share of time in which the device waited for data; the end is one line of JSON.
+With --compare nothing is trained to an end: the loaders take turns, and training.csv, .json, .md and .png say how fast
+each one feeds the model, and how fast the model is where the data lies on the device already.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,9 +26,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from training.loaders import LOADERS, make_loader, set_epoch
+
 from gpupipe.profiling.models import build_model
 from gpupipe.profiling.training import TrainingStep, WaitClock
+from gpupipe.sources import open_source
 
+COMPARED = ["torchvision-v2", "gpupipe", "device"]
 # What --made-classes changes unless it is given on the command line.
 MADE_DEFAULTS = {"model": "tiny", "size": 64, "epochs": 8, "batch_size": 64, "lr": 0.4, "warmup_epochs": 1.0}
 
@@ -36,9 +46,9 @@ def parser() -> argparse.ArgumentParser:
     add("--data", help="training images: an image folder, or shards for --loader gpupipe")
     add("--val-data", help="validation images; without them top-1 is not measured")
     add("--made-classes", action="store_true", help="train on ten made classes, with small defaults")
-    add("--loader", choices=("gpupipe", "torch"), default="gpupipe", help="torch: ImageFolder, Pillow and DataLoader")
+    add("--loader", choices=LOADERS, default="gpupipe", help="device: a few batches that lie there, again and again")
     add("--engine", choices=("auto", "dali", "torch"), default="auto", help="engine of --loader gpupipe")
-    add("--workers", type=int, help="processes or threads of a loader (default: the CPUs that may be used)")
+    add("--workers", type=int, help="processes or threads of a loader (default: the CPUs; for gpupipe what is tuned)")
     add("--model", default="resnet50", help="a torchvision model, 'timm:NAME', or 'tiny'")
     add("--epochs", type=int, default=90)
     add("--batch-size", type=int, default=256, help="images a step and process")
@@ -50,8 +60,14 @@ def parser() -> argparse.ArgumentParser:
     add("--warmup-epochs", type=float, default=5.0)
     add("--amp", action=argparse.BooleanOptionalAction, help="bfloat16 autocast (default: on a GPU)")
     add("--channels-last", action=argparse.BooleanOptionalAction, help="memory layout (default: on a GPU)")
+    add("--compile", action="store_true", help="torch.compile the model")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="also write the final JSON to this file")
+    add("--compare", action="store_true", help="measure the loaders in turn; without --data on the made sample set")
+    add("--contenders", nargs="+", choices=LOADERS, default=COMPARED, help="which, and in which order")
+    add("--steps", type=int, default=64, help="measured in each round, rounded up to whole turns of the workers")
+    add("--rounds", type=int, default=5)
+    add("--out", type=Path, default=Path("train-out"), help="folder for what --compare measures")
     return made
 
 
@@ -61,7 +77,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if command_line.parse_args(argv).made_classes:
         command_line.set_defaults(**MADE_DEFAULTS)
     args = command_line.parse_args(argv)
-    if not args.made_classes and not args.data:
+    if not args.made_classes and not args.data and not args.compare:
         command_line.error("give --data, or --made-classes")
     return args
 
@@ -76,6 +92,7 @@ class Process:
     def __enter__(self) -> Process:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            torch.backends.cudnn.benchmark = True  # all batches have one shape
         if self.world > 1:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
         return self
@@ -100,60 +117,6 @@ class Process:
 RANK_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 
-def gpupipe_loader(args: argparse.Namespace, data: str, train: bool) -> Any:
-    """`gpupipe.Loader`; rank and world size come from torch.distributed."""
-    import gpupipe
-
-    recipe = gpupipe.imagenet_train if train else gpupipe.imagenet_eval
-    return gpupipe.Loader(
-        data,
-        recipe(args.size, layout="channels_last" if args.channels_last else "NCHW"),
-        batch_size=args.batch_size,
-        shuffle=train,
-        drop_last=train,
-        seed=args.seed,
-        num_workers=args.workers,
-        persistent_workers=True,
-        engine=args.engine,
-    )
-
-
-def torch_loader(args: argparse.Namespace, process: Process, data: str, train: bool) -> Any:
-    """What gpupipe replaces: torchvision's ImageFolder with Pillow behind a DataLoader."""
-    from torch.utils.data import DataLoader, DistributedSampler
-    from torchvision import datasets, transforms
-
-    from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-    from gpupipe.system import default_workers
-
-    crop = [transforms.RandomResizedCrop(args.size), transforms.RandomHorizontalFlip()]
-    whole = [transforms.Resize(round(args.size / 0.875)), transforms.CenterCrop(args.size)]
-    finish = [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
-    dataset = datasets.ImageFolder(data, transforms.Compose([*(crop if train else whole), *finish]))
-    workers = default_workers() if args.workers is None else args.workers
-    return DataLoader(
-        dataset,
-        args.batch_size,
-        sampler=DistributedSampler(dataset, process.world, process.rank, train, args.seed, drop_last=train),
-        num_workers=workers,
-        pin_memory=process.device.type == "cuda",
-        drop_last=train,
-        persistent_workers=workers > 0,
-    )
-
-
-def make_loader(args: argparse.Namespace, process: Process, data: str, train: bool) -> Any:
-    """The loader that the arguments ask for."""
-    if args.loader == "torch":
-        return torch_loader(args, process, data, train)
-    return gpupipe_loader(args, data, train)
-
-
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Both loaders shuffle by the epoch's number."""
-    (loader if hasattr(loader, "set_epoch") else loader.sampler).set_epoch(epoch)
-
-
 def learning_rate(args: argparse.Namespace, world: int, epoch: float) -> float:
     """At a fractional epoch: linear up to the peak, then half a cosine down to 0."""
     peak = args.lr * args.batch_size * world / 256
@@ -172,6 +135,7 @@ class Trainer:
         layout = torch.channels_last if args.channels_last else torch.contiguous_format
         model = build_model(args.model, classes).to(process.device, memory_format=layout)
         model = nn.parallel.DistributedDataParallel(model) if process.world > 1 else model
+        model = torch.compile(model) if args.compile else model
         self.step = TrainingStep(
             model,
             process.device,
@@ -219,7 +183,7 @@ class Trainer:
 
 
 def prepare(args: argparse.Namespace, process: Process) -> None:
-    """Fill in what depends on the machine, and make the ten classes where they are asked for."""
+    """Fill in what depends on the machine, and make the data where that is asked for."""
     on_gpu = process.device.type == "cuda"
     args.amp = on_gpu if args.amp is None else args.amp
     args.channels_last = on_gpu if args.channels_last is None else args.channels_last
@@ -227,14 +191,17 @@ def prepare(args: argparse.Namespace, process: Process) -> None:
         from gpupipe.benchmark.made_classes import made_classes
 
         args.data, args.val_data = (str(folder) for folder in made_classes())
+    elif not args.data:
+        from gpupipe.benchmark.sample_set import sample_set
+
+        args.data = str(sample_set())
 
 
 def train(args: argparse.Namespace, process: Process) -> dict[str, Any]:
     """The whole run; returns what the final JSON says."""
-    prepare(args, process)
     start = time.perf_counter()
-    loader = make_loader(args, process, args.data, train=True)
-    val_loader = make_loader(args, process, args.val_data, train=False) if args.val_data else None
+    loader = make_loader(args, args.data, train=True)
+    val_loader = make_loader(args, args.val_data, train=False) if args.val_data else None
     trainer = Trainer(args, process, classes=len(loader.dataset.classes))
     epochs = []
     for epoch in range(args.epochs):
@@ -247,10 +214,32 @@ def train(args: argparse.Namespace, process: Process) -> dict[str, Any]:
     return settings | {"world": process.world, "seconds": time.perf_counter() - start, **epochs[-1], "history": epochs}
 
 
+def compare_loaders(args: argparse.Namespace, process: Process) -> bool:
+    """Measure `--contenders` in turn, print the table, write the files; whether all of them were measured."""
+    from training import compare
+
+    if process.world > 1:
+        raise SystemExit("--compare measures one process; start it without torchrun")
+    facts = compare.facts_of(args)  # before the measurement: its load average says whether the machine was idle
+    trainer = Trainer(args, process, classes=max(1000, len(open_source(args.data).classes or ())))
+    trainer.step.model.train()
+    results = compare.compare(args, args.contenders, trainer.step, process.say)
+    paths = compare.write_all(results, facts, args.out)
+    process.say(compare.table(compare.rows(results)))
+    for result in results:
+        if result.reason:
+            process.say(f"NOT MEASURED: {result.name}: {result.reason}")
+    process.say(f"written: {', '.join(str(path) for path in paths)}")
+    return not any(result.reason for result in results)
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Train as the command line says."""
+    """Train, or compare, as the command line says."""
     args = parse(argv)
     with Process() as process:
+        prepare(args, process)
+        if args.compare:
+            return 0 if compare_loaders(args, process) else 1
         result = json.dumps(train(args, process))
         process.say(result)
         if args.json and process.rank == 0:

@@ -29,7 +29,7 @@ from gpupipe.profiling.training import TrainingStep, WaitClock
 from gpupipe.recipe import imagenet_train
 from gpupipe.tracing import Span, StageName
 
-__all__ = ["Part", "Profile", "measure", "open_loader", "training_step"]
+__all__ = ["Part", "Profile", "measure", "open_loader", "run_part", "training_step"]
 
 CACHED = 4  # batches of the perfect loader: more would not change what a step costs
 
@@ -138,13 +138,13 @@ def measure(
     say("warming up")
     cached = _cached(loader)
     device = loader.device
-    _part(step, itertools.cycle(cached), settings, device)
+    run_part(step, itertools.cycle(cached), settings, device)
     real, perfect = [], []
     for turn in range(1, settings.rounds + 1):
         say(f"round {turn} of {settings.rounds}: real loader")
         real.append(_real(loader, step, settings, epoch=turn))
         say(f"round {turn} of {settings.rounds}: perfect loader")
-        perfect.append(_part(step, itertools.cycle(cached), settings, device))
+        perfect.append(run_part(step, itertools.cycle(cached), settings, device))
     reads_itself = loader.engine == "dali" and loader.dataset.paths(np.zeros(1, np.int64)) is not None
     return Profile(settings, loader.engine, str(device), reads_itself, real, perfect)
 
@@ -160,7 +160,7 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
     loader.meter.spans = spans
     batches = iter(loader)
     try:
-        part = _part(step, batches, settings, loader.device)
+        part = run_part(step, batches, settings, loader.device)
         ahead = loader.prefetch_factor * (1 if loader.engine == "dali" else loader.num_workers)
         for _ in itertools.islice(batches, ahead):
             pass  # what was made meanwhile comes now
@@ -170,13 +170,13 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
     return replace(part, spans=[span for span in spans if span.end > part.start and span.start < part.end])
 
 
-def _part(
+def run_part(
     step: Callable[..., object],
     batches: Iterable[Batch],
     settings: ProfileSettings,
     device: torch.device,
 ) -> Part:
-    """The settling steps, then the measured ones."""
+    """The settling steps, then the measured ones: `step` is called with each of so many `batches`."""
     iterator = iter(batches)
     for batch in itertools.islice(iterator, settings.settling):
         step(*batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -44,7 +45,8 @@ def remember(kind: str, key: dict[str, Any], value: dict[str, Any]) -> Path | No
         part.replace(path)  # other processes see the old file or the new one
     except OSError as error:
         log.warning("gpupipe: %s can't be kept in %s (%s); set GPUPIPE_CACHE to another folder", kind, path, error)
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may never have been made
+            part.unlink()
         return None
     return path
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.locking import folder_lock
 from gpupipe.sources import FolderSource, ShardSource, explain_damage
-from gpupipe.sources.building import folder_lock
 from gpupipe.sources.headers import FORMATS
 from gpupipe.sources.progress import progress
 from gpupipe.sources.shards import CLASSES_NAME, open_shards

@@ -1,30 +1,29 @@
-"""The doctor's findings and the decode self-test behind some of them; crashes, hangs and wrong pixels are made here."""
+"""The doctor's findings. The self-test behind some of them has tests of its own."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
-import io
 import json
 import re
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import nvidia.dali
 import psutil
 import pytest
 import torch
-from PIL import Image
 
 from gpupipe import selftest, system
 from gpupipe.cli import doctor
+from gpupipe.decoders import Decoders
 from gpupipe.errors import ConfigError
 from gpupipe.kernels import gpu, native
+from gpupipe.selftest.children import Outcome
+from gpupipe.selftest.made import made_images
+from gpupipe.selftest.plans import DecodePlan, Trial
+from gpupipe.selftest.verdict import Verdict
+from gpupipe.tuned import Tuned
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU: dict[str, Any] = {
@@ -138,7 +137,7 @@ def test_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_driver_is_absent_where_torch_sees_no_gpu() -> None:
     assert doctor.check_gpus(doctor.Settings()).detail == "none, the CPU engine is used"
-    assert doctor.decode_check("mixed", "full")(doctor.Settings()).detail == "skipped: torch sees no GPU"
+    assert [f.detail for f in doctor.check_gpu_decoding(doctor.Settings())] == ["skipped: torch sees no GPU"]
 
 
 def test_machine_facts_are_what_the_libraries_say() -> None:
@@ -307,11 +306,12 @@ def test_command_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     code = run_doctor("--json", "--workers", "1", "--batch-size", "2", "--size", "32")
     answer = json.loads(capsys.readouterr().out)
     assert [finding["name"] for finding in answer["findings"]][:2] == ["Python", "torch"]
-    assert len(answer["findings"]) == len(doctor.CHECKS)
     failed = [finding for finding in answer["findings"] if finding["status"] == "fail"]
     assert (code, answer["healthy"]) == ((1, False) if failed else (0, True))
     statuses = {finding["name"]: finding["status"] for finding in answer["findings"]}
     assert statuses["decode cpu full"] == statuses["decode cpu crop"] == "ok"
+    details = {finding["name"]: finding["detail"] for finding in answer["findings"]}
+    assert details["decode cpu crop"].startswith(f"{len(made_images())} images agree with Pillow")
 
 
 def test_table_shows_each_finding_and_the_exit_code_counts_failures(
@@ -354,132 +354,61 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
     assert "--shm-path" not in out  # for tests and entry points of images only
 
 
-# The decode self-test
+# Decoding
 
 
-@pytest.mark.parametrize("plan", ["full", "crop"])
-def test_dali_decodes_here_as_pillow_does(plan: selftest.Plan) -> None:
-    result = selftest.run_selftest("cpu", plan)
-    assert result.passed, result.detail
-    assert result.detail.startswith("11 images agree with Pillow")
+def pretend_trials(monkeypatch: pytest.MonkeyPatch, outcomes: dict[DecodePlan, Outcome]) -> None:
+    """A machine with one GPU whose plans end like that."""
+    trials = tuple(Trial(plan, outcome, f"why it {outcome}", 1.5) for plan, outcome in outcomes.items())
+    pretend(monkeypatch, ONE_GPU, (13, 0))
+    monkeypatch.setattr(selftest, "new_verdict", lambda device: Verdict("H200", trials, 0.0, 7.1))
+    monkeypatch.setattr("gpupipe.tuned.tuned", lambda device: None)
+
+
+def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = [plan for plan in selftest.GPU_PLANS if plan.hardware]
+    pretend_trials(
+        monkeypatch, {plan: "crashed" if plan in hardware else "passed" for plan in reversed(selftest.GPU_PLANS)}
+    )
+    findings = doctor.check_gpu_decoding(doctor.Settings())
+    assert [finding.status for finding in findings] == ["ok", "warn", "ok", "warn", "ok"]
+    assert findings[1].name == "decode gpu 0: crop decode, with hardware engines"
+    assert findings[1].detail == "crashed: why it crashed"
+    chosen = Decoders(hw_decoder_load=0.0)
+    assert findings[-1].detail == f"loaders use {chosen} instead of {Decoders()}; tried just now, in 7 s"
+
+
+def test_what_was_tuned_is_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_trials(monkeypatch, dict.fromkeys(selftest.GPU_PLANS, "passed"))
+    best = Decoders(cpu_share=0.25, cpu_workers=6, hw_decoder_load=0.9, crop_decode=True)
+    monkeypatch.setattr("gpupipe.tuned.tuned", lambda device: Tuned("dali", 16, 3, best))
+    assert doctor.check_gpu_decoding(doctor.Settings())[-1].detail.startswith(f"loaders use {best}; tried")
+
+
+def test_a_gpu_without_a_plan_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_trials(monkeypatch, dict.fromkeys(selftest.GPU_PLANS, "wrong"))
+    last = doctor.check_gpu_decoding(doctor.Settings())[-1]
+    assert (last.status, last.detail) == ("fail", "no decode plan passed on H200")
+    assert 'engine="torch"' in last.remedy
+
+
+def test_a_cpu_plan_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = [
+        Trial(DecodePlan(), "passed", "fine", 1.0),
+        Trial(DecodePlan(crop_decode=True), "crashed", "killed by SIGSEGV", 1.0),
+    ]
+    monkeypatch.setattr(selftest, "try_plans", lambda device, plans: trials)
+    full, crop = doctor.check_cpu_decoding(doctor.Settings())
+    assert (full.name, full.status, full.detail) == ("decode cpu full", "ok", "fine")
+    assert (crop.name, crop.status, crop.detail) == ("decode cpu crop", "fail", "crashed: killed by SIGSEGV")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("plan", ["full", "crop"])
-def test_dali_decodes_on_the_gpu_as_pillow_does(plan: selftest.Plan) -> None:
-    result = selftest.run_selftest("mixed", plan)
-    assert result.passed, result.detail
-
-
-def test_made_images_are_of_the_kinds_that_they_are_named() -> None:
-    images = selftest.made_images()
-    sampling = {"jpeg 4:4:4": (1, 1), "jpeg 4:2:2": (2, 1), "jpeg 4:2:0": (2, 2)}
-    for name, factors in sampling.items():
-        layers = Image.open(io.BytesIO(images[name])).layer  # (id, horizontal, vertical, table) of each component
-        assert layers[0][1:3] == factors
-        assert layers[1][1:3] == (1, 1)
-    assert Image.open(io.BytesIO(images["jpeg cmyk"])).mode == "CMYK"
-    assert Image.open(io.BytesIO(images["jpeg gray"])).mode == "L"
-    assert Image.open(io.BytesIO(images["jpeg progressive"])).info["progressive"] == 1
-    assert Image.open(io.BytesIO(images["jpeg 1x1"])).size == (1, 1)
-    assert {Image.open(io.BytesIO(images[name])).format for name in ("png", "webp")} == {"PNG", "WEBP"}
-
-
-def crops(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
-    whole = [selftest.decode_with_pillow(data) for data in encoded]
-    return [p[t : t + h, x : x + w] for p, (t, x, h, w) in zip(whole, boxes, strict=True)]
-
-
-def shifted(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
-    return [np.roll(pixels, 8, axis=1) for pixels in crops(encoded, boxes)]
-
-
-def bgr(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
-    return [pixels[..., ::-1] for pixels in crops(encoded, boxes)]
-
-
-def cut_short(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
-    return [pixels[:-1] for pixels in crops(encoded, boxes)]
-
-
-def blank_in_batches(encoded: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[selftest.Pixels]:
-    """As where the GPU's work is read before it is done: only full batches are hit."""
-    return [pixels if len(encoded) == 1 else pixels * 0 for pixels in crops(encoded, boxes)]
-
-
-@pytest.mark.parametrize("plan", ["full", "crop"])
-@pytest.mark.parametrize("device", ["cpu", "mixed"])
-def test_wrong_pixels_are_noticed(device: selftest.Device, plan: selftest.Plan) -> None:
-    assert selftest.compare(crops, device, plan) == {"images": 11, "worst": 0, "wrong": []}
-    in_colour = [name for name in selftest.made_images() if name not in ("jpeg gray", "jpeg 1x1")]
-    for fault in (shifted, bgr):
-        wrong = selftest.compare(fault, device, plan, rounds=0)["wrong"]
-        assert set(in_colour) <= {complaint.rpartition(":")[0] for complaint in wrong}
-    assert len(selftest.compare(cut_short, device, plan, rounds=0)["wrong"]) == 11
-    blank = selftest.compare(blank_in_batches, device, plan, rounds=1)["wrong"]
-    assert len(blank) == 11
-    assert all(" in a full batch: " in complaint for complaint in blank)
-
-
-def child_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(selftest, "_command", lambda *arguments: (sys.executable, "-c", code))
-
-
-SAY = "import os, sys, time; print('decoding jpeg 4:2:0', file=sys.stderr, flush=True); "
-
-
-@pytest.mark.parametrize(
-    ("code", "outcome", "detail"),
-    [
-        (SAY + "os.kill(os.getpid(), 11)", "crashed", "killed by SIGSEGV while decoding jpeg 4:2:0"),
-        ("import os; os.abort()", "crashed", "killed by SIGABRT before the first image"),
-        (SAY + "raise RuntimeError('no nvJPEG')", "failed", "exit code 1: RuntimeError: no nvJPEG while decoding"),
-        (SAY + "os._exit(0)", "failed", "exit code 0: decoding jpeg 4:2:0 while"),
-        ("print('not json')", "failed", "exit code 0: nothing on stderr before the first image"),
-        ('print(\'{"wrong": ["png: off"]}\')', "wrong", "png: off"),
-        ("print('{}')", "failed", "exit code 0: nothing on stderr"),
-    ],
-)
-def test_outcomes_of_the_child(monkeypatch: pytest.MonkeyPatch, code: str, outcome: str, detail: str) -> None:
-    child_that(monkeypatch, code)
-    result = selftest.run_selftest("cpu", "full")
-    assert (result.outcome, result.passed) == (outcome, False)
-    assert result.detail.startswith(detail)
-    finding = doctor.decode_check("cpu", "full")(doctor.Settings())
-    assert finding.status == "fail"
-    assert 'engine="torch"' in finding.remedy
-
-
-def gone(pid: int) -> bool:
-    """Whether a process that was killed is gone or dead within a moment."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for _ in range(100):
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-            time.sleep(0.05)
-        return False
-    return True
-
-
-def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(psutil.Process().children())  # other tests' resource tracker may live on
-    nap = "import subprocess, time; child = subprocess.Popen(['sleep', '99']); "
-    child_that(monkeypatch, nap + "print(child.pid, flush=True); time.sleep(99)")
-    answer = selftest.ask_child(selftest._command(), timeout=2)
-    assert answer.returncode is None
-    grandchild = int(answer.stdout)
-    assert gone(grandchild)
-    assert set(psutil.Process().children()) <= before
-    result = selftest.run_selftest("cpu", "full", timeout=0.5)
-    assert (result.outcome, result.detail) == ("hung", "no answer within 0.5 s before the first image")
-
-
-def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    child_that(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
-    facts = selftest.machine_facts.__wrapped__(30.0)
-    assert facts["errors"] == ["the child that imports torch and DALI: killed by SIGSEGV"]
-    assert set(selftest.run_start_methods().values()) == {"killed by SIGSEGV"}
+def test_this_gpu_has_a_plan_that_doctor_prints() -> None:
+    findings = doctor.check_gpu_decoding(doctor.Settings())
+    assert findings[-1].status == "ok", findings
+    assert any(": " in finding.name and finding.status == "ok" for finding in findings)
 
 
 def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

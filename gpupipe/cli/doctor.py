@@ -23,6 +23,8 @@ from gpupipe.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gpupipe.decoders import Decoders
+
 __all__ = ["CHECKS", "Check", "Finding", "Settings", "add_parser", "check_shm", "diagnose"]
 
 Status = Literal["ok", "warn", "fail"]
@@ -41,6 +43,7 @@ PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("numpy", ("numpy",), "1.26"),
 )
 PYTHON_FLOOR = "3.10"
+OTHER_VERSION = "try another version of DALI and nvImageCodec"
 
 HELP = "check GPU, driver, versions, CPUs, shared memory, open files, C++ kernels, and try decoding"
 EPILOG = """\
@@ -49,7 +52,8 @@ exit code:
   1   at least one finding is 'fail', or an option has a value that can't work
 
 The settings say what the torch engine's workers will need in /dev/shm; the defaults are the Loader's, for batches of
-256 images of 224 x 224. Decoding is tried in child processes, so a crash or a hang there is a finding.
+256 images of 224 x 224. Decoding is tried in child processes, so a crash or a hang there is a finding; what it gives on
+a GPU is kept for later loaders, which leave out what was ruled out.
 """
 
 
@@ -92,7 +96,7 @@ class Settings:
         return self.processes * one
 
 
-Check = Callable[[Settings], Finding]
+Check = Callable[[Settings], "Finding | tuple[Finding, ...]"]
 
 
 def check_python(settings: Settings) -> Finding:
@@ -101,7 +105,7 @@ def check_python(settings: Settings) -> Finding:
     return _against_floor("Python", platform.python_version(), PYTHON_FLOOR, "use a newer Python")
 
 
-def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Check:
+def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Callable[[Settings], Finding]:
     """A check that one of `distributions` is installed at `floor` or newer; nothing is imported."""
 
     def check(settings: Settings) -> Finding:
@@ -323,22 +327,63 @@ def _turbo_release(number: int) -> str:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
-def decode_check(device: selftest.Device, plan: selftest.Plan) -> Check:
-    """A check that DALI decodes the made images on `device`; without a GPU "mixed" is skipped, which is fine."""
-    name = f"decode {device} {plan}"
+def check_cpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+    """Whether DALI decodes the made images on the CPU, by each plan."""
+    del settings
+    return tuple(map(_cpu_finding, selftest.try_plans("cpu", selftest.CPU_PLANS)))
 
-    def check(settings: Settings) -> Finding:
-        del settings
-        if device == "mixed" and not selftest.machine_facts()["cuda_available"]:
-            return Finding(name, "ok", "skipped: torch sees no GPU")
-        result = selftest.run_selftest(device, plan)
-        if result.passed:
-            return Finding(name, "ok", result.detail)
-        instead = 'device="cpu", or engine="torch"' if device == "mixed" else 'engine="torch"'
-        remedy = f"use Loader(..., {instead}) here; try another version of DALI and nvImageCodec"
-        return Finding(name, "fail", f"{result.outcome}: {result.detail}", remedy)
 
-    return check
+def _cpu_finding(trial: selftest.Trial) -> Finding:
+    name = f"decode cpu {'crop' if trial.plan.crop_decode else 'full'}"
+    if trial.passed:
+        return Finding(name, "ok", trial.detail)
+    remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
+    return Finding(name, "fail", f"{trial.outcome}: {trial.detail}", remedy)
+
+
+def check_gpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+    """Whether DALI decodes the made images on each kind of GPU here, by each plan, and which plan loaders will use.
+
+    Tries anew, and keeps the verdicts for later loaders.
+    """
+    del settings
+    names = [gpu["name"] for gpu in selftest.machine_facts()["gpus"]]
+    if not names:
+        return (Finding("decode gpu", "ok", "skipped: torch sees no GPU"),)
+    kinds = sorted(names.index(name) for name in set(names))
+    return tuple(finding for index in kinds for finding in _gpu_findings(index))
+
+
+def _gpu_findings(index: int) -> tuple[Finding, ...]:
+    import torch  # --shm-only does not need it
+
+    from gpupipe.decoders import Decoders
+    from gpupipe.tuned import tuned
+
+    device = torch.device("cuda", index)
+    verdict = selftest.new_verdict(device)
+    settings = tuned(device)
+    wish = (settings.decoders if settings else None) or Decoders()
+    plans = tuple(_gpu_finding(trial, index) for trial in verdict.trials)
+    return (*plans, _choice(wish, verdict, index))
+
+
+def _gpu_finding(trial: selftest.Trial, index: int) -> Finding:
+    name = f"decode gpu {index}: {trial.plan.name}"
+    if trial.passed:
+        return Finding(name, "ok", trial.detail)
+    return Finding(name, "warn", f"{trial.outcome}: {trial.detail}", f"loaders won't use it; {OTHER_VERSION}")
+
+
+def _choice(wish: Decoders, verdict: selftest.Verdict, index: int) -> Finding:
+    """What loaders will make of their default settings, or of what was tuned here."""
+    name = f"decode gpu {index}"
+    found = selftest.fitted(wish, verdict)
+    if found is None:
+        remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
+        return Finding(name, "fail", f"no decode plan passed on {verdict.gpu}", remedy)
+    asked = "" if found == wish else f" instead of {wish}"
+    return Finding(name, "ok", f"loaders use {found}{asked}; tried just now, in {verdict.seconds:.0f} s")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -352,17 +397,16 @@ CHECKS: tuple[Check, ...] = (
     check_open_files,
     check_start_methods,
     check_kernels,
-    decode_check("cpu", "full"),
-    decode_check("cpu", "crop"),
-    decode_check("mixed", "full"),
-    decode_check("mixed", "crop"),
+    check_cpu_decoding,
+    check_gpu_decoding,
     check_triton,
 )
 
 
 def diagnose(settings: Settings, checks: Iterable[Check] = CHECKS) -> list[Finding]:
     """Run `checks` in turn and return what they found."""
-    return [check(settings) for check in checks]
+    results = (check(settings) for check in checks)
+    return [finding for result in results for finding in (result if isinstance(result, tuple) else (result,))]
 
 
 def table(findings: Iterable[Finding]) -> Table:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,10 @@ from numpy.typing import NDArray
 
 from gpupipe.cache import cache_folder
 from gpupipe.errors import DataError
+from gpupipe.locking import folder_lock
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["BuiltIndex", "folder_lock", "load_or_build", "reopen_index"]
+__all__ = ["BuiltIndex", "load_or_build", "reopen_index"]
 
 log = logging.getLogger("gpupipe")
 
@@ -49,7 +47,8 @@ def load_or_build(
     found = None if rebuild else _fresh(places, stale)
     if found is not None:
         return found
-    with folder_lock(folder, wait=True):
+    # Where there are no locks several may build, and the last whole index stays.
+    with folder_lock(folder, wait=True, doing=f"builds the index of {folder}"):
         found = None if rebuild else _fresh(places, stale, quiet=True)
         return found if found is not None else _store(places, _build(folder, build))
 
@@ -114,33 +113,3 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
             f"the index can be written neither to {beside} ({reason.strerror}) nor to {cached} ({error.strerror}); "
             "set GPUPIPE_CACHE to a folder with free space that can be written"
         ) from error
-
-
-@contextlib.contextmanager
-def folder_lock(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Keep other processes of this machine out of the block. The folder itself is locked: no lock file stays behind.
-
-    Without `wait` raises BlockingIOError where another process is in. On a file system without locks (some network
-    ones) all go in: then several may build an index, and the last whole one stays.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _lock(descriptor, folder, wait)
-        yield
-    finally:
-        # closing alone would leave the lock with a child that was forked meanwhile, for as long as it lives
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path, wait: bool) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not wait:
-            raise
-        log.info("waiting for another process that builds the index of %s", folder)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        log.debug("no lock on %s", folder, exc_info=True)

@@ -1,0 +1,419 @@
+"""The decode self-test; crashes, hangs, wrong pixels and verdicts are made here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+from gpupipe import Decoders, EngineUnavailableError, selftest
+from gpupipe.selftest import children, facts, plans, trial, verdict
+from gpupipe.selftest.children import Outcome, ask_child
+from gpupipe.selftest.made import image_size, made_images, made_pixels
+from gpupipe.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial
+from gpupipe.selftest.verdict import Verdict
+
+FULL, CROP = DecodePlan(), DecodePlan(crop_decode=True)
+FULL_HARDWARE, CROP_HARDWARE = DecodePlan(hardware=True), DecodePlan(crop_decode=True, hardware=True)
+GPU = torch.device("cuda", 0)
+
+# The made set
+
+
+def test_made_images_are_of_the_kinds_that_they_are_named() -> None:
+    images = made_images()
+    sampling = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2), "4:4:0": (1, 2)}
+    for name in [name for name in images if name.startswith("jpeg 4:")]:
+        layers = Image.open(io.BytesIO(images[name])).layer  # (id, horizontal, vertical, table) of each component
+        assert layers[0][1:3] == sampling[name.split()[1]]
+        assert {layer[1:3] for layer in layers[1:]} == {(1, 1)}
+        assert any(side % 8 for side in image_size(images[name])) == name.endswith("odd size")
+    assert Image.open(io.BytesIO(images["jpeg cmyk"])).mode == "CMYK"
+    assert Image.open(io.BytesIO(images["jpeg gray"])).mode == "L"
+    assert [name for name in images if "progressive" in Image.open(io.BytesIO(images[name])).info] == [
+        "jpeg progressive"
+    ]
+    assert [name for name, data in images.items() if b"\xff\xdd\x00\x04\x00\x03" in data and b"\xff\xd7" in data] == [
+        "jpeg with restart markers"
+    ]
+    assert image_size(images["jpeg 1x1"]) == (1, 1)
+    assert image_size(images["jpeg 3x200"]) == (3, 200)
+    assert image_size(images["jpeg 3000x4000"]) == (3000, 4000)
+    assert {Image.open(io.BytesIO(images[name])).format for name in ("png", "webp")} == {"PNG", "WEBP"}
+
+
+def test_chroma_of_440_lies_where_it_belongs() -> None:
+    wanted = made_pixels(96, 128, 4)
+    decoded = np.asarray(Image.open(io.BytesIO(made_images()["jpeg 4:4:0"])).convert("RGB"))
+    off = np.abs(decoded.astype(int) - wanted)
+    assert decoded.shape == wanted.shape
+    assert (off.mean() < 1.5, off.max() < 10) == (True, True)
+
+
+# Comparison in the child
+
+
+class FakePipeline:
+    """DALI's face over pixels that `spoil` makes of the true ones and of those of the batch before."""
+
+    def __init__(self, feed: Callable[[], tuple[Any, ...]], spoil: Spoil, batches: list[trial.Batch]) -> None:
+        self.feed, self.spoil = feed, spoil
+        self.truths = {id(batch.inputs[1]): batch.truth for batch in batches}
+        self.coming: list[torch.Tensor] = []
+        self.before: torch.Tensor | None = None
+
+    def schedule_run(self) -> None:
+        with contextlib.suppress(StopIteration):
+            self.coming.append(self.truths[id(self.feed()[1])])
+
+    def outputs(self) -> tuple[Any]:
+        truth = self.coming.pop(0)
+        before = self.before if self.before is not None and self.before.shape == truth.shape else truth
+        self.before = truth
+        pixels = self.spoil(truth, before).contiguous()
+        return (SimpleNamespace(as_tensor=lambda: pixels),)
+
+
+Spoil = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def trials() -> trial.Trials:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "COPIES", 1)
+        return trial.Trials("cpu")
+
+
+def blank_corner(truth: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """One block of 8 x 8 that was not written."""
+    spoilt = truth.clone()
+    spoilt[:, -8:, -8:] = 255 - spoilt[:, -8:, -8:]
+    return spoilt
+
+
+@pytest.mark.parametrize(
+    ("spoil", "alone", "together"),
+    [
+        (lambda truth, before: truth, False, False),
+        (lambda truth, before: truth.flip(-1), True, True),  # BGR
+        (lambda truth, before: truth.roll(32, dims=2), True, True),
+        (blank_corner, True, True),
+        (lambda truth, before: truth if len(truth) == 1 else truth * 0, False, True),
+        (lambda truth, before: truth if len(truth) == 1 else before, False, True),  # read too early
+        (lambda truth, before: truth if len(truth) == 1 else truth.roll(1, dims=0), False, True),
+    ],
+    ids=["as it should be", "BGR", "shifted", "blank corner", "blank", "stale", "mixed up"],
+)
+def test_wrong_pixels_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, trials: trial.Trials, spoil: Spoil, alone: bool, together: bool
+) -> None:
+    batches = trials._singles + trials._full
+    monkeypatch.setattr(trial, "build_pipeline", lambda feed, **options: FakePipeline(feed, spoil, batches))
+    monkeypatch.setattr(trial, "MOST_COMPLAINTS", 1000)
+    found = trials.run(CROP)
+    assert (found["images"], found["batches"]) == (len(made_images()), len(batches))
+    complaints = [complaint.split(":") for complaint in found["wrong"]]
+    assert any(" in full batches" not in ":".join(complaint) for complaint in complaints) == alone
+    assert any(" in full batches" in ":".join(complaint) for complaint in complaints) == together
+    assert (found["largest"] == 0) == (not found["wrong"])
+
+
+def test_pixels_of_another_batch_are_wrong_ones(trials: trial.Trials) -> None:
+    for number, batch in enumerate(trials._full):
+        for other in trials._full[:number]:
+            off = (batch.truth.float() - other.truth.float()).abs().mean((1, 2, 3))
+            assert (off > trial.TOLERANCE["cuda"][0]).float().mean() > 0.8
+
+
+# The child's end
+
+
+def children_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    command = (sys.executable, "-c", code)
+    monkeypatch.setattr(plans, "_command", lambda device, plan: command)
+    monkeypatch.setattr(facts, "child_command", lambda *arguments: command)
+
+
+SAY = "import os, sys, time; print('decoding jpeg 4:2:0', file=sys.stderr, flush=True); "
+GOOD = '{"images": 17, "batches": 9, "mean": 0.25, "largest": 4, "wrong": []}'
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "detail"),
+    [
+        (SAY + "os.kill(os.getpid(), 11)", "crashed", "killed by SIGSEGV while decoding jpeg 4:2:0"),
+        ("import os; os.abort()", "crashed", "killed by SIGABRT before the first image"),
+        (SAY + "os.kill(os.getpid(), 9)", "starved", "killed by SIGKILL while decoding jpeg 4:2:0"),
+        (SAY + "print('std::bad_alloc', file=sys.stderr); os.abort()", "starved", "killed by SIGABRT while"),
+        (SAY + "raise RuntimeError('no nvJPEG')", "failed", "exit code 1: RuntimeError: no nvJPEG while decoding"),
+        (SAY + "raise RuntimeError('CUDA error: out of memory')", "starved", "exit code 1: RuntimeError: CUDA error"),
+        (SAY + "os._exit(0)", "failed", "exit code 0: decoding jpeg 4:2:0 while"),
+        ("print('not json')", "failed", "exit code 0: nothing on stderr before the first image"),
+        ('print(\'{"wrong": ["png: off"]}\')', "wrong", "png: off"),
+        ("print('{}')", "failed", "exit code 0: nothing on stderr"),
+        (f"assert input() == 'go'; print('{GOOD}')", "passed", "17 images agree with Pillow in 9 batches, at most 0.2"),
+    ],
+)
+def test_outcomes_of_a_child(monkeypatch: pytest.MonkeyPatch, code: str, outcome: str, detail: str) -> None:
+    children_that(monkeypatch, code)
+    (result,) = selftest.try_plans("cpu", (FULL,))
+    assert (result.plan, result.outcome, result.passed) == (FULL, outcome, outcome == "passed")
+    assert result.detail.startswith(detail)
+    assert (result.mean, result.largest) == ((0.25, 4) if outcome == "passed" else (None, None))
+
+
+def test_children_decode_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    turns = tmp_path / "turns"
+    work = f"input(); f = open({str(turns)!r}, 'a'); f.write('in '); f.flush(); time.sleep(0.1); f.write('out ')"
+    children_that(monkeypatch, f"import time; {work}; f.close(); print('{GOOD}')")
+    assert all(result.passed for result in selftest.try_plans("cuda:0", GPU_PLANS))
+    assert turns.read_text().split() == ["in", "out"] * 4
+
+
+def gone(pid: int) -> bool:
+    """Whether a process that was killed is gone or dead within a moment."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for _ in range(100):
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+            time.sleep(0.05)
+        return False
+    return True
+
+
+def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(psutil.Process().children())  # other tests' resource tracker may live on
+    nap = "import subprocess, time; child = subprocess.Popen(['sleep', '99']); "
+    code = nap + "print(child.pid, flush=True); time.sleep(99)"
+    answer = ask_child((sys.executable, "-c", code), timeout=2)
+    assert answer.returncode is None
+    assert gone(int(answer.stdout))
+    children_that(monkeypatch, code)
+    hung, second = selftest.try_plans("cpu", CPU_PLANS, timeout=0.5)
+    assert (hung.outcome, hung.detail) == ("hung", "no answer within 0.5 s before the first image")
+    assert second.outcome == "hung"
+    assert set(psutil.Process().children()) <= before
+
+
+def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    children_that(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    found = selftest.machine_facts.__wrapped__(30.0)
+    assert found["errors"] == ["the child that imports torch and DALI: killed by SIGSEGV"]
+    assert set(selftest.run_start_methods().values()) == {"killed by SIGSEGV"}
+
+
+def test_a_child_is_asked_for_its_plan() -> None:
+    assert plans._command("cuda:1", CROP_HARDWARE)[2:] == (
+        "gpupipe.selftest.child",
+        "--decode",
+        "cuda:1",
+        "--crop-decode",
+        "--hardware",
+    )
+    assert children.child_command("--decode", "cpu") == plans._command("cpu", FULL)
+
+
+# The verdict
+
+
+def made_verdict(ruled_out: dict[DecodePlan, Outcome], when: float | None = None) -> Verdict:
+    trials = tuple(Trial(plan, ruled_out.get(plan, "passed"), f"why {plan.name}", 1.0) for plan in GPU_PLANS)
+    return Verdict("H200", trials, time.time() if when is None else when, 4.0)
+
+
+ALL = Decoders(cpu_share=0.25, cpu_workers=4, hw_decoder_load=0.9, crop_decode=True)
+
+
+@pytest.mark.parametrize(
+    ("ruled_out", "wish", "found"),
+    [
+        ([], ALL, ALL),
+        ([], Decoders(), Decoders()),
+        ([FULL, FULL_HARDWARE], ALL, ALL),
+        ([CROP_HARDWARE], ALL, dataclasses.replace(ALL, crop_decode=False)),
+        ([CROP_HARDWARE, FULL_HARDWARE], ALL, dataclasses.replace(ALL, hw_decoder_load=0.0)),
+        ([CROP_HARDWARE, FULL_HARDWARE, CROP], ALL, dataclasses.replace(ALL, crop_decode=False, hw_decoder_load=0.0)),
+        ([FULL_HARDWARE], Decoders(), Decoders(hw_decoder_load=0.0)),
+        ([CROP], Decoders(hw_decoder_load=0.0, crop_decode=True), Decoders(hw_decoder_load=0.0)),
+        ([FULL, FULL_HARDWARE], Decoders(), None),
+        (list(GPU_PLANS), ALL, None),
+    ],
+)
+def test_a_wish_is_fitted_to_the_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ruled_out: list[DecodePlan],
+    wish: Decoders,
+    found: Decoders | None,
+) -> None:
+    made = made_verdict(dict.fromkeys(ruled_out, "crashed"))
+    monkeypatch.setattr(verdict, "find_verdict", lambda device: made)
+    if found is None:
+        with pytest.raises(EngineUnavailableError, match=r"on H200: .*crashed, why full decode, with hardware"):
+            selftest.fit(wish, GPU)
+        return
+    assert selftest.fit(wish, GPU) == found
+    assert len(caplog.records) == (found != wish)
+    assert all(f"{plan.name}: crashed, why" in caplog.text for plan in ruled_out if found != wish)
+
+
+def test_a_cpu_needs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "find_verdict", lambda device: pytest.fail("not to be asked"))
+    assert selftest.fit(ALL, torch.device("cpu")) is ALL
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "kept"),
+    [
+        ({}, 1e9),
+        ({CROP: "crashed", FULL: "wrong"}, 1e9),
+        ({CROP: "failed"}, 86_400.0),
+        ({CROP: "failed", FULL: "hung"}, 3_600.0),
+        ({CROP: "starved"}, 300.0),
+    ],
+)
+def test_circumstances_are_not_believed_for_ever(outcomes: dict[DecodePlan, Outcome], kept: float) -> None:
+    made = made_verdict(outcomes, when=1000.0)
+    assert made.holds(1000.0 + 0.99 * kept)
+    assert made.holds(1000.0 + 1.01 * kept) == (kept == 1e9)
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The devices that were tried; there is one GPU, with driver "1" until a test says otherwise."""
+    tried: list[str] = []
+
+    def try_plans(device: str, wanted: tuple[DecodePlan, ...]) -> list[Trial]:
+        tried.append(device)
+        return list(made_verdict({CROP: "crashed"}).trials)
+
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(verdict, "try_plans", try_plans)
+    monkeypatch.setattr(verdict, "_known", {})
+    monkeypatch.setattr(verdict, "_key", lambda device: {"gpu": "H200", "driver": "1"})
+    return tried
+
+
+def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "_known", {})
+
+
+def test_a_gpu_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, tries: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gpupipe")
+    first = selftest.find_verdict(GPU)
+    assert "first use of H200" in caplog.messages[0]
+    assert "3 of 4 decode plans passed" in caplog.messages[1]
+    assert selftest.find_verdict(GPU) == first
+    other_process(monkeypatch)
+    assert selftest.find_verdict(GPU) == first
+    assert (tries, len(caplog.messages)) == (["cuda:0"], 2)
+    (stored,) = (tmp_path / "cache").glob("selftest-*.json")
+    assert json.loads(stored.read_text())["key"] == {"gpu": "H200", "driver": "1"}
+
+
+def test_another_driver_is_tried_again(monkeypatch: pytest.MonkeyPatch, tries: list[str]) -> None:
+    selftest.find_verdict(GPU)
+    monkeypatch.setattr(verdict, "_key", lambda device: {"gpu": "H200", "driver": "2"})
+    selftest.find_verdict(GPU)
+    assert len(tries) == 2
+
+
+def test_a_new_verdict_replaces_the_old_one(monkeypatch: pytest.MonkeyPatch, tries: list[str]) -> None:
+    selftest.find_verdict(GPU)
+    second = selftest.new_verdict(GPU)
+    other_process(monkeypatch)
+    assert selftest.find_verdict(GPU) == second
+    assert len(tries) == 2
+
+
+def test_a_verdict_that_no_longer_holds_is_tried_again(monkeypatch: pytest.MonkeyPatch, tries: list[str]) -> None:
+    starved = made_verdict({CROP: "starved"}).trials
+    monkeypatch.setattr(verdict, "try_plans", lambda device, wanted: tries.append(device) or list(starved))
+    start = time.time()
+    for seconds in (0, 200, 400):
+        monkeypatch.setattr(time, "time", lambda seconds=seconds: start + seconds)
+        selftest.find_verdict(GPU)
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", ["{}", '{"key": {"gpu": "H200", "driver": "1"}, "value": {"trials": []}}', "no JSON"]
+)
+def test_a_stored_verdict_that_is_none_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tries: list[str], tmp_path: Path, damage: str
+) -> None:
+    selftest.find_verdict(GPU)
+    (stored,) = (tmp_path / "cache").glob("selftest-*.json")
+    stored.write_text(damage)
+    other_process(monkeypatch)
+    selftest.find_verdict(GPU)
+    assert len(tries) == 2
+
+
+def test_without_a_cache_folder_a_process_tries_once(
+    monkeypatch: pytest.MonkeyPatch, tries: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file" / "cache"))
+    assert selftest.find_verdict(GPU) == selftest.find_verdict(GPU)
+    assert len(tries) == 1
+    assert "set GPUPIPE_CACHE" in caplog.text
+
+
+RANK = """
+import sys, time
+from gpupipe.selftest import verdict
+from gpupipe.selftest.plans import GPU_PLANS, Trial
+
+def try_plans(device, plans):
+    with open(sys.argv[1], "a") as out:
+        out.write("tried ")
+    time.sleep(0.5)
+    return [Trial(plan, "passed", "", 1.0) for plan in plans]
+
+verdict.try_plans = try_plans
+verdict._key = lambda device: {"gpu": "H200"}
+input()
+assert verdict.find_verdict("cuda:0").allows(GPU_PLANS[0])
+"""
+
+
+def test_ranks_that_start_together_try_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
+    command = [sys.executable, "-c", RANK, str(tmp_path / "tries")]
+    ranks = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write(b"go\n")
+        rank.stdin.close()
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    assert (tmp_path / "tries").read_text() == "tried "
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_this_gpu_has_a_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
+    monkeypatch.setattr(verdict, "_known", {})
+    found = selftest.find_verdict(GPU)
+    assert any(trial.passed for trial in found.trials), found.summary()
+    other_process(monkeypatch)
+    assert selftest.find_verdict(GPU) == found

@@ -21,7 +21,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.kernels import gpu, native
 from gpupipe.selftest.children import Outcome
 from gpupipe.selftest.made import made_images
-from gpupipe.selftest.plans import DecodePlan, Trial
+from gpupipe.selftest.plans import GPU_PLANS, DecodePlan, Trial
 from gpupipe.selftest.verdict import Verdict
 from gpupipe.tuned import Tuned
 
@@ -366,10 +366,8 @@ def pretend_trials(monkeypatch: pytest.MonkeyPatch, outcomes: dict[DecodePlan, O
 
 
 def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    hardware = [plan for plan in selftest.GPU_PLANS if plan.hardware]
-    pretend_trials(
-        monkeypatch, {plan: "crashed" if plan in hardware else "passed" for plan in reversed(selftest.GPU_PLANS)}
-    )
+    hardware = [plan for plan in GPU_PLANS if plan.hardware]
+    pretend_trials(monkeypatch, {plan: "crashed" if plan in hardware else "passed" for plan in reversed(GPU_PLANS)})
     findings = doctor.check_gpu_decoding(doctor.Settings())
     assert [finding.status for finding in findings] == ["ok", "warn", "ok", "warn", "ok"]
     assert findings[1].name == "decode gpu 0: crop decode, with hardware engines"
@@ -379,14 +377,14 @@ def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pyt
 
 
 def test_what_was_tuned_is_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_trials(monkeypatch, dict.fromkeys(selftest.GPU_PLANS, "passed"))
+    pretend_trials(monkeypatch, dict.fromkeys(GPU_PLANS, "passed"))
     best = Decoders(cpu_share=0.25, cpu_workers=6, hw_decoder_load=0.9, crop_decode=True)
     monkeypatch.setattr("gpupipe.tuned.tuned", lambda device: Tuned("dali", 16, 3, best))
     assert doctor.check_gpu_decoding(doctor.Settings())[-1].detail.startswith(f"loaders use {best}; tried")
 
 
 def test_a_gpu_without_a_plan_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_trials(monkeypatch, dict.fromkeys(selftest.GPU_PLANS, "wrong"))
+    pretend_trials(monkeypatch, dict.fromkeys(GPU_PLANS, "wrong"))
     last = doctor.check_gpu_decoding(doctor.Settings())[-1]
     assert (last.status, last.detail) == ("fail", "no decode plan passed on H200")
     assert 'engine="torch"' in last.remedy

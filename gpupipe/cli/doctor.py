@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe import selftest, system
 from gpupipe.errors import ConfigError
+from gpupipe.selftest.plans import CPU_PLANS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -330,7 +331,7 @@ def _turbo_release(number: int) -> str:
 def check_cpu_decoding(settings: Settings) -> tuple[Finding, ...]:
     """Whether DALI decodes the made images on the CPU, by each plan."""
     del settings
-    return tuple(map(_cpu_finding, selftest.try_plans("cpu", selftest.CPU_PLANS)))
+    return tuple(map(_cpu_finding, selftest.try_plans("cpu", CPU_PLANS)))
 
 
 def _cpu_finding(trial: selftest.Trial) -> Finding:

@@ -10,12 +10,10 @@ methods that work. `python -m gpupipe.selftest` tests a GPU and writes down what
 from __future__ import annotations
 
 from gpupipe.selftest.facts import machine_facts, run_start_methods
-from gpupipe.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial, try_plans
+from gpupipe.selftest.plans import DecodePlan, Trial, try_plans
 from gpupipe.selftest.verdict import Verdict, find_verdict, fit, fitted, new_verdict
 
 __all__ = [
-    "CPU_PLANS",
-    "GPU_PLANS",
     "DecodePlan",
     "Trial",
     "Verdict",

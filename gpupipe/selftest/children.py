@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["MARKER", "Child", "ChildAnswer", "Outcome", "ask_child", "child_command", "judge", "without_place"]
+__all__ = ["Child", "ChildAnswer", "Outcome", "ask_child", "child_command", "judge", "without_place"]
 
 Outcome = Literal["passed", "wrong", "crashed", "hung", "failed", "starved"]
 """failed: with an exception; starved: of memory or of the GPU, or killed from outside, no fault of decoders."""

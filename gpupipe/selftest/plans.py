@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpupipe.selftest.children import Child, ChildAnswer, Outcome, child_command, judge
 
-__all__ = ["CPU_PLANS", "GPU_PLANS", "TIMEOUT", "DecodePlan", "Trial", "try_plans"]
+__all__ = ["DecodePlan", "Trial", "try_plans"]
 
 TIMEOUT = 120.0  # seconds for a plan; the first CUDA start on a node with many GPUs can take half a minute
 

@@ -29,7 +29,7 @@ from gpupipe.selftest.children import MARKER
 from gpupipe.selftest.made import image_size, made_images
 from gpupipe.selftest.plans import DecodePlan
 
-__all__ = ["TOLERANCE", "Batch", "Trials", "make_batch"]
+__all__ = ["Batch", "Trials", "make_batch"]
 
 RECIPE = imagenet_train(224)
 DEPTH = 3  # of DALI's queue, as the engine's default

@@ -25,6 +25,7 @@ import torch
 import gpupipe
 from gpupipe.engines.base import EngineBatch, Job, job_plan
 from gpupipe.engines.dali import DaliEngine
+from gpupipe.finishing import Finished
 from gpupipe.pack import PackSettings, pack
 from gpupipe.sources import Source
 from gpupipe.stats import Meter
@@ -60,7 +61,8 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
     """Name of a part -> its cost per batch."""
     recipe = gpupipe.imagenet_train(32)  # small, so that DALI's threads leave the cores alone
     loader = gpupipe.Loader(source, recipe, batch_size, shuffle=True, drop_last=True, engine="torch", num_workers=0)
-    engine = DaliEngine(source, (recipe,), torch.device("cpu"), batch_size, num_threads=1, prefetch_depth=2)
+    one = dict(num_threads=1, prefetch_depth=2, decoders=gpupipe.Decoders())
+    engine = DaliEngine(source, (recipe,), torch.device("cpu"), batch_size, **one)
     steps = len(loader)
     turn = iter(range(10**9))
 
@@ -90,7 +92,7 @@ def _counting(repeat: int) -> tuple[float, float, float]:
     def one() -> None:
         with Stage("finish") as finish:
             next(batches)
-        meter.delivered(batch, finish)
+        meter.delivered(Finished([], batch.labels, batch.bytes_read, batch.spans, finish))
 
     return microseconds(one, repeat)
 

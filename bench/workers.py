@@ -62,6 +62,7 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
         torch.device("cpu"),
         batch_size=batch_size,
         num_workers=processes,
+        augmented=True,
         **ahead,
     )
     start = time.perf_counter()

@@ -19,7 +19,8 @@ class Decoders:
                       cpu_share is 0.
     hw_decoder_load:  DALI's share, 0 to 1, for the hardware engines; the rest goes to the hybrid decoder. 0 leaves the
                       engines unused.
-    crop_decode:      DALI decodes only the crop's window; else the whole image, and cuts the window out.
+    crop_decode:      DALI decodes only the crop's window; else the whole image, and cuts the window out. None: only the
+                      window with DALI's CPU backend, else the whole image. Several views are always cut from one.
 
     `gpupipe tune` finds the best for a machine and its data. Raises ConfigError for values out of range.
     """
@@ -27,7 +28,7 @@ class Decoders:
     cpu_share: float = 0.0
     cpu_workers: int = 0
     hw_decoder_load: float = 0.65  # DALI's default
-    crop_decode: bool = False
+    crop_decode: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cpu_share < 1:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from gpupipe.draws import Mixing, erasing, mixing
@@ -9,10 +12,28 @@ from gpupipe.engines.augmenting import THREADS, augmented
 from gpupipe.engines.base import EngineBatch
 from gpupipe.engines.lease import BufferPool
 from gpupipe.kernels import finish, soft_targets
+from gpupipe.kernels.finish import empty_batch
 from gpupipe.recipe import Recipe, Views
+from gpupipe.tracing import Span, Stage
 from gpupipe.transfer import to_device
 
-__all__ = ["Finisher"]
+__all__ = ["Finished", "Finisher"]
+
+
+@dataclass
+class Finished:
+    """A batch for the consumer, and what is to be counted of it.
+
+    images: of each view, in its recipe's dtype and layout. labels: int64 (N,) or float32 (N, classes).
+    spans:  who was busy with it, and when. whole: on a GPU the event after which the batch is there.
+    """
+
+    images: list[torch.Tensor]
+    labels: torch.Tensor
+    bytes_read: int
+    spans: tuple[Span, ...]
+    finish: Stage
+    whole: Any = None
 
 
 class Finisher:
@@ -23,16 +44,19 @@ class Finisher:
         self._device = device
         self._buffers = BufferPool(keep=4 * len(views))
 
-    def __call__(self, batch: EngineBatch, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Each view's images in its recipe's dtype and layout, and the labels, int64 (N,) or float32 (N, classes).
+    def __call__(self, batch: EngineBatch, mixed: bool) -> Finished:
+        """The batch on the device, finished on its current stream.
 
         mixed: whether to mix, if the recipe does. The last, short batch of an epoch is not, as its pairs may be apart.
         """
-        assert batch.job is not None
-        labels = to_device(batch.labels, self._device)
-        if batch.finished:
-            return list(batch.images), labels
+        with Stage("finish") as finish:
+            images, labels = self._all(batch, mixed)
+        return Finished(images, labels, batch.bytes_read, batch.spans, finish)
+
+    def _all(self, batch: EngineBatch, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         job = batch.job
+        assert job is not None
+        labels = to_device(batch.labels, self._device)
         how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed)
         images = [self._finished(batch, view, how) for view in range(len(self._views))]
         return images, labels if how is None else self._targets(labels, how)
@@ -47,7 +71,7 @@ class Finisher:
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
     def _finished(self, batch: EngineBatch, view: int, how: Mixing | None) -> torch.Tensor:
-        recipe, images, job = self._views[view], batch.images[view], batch.job
+        recipe, images, job = self._views[view], to_device(batch.images[view], self._device), batch.job
         assert job is not None
         if not batch.augmented:
             images = augmented(recipe, job, view, images)
@@ -64,9 +88,11 @@ class Finisher:
         )
 
     def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Memory for a finished batch, used again and again on the CPU; torch itself does so on the GPU."""
+        """Memory for a finished batch; None where the engine's own may go to the consumer as it is."""
         channels_last = recipe.layout == "channels_last"
-        if self._device.type != "cpu" or (dtype == torch.uint8 and channels_last):  # which is what engines make
+        if self._device.type != "cpu":  # of torch's allocator, which knows when the consumer's stream is done with it
+            return empty_batch(shape, dtype, channels_last, self._device)
+        if dtype == torch.uint8 and channels_last:  # which is what engines make
             return None
         n, height, width, channels = shape
         if channels_last:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe import system
+from gpupipe.ahead import Ahead
+from gpupipe.decoders import Decoders
 from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
-from gpupipe.engines.choose import PREFETCH, EngineName, EngineSettings, choose, open_engine
+from gpupipe.engines.choose import EngineName, EngineSettings, choose, concurrency, open_engine
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
-from gpupipe.finishing import Finisher
+from gpupipe.finishing import Finished, Finisher
+from gpupipe.handover import HandOver
 from gpupipe.integrations.accelerate import announced
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.base import samples_of
@@ -27,8 +29,6 @@ from gpupipe.samplers import BatchSampler, EpochSampler
 from gpupipe.sources import Source, open_source
 from gpupipe.state import LoaderState
 from gpupipe.stats import Meter
-from gpupipe.tracing import Stage
-from gpupipe.transfer import transferred
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 log = logging.getLogger("gpupipe")
+
+DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
 
 Images: TypeAlias = Any
 """A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
@@ -54,10 +56,13 @@ class Loader:
                  equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
                  `padding`, and `gather`, which leaves them out.
     seed:        with epoch and position it decides everything random.
-    num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads. None: the CPUs that this
-                 process may use, shared with the other ranks of the machine.
+    num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads and the worker processes beside
+                 it. None: the CPUs that this process may use, shared with the other ranks of the machine.
     prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
-    pin_memory:  None: the torch engine's batches are pinned if they go to a GPU. DALI needs none.
+    decoders:    with DALI, how each batch is shared out among the machine's decoders. None: DALI makes all of it.
+                 Where num_workers, prefetch_factor and decoders are all None, what `gpupipe tune` has found last on
+                 this machine is taken.
+    pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
     persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine.
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
                  its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
@@ -90,6 +95,7 @@ class Loader:
         num_workers: int | None = None,
         pin_memory: bool | None = None,
         prefetch_factor: int | None = None,
+        decoders: Decoders | None = None,
         persistent_workers: bool = False,
         timeout: float = 300,
         multiprocessing_context: Any = None,
@@ -107,18 +113,20 @@ class Loader:
         check_on_error(on_error)
         self._views = recipe.view_recipes
         name, where = choose(engine, device)
+        found = concurrency(engine, name, where, num_workers, prefetch_factor, decoders)
         self.recipe = recipe
         self.seed = _seed(seed)
         self.settings = EngineSettings(
-            engine=name,
+            engine=found.engine,
             device=where,
             batch_size=batch_size,
-            num_workers=system.default_workers() if num_workers is None else num_workers,
-            prefetch_factor=PREFETCH[name] if prefetch_factor is None else prefetch_factor,
-            pin_memory=where.type == "cuda" and name == "torch" if pin_memory is None else pin_memory,
+            num_workers=found.num_workers,
+            prefetch_factor=found.prefetch_factor,
+            pin_memory=where.type == "cuda" if pin_memory is None else pin_memory,
             persistent_workers=persistent_workers,
             timeout=timeout,
             multiprocessing_context=multiprocessing_context,
+            decoders=found.decoders,
         )
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
@@ -139,7 +147,9 @@ class Loader:
         self.meter = Meter()
         self._finisher = Finisher(self._views, where)
         self._mixes = self._views[0].mixing is not None
-        self._copies: torch.cuda.Stream | None = None
+        self._lane = HandOver(where) if where.type == "cuda" else None
+        self._ahead: Ahead[Finished] | None = None
+        self.meter.finisher = "consumer" if self._lane is None else "thread"
         self._engine: Engine | None = open_engine(self.dataset, self._views, self.settings)
         self._epoch = 0
         self._step = 0  # steps delivered in this epoch
@@ -161,7 +171,7 @@ class Loader:
 
     @property
     def num_workers(self) -> int:
-        """Worker processes, or DALI's CPU threads."""
+        """Worker processes, or DALI's CPU threads and the worker processes beside it."""
         return self.settings.num_workers
 
     @property
@@ -173,6 +183,11 @@ class Loader:
     def pin_memory(self) -> bool:
         """Whether batches pass through page-locked memory."""
         return self.settings.pin_memory
+
+    @property
+    def decoders(self) -> Decoders | None:
+        """How DALI shares batches out with other decoders; None with the torch engine."""
+        return self.settings.decoders
 
     @property
     def persistent_workers(self) -> bool:
@@ -188,7 +203,8 @@ class Loader:
     def mixup_enabled(self) -> bool:
         """Whether samples are mixed. timm's train.py sets it to False for the last epochs; labels keep their form.
 
-        Not part of the state: after a resume, set it again. Raises ConfigError for True where the recipe mixes nothing.
+        An iteration goes by what holds when it begins. Not part of the state: after a resume, set it again. Raises
+        ConfigError for True where the recipe mixes nothing.
         """
         return self._mixes
 
@@ -271,8 +287,10 @@ class Loader:
         Counters, over this loader's life (subtract two calls for any stretch between):
             batches, images, bytes_read: delivered, and the encoded bytes read for them.
             wait_s:   seconds in which the consumer stood in next() until the engine's batch was there. Without workers
-                      that is the time to make the batches. On a GPU the host's seconds, not the GPU's.
-            finish_s: seconds in which the consumer's thread brought uint8 batches into the recipe's dtype and layout.
+                      that is the time to make the batches. For a GPU until the batch is on its way: the host's
+                      seconds, not the GPU's.
+            finish_s: seconds in which uint8 batches were brought into the recipe's dtype and layout: in the consumer's
+                      thread, or for a GPU in one of the loader's own, and then the host's seconds.
             bad_samples: see the property of this name.
         Rates, over the current iteration, or the last one, from its first batch to its latest; 0 before the second:
             img_per_s, mb_per_s: images and encoded megabytes (1e6 bytes) a second.
@@ -280,9 +298,9 @@ class Loader:
         Of the same iteration:
             first_batch_s: seconds from the first next() to the first batch, which starts the workers.
         Now:
-            queue_depth: batches that are made and wait to be taken; left out with DALI, which does not tell.
+            queue_depth: batches that are made and wait to be taken; left out with DALI on the CPU, which does not tell.
         """
-        ready = None if self._engine is None else self._engine.ready()
+        ready = len(self._ahead) if self._ahead else None if self._engine is None else self._engine.ready()
         depth = {} if ready is None else {"queue_depth": ready}
         return self.meter.as_dict() | depth | {"bad_samples": len(self.bad_samples)}
 
@@ -325,6 +343,7 @@ class Loader:
     def close(self) -> None:
         """End workers and threads and give back memory. Batches that were delivered stay valid."""
         self._turn += 1
+        self._end_thread()
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -355,9 +374,14 @@ class Loader:
         if not self._resume:
             self._step = 0
         self._resume = False
-        for batch in self.meter.waits(self._made(self._step)):
-            yield self._handed_out(batch)
-            self._check_turn(turn)
+        batches = self._finished(self._step)
+        try:
+            for batch in batches:
+                yield self._handed_out(batch)
+                del batch
+                self._check_turn(turn)
+        finally:
+            batches.close()
         self._epoch, self._step = self._epoch + 1, 0
 
     def _check_turn(self, turn: int) -> None:
@@ -369,16 +393,37 @@ class Loader:
                 "took over; build a second Loader to read two epochs at the same time"
             )
 
-    def _made(self, start: int) -> Iterator[EngineBatch]:
-        """The engine's batches from step `start` on, repaired, on the device."""
-        batches = self._repaired(start)
-        if self.engine == "torch" and self.device.type == "cuda":
-            if self._copies is None:
-                self._copies = torch.cuda.Stream(self.device)  # one for life: torch keeps memory for each stream
-            return transferred(batches, self._copies)
-        return batches
+    def _finished(self, start: int) -> Generator[Finished, None, None]:
+        """Finished batches from step `start` on: made in this thread, or for a GPU ahead in one of their own."""
+        self._end_thread()  # of an older iteration, which may be held somewhere
+        mixes = self._mixes
+        if self._lane is None:
+            yield from self._finish(self.meter.waits(self._repaired(start)), start, mixes)
+            return
+        assert self._engine is not None
+        batches = self._finish(self._repaired(start), start, mixes)
+        ahead = self._ahead = Ahead(batches, DEPTH, self._lane, self._engine.interrupt)
+        try:
+            yield from self.meter.waits(ahead)
+        finally:
+            ahead.close()
 
-    def _repaired(self, start: int) -> Iterator[EngineBatch]:
+    def _end_thread(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _finish(self, batches: Iterable[EngineBatch], step: int, mixes: bool) -> Generator[Finished, None, None]:
+        for batch in batches:
+            # Across all ranks, so that every rank mixes, or none.
+            full = self.batches.samples(step) == self.batches.global_batch
+            finished = self._finisher(batch, mixed=full and mixes)
+            del batch
+            yield finished
+            del finished
+            step += 1
+
+    def _repaired(self, start: int) -> Generator[EngineBatch, None, None]:
         assert self._engine is not None
         ahead: deque[Job] = deque()
 
@@ -393,7 +438,9 @@ class Loader:
                 batch.job = ahead.popleft()
                 repaired = self._repair(batch)
                 self._check_labels(repaired, batch.job)
+                del batch
                 yield repaired
+                del repaired
         finally:
             stream.close()  # type: ignore[attr-defined]
 
@@ -442,15 +489,11 @@ class Loader:
             )
         return indices.astype(np.int64, copy=False)
 
-    def _handed_out(self, batch: EngineBatch) -> tuple[Images, torch.Tensor]:
-        with Stage("finish") as finish:
-            # Across all ranks, so that every rank mixes, or none.
-            full = self.batches.samples(self._step) == self.batches.global_batch
-            views, labels = self._finisher(batch, mixed=full and self._mixes)
-        self.meter.delivered(batch, finish)
+    def _handed_out(self, batch: Finished) -> tuple[Images, torch.Tensor]:
+        self.meter.delivered(batch)
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
         self._last_step, self._step = self._step, self._step + 1
-        return views[0] if len(views) == 1 else views, labels
+        return batch.images[0] if len(batch.images) == 1 else batch.images, batch.labels
 
     def _state(self, position: int) -> LoaderState:
         return LoaderState(

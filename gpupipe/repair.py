@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from gpupipe.engines.augmenting import THREADS
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.rendering import render_batch
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.kernels import finish
 from gpupipe.order import Order
 from gpupipe.recipe import Views
 
@@ -103,9 +101,6 @@ class Repair:
         return error
 
     def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
-        for recipe, made, images in zip(self._views, one.images, batch.images, strict=True):
-            if batch.finished:
-                channels_last = recipe.layout == "channels_last"
-                made = finish(made, *recipe.statistics, images.dtype, channels_last, threads=THREADS)
+        for made, images in zip(one.images, batch.images, strict=True):
             images[row].copy_(made[0])
         batch.labels[row] = one.labels[0]

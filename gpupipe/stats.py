@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from gpupipe.engines.base import EngineBatch
+from gpupipe.finishing import Finished
 from gpupipe.tracing import Span, Stage
 
 __all__ = ["Meter"]
+
+
+class _Batch(Protocol):
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+
+
+B = TypeVar("B", bound=_Batch)
 
 
 class _Moment(NamedTuple):
@@ -33,13 +41,14 @@ class Meter:
 
     def __init__(self) -> None:
         self.spans: list[Span] | None = None
+        self.finisher = "consumer"  # who finishes batches, in spans
         self.batches = self.images = self.bytes_read = 0
         self.wait_s = self.finish_s = self._began = 0.0
         self._first: _Moment | None = None  # of the iteration
         self._latest = _Moment()
 
-    def waits(self, batches: Iterable[EngineBatch]) -> Iterator[EngineBatch]:
-        """The batches of an iteration, with the time for which each is waited."""
+    def waits(self, batches: Iterable[B]) -> Iterator[B]:
+        """The batches of an iteration, from an engine or finished, with the time for which each is waited."""
         iterator = iter(batches)
         self._first, self._latest, self._began = None, _Moment(), time.perf_counter()
         while True:
@@ -53,17 +62,17 @@ class Meter:
             yield batch
             del batch  # its memory is free as soon as the consumer has let go of it
 
-    def delivered(self, batch: EngineBatch, finish: Stage) -> None:
-        """Count a batch that is finished and about to be handed out."""
+    def delivered(self, batch: Finished) -> None:
+        """Count a batch that is about to be handed out."""
         self.batches += 1
         self.images += len(batch.labels)
         self.bytes_read += batch.bytes_read
-        self.finish_s += finish.seconds
-        self._latest = _Moment(finish.end, self.images, self.bytes_read, self.wait_s)
+        self.finish_s += batch.finish.seconds
+        self._latest = _Moment(time.perf_counter(), self.images, self.bytes_read, self.wait_s)
         if self._first is None:
             self._first = self._latest
         if self.spans is not None:
-            self.spans.append(finish.span("consumer"))
+            self.spans.append(batch.finish.span(self.finisher))
 
     def as_dict(self) -> dict[str, float]:
         """See `Loader.stats`."""

@@ -170,7 +170,9 @@ def test_full_decode_gives_the_same_as_crop_decode(zoo, recipe):
     job = Job(3, 0, np.arange(len(source)), np.arange(len(source)))
     batches = []
     for crop_decode in (True, False):
-        engine = DaliEngine(source, (recipe,), torch.device("cpu"), len(source), 1, 1, crop_decode=crop_decode)
+        engine = DaliEngine(
+            source, (recipe,), torch.device("cpu"), len(source), 1, 1, gpupipe.Decoders(crop_decode=crop_decode)
+        )
         (batch,) = engine.stream([job])
         batches.append(batch.images[0].clone())
         assert not batch.failures

@@ -511,7 +511,8 @@ class TestMemory:
         """The tensor lies over DALI's buffer: no copy in between."""
         from gpupipe.engines.dali import DaliEngine
 
-        with open_loader(folder, engine="dali") as loader:
+        recipe = gpupipe.imagenet_train(32, dtype="uint8", layout="channels_last")
+        with open_loader(folder, recipe, engine="dali") as loader:
             assert isinstance(loader._engine, DaliEngine)
             seen = []
             original = torch.utils.dlpack.from_dlpack

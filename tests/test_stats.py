@@ -12,6 +12,7 @@ from images import encode, picture
 
 import gpupipe
 from gpupipe.engines.base import EngineBatch
+from gpupipe.finishing import Finished
 from gpupipe.stats import Meter
 from gpupipe.tracing import Span, Stage
 
@@ -71,7 +72,7 @@ class Script:
         for batch in self.meter.waits(batches()):
             with Stage("finish") as stage:
                 self.now += finish
-            self.meter.delivered(batch, stage)
+            self.meter.delivered(Finished([], batch.labels, batch.bytes_read, batch.spans, stage))
             self.now += step
 
 

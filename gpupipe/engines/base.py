@@ -40,8 +40,7 @@ class Job:
 class EngineBatch:
     """What an engine makes of a job.
 
-    images:   of each view uint8 (N, height, width, 3), or where `finished` is set the batch in the recipe's dtype and
-              layout, of shape (N, 3, height, width).
+    images:   of each view uint8 (N, height, width, 3).
     labels:   int64 (N,).
     failures: row -> why the engine could not make that row; its pixels are undefined.
     augmented: whether the recipe's augmentations have been applied.
@@ -54,7 +53,6 @@ class EngineBatch:
     labels: torch.Tensor
     failures: dict[int, SampleError] = field(default_factory=dict)
     augmented: bool = False
-    finished: bool = False
     job: Job | None = None
     bytes_read: int = 0
     spans: tuple[Span, ...] = ()
@@ -77,6 +75,10 @@ class Engine(Protocol):
 
     def ready(self) -> int | None:
         """Batches of the current stream that are made and wait to be taken; None where the engine can't tell."""
+        ...
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits in the stream for something that may never come is to end soon."""
         ...
 
     def close(self) -> None:

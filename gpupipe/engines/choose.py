@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gpupipe import system
+from gpupipe.decoders import Decoders
 from gpupipe.engines.base import Engine
+from gpupipe.engines.sharing import Share, SharingEngine
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.kernels import native
 from gpupipe.recipe import Views
+from gpupipe.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
 
-__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "open_engine"]
+__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "open_engine"]
 
 log = logging.getLogger("gpupipe")
 
@@ -37,8 +40,9 @@ PREFETCH = {
 class EngineSettings:
     """How an engine is run, in the words of `torch.utils.data.DataLoader`.
 
-    num_workers: processes of the torch engine (0: none, the work is done in the consumer's thread), or DALI's CPU
-    threads. prefetch_factor: batches ahead per worker, or for DALI in all.
+    num_workers: processes of the torch engine (0: none, the work is done in the thread that asks for batches), or
+    DALI's CPU threads and the worker processes beside it. prefetch_factor: batches ahead per worker, or for DALI in
+    all. decoders: for DALI alone.
     """
 
     engine: Literal["dali", "torch"]
@@ -50,6 +54,7 @@ class EngineSettings:
     persistent_workers: bool
     timeout: float
     multiprocessing_context: Any
+    decoders: Decoders | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_workers, int) or self.num_workers < 0:
@@ -58,6 +63,31 @@ class EngineSettings:
             raise ConfigError(f"prefetch_factor={self.prefetch_factor!r} must be an int of at least 1")
         if self.timeout < 0:
             raise ConfigError(f"timeout={self.timeout} must be 0 (wait for ever) or a number of seconds")
+        if self.decoders is not None:
+            self._check_decoders(self.decoders)
+
+    def _check_decoders(self, decoders: Decoders) -> None:
+        if not isinstance(decoders, Decoders):
+            raise ConfigError(f"decoders={decoders!r} must be a gpupipe.Decoders")
+        if self.engine == "torch":
+            raise ConfigError("decoders says how DALI shares batches out, so it needs engine='dali', not 'torch'")
+        if decoders.cpu_workers and decoders.cpu_workers >= self.num_workers:
+            raise ConfigError(
+                f"num_workers={self.num_workers} are to be the {decoders.cpu_workers} cpu_workers of decoders and at "
+                "least one thread of DALI; raise num_workers"
+            )
+
+    @property
+    def dali_threads(self) -> int:
+        """CPU threads of DALI."""
+        return max(1, self.num_workers - (self.decoders.cpu_workers if self.decoders else 0))
+
+    @property
+    def worker_processes(self) -> int:
+        """Of the torch engine, or beside DALI."""
+        if self.engine == "torch":
+            return self.num_workers
+        return self.decoders.cpu_workers if self.decoders else 0
 
 
 def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "torch"], torch.device]:
@@ -128,52 +158,92 @@ def _dali_problem() -> str | None:
     return None
 
 
+def concurrency(
+    wish: str,
+    engine: Literal["dali", "torch"],
+    device: torch.device,
+    num_workers: int | None,
+    prefetch_factor: int | None,
+    decoders: Decoders | None,
+) -> Tuned:
+    """What was asked for; where nothing was, what was tuned on this machine; else the defaults.
+
+    wish: "auto", or the engine that was asked for; engine: the one that it means here.
+    """
+    if num_workers is None and prefetch_factor is None and decoders is None:
+        found = tuned(device)
+        if found is not None and wish in ("auto", found.engine):
+            log.info("gpupipe: as tuned on this machine: %s", found)
+            return found
+    if engine == "dali" and decoders is None:
+        decoders = Decoders()
+    return Tuned(
+        engine,
+        system.default_workers() if num_workers is None else num_workers,
+        PREFETCH[engine] if prefetch_factor is None else prefetch_factor,
+        decoders,
+    )
+
+
 def open_engine(source: Source, views: Views, settings: EngineSettings) -> Engine:
     """The engine that the settings name, ready to stream; says once which one it is."""
     if settings.engine == "dali":
-        log.info("gpupipe: DALI engine on %s, %d threads", settings.device, max(1, settings.num_workers))
         return _open_dali(source, views, settings)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
-    return _open_torch(source, views, settings)
+    # A GPU augments a batch itself, in a fraction of a worker's time.
+    return _open_torch(source, views, settings, settings.prefetch_factor, augmented=settings.device.type == "cpu")
 
 
 def _open_dali(source: Source, views: Views, settings: EngineSettings) -> Engine:
     from gpupipe.engines.dali import DaliEngine
 
-    return DaliEngine(
+    decoders = settings.decoders or Decoders()
+    log.info(
+        "gpupipe: DALI engine on %s, %d threads, %d CPU workers for %g %% of each batch",
+        settings.device,
+        settings.dali_threads,
+        settings.worker_processes,
+        100 * decoders.cpu_share,
+    )
+    dali = DaliEngine(
         source,
         views,
         settings.device,
         batch_size=settings.batch_size,
-        num_threads=max(1, settings.num_workers),
+        num_threads=settings.dali_threads,
         prefetch_depth=settings.prefetch_factor,
+        decoders=decoders,
     )
+    if not decoders.cpu_share:
+        return dali
+    cpu = _open_torch(source, views, settings, PREFETCH["torch"], augmented=False)
+    return SharingEngine(dali, cpu, Share(source, views, decoders.cpu_share))
 
 
-def _open_torch(source: Source, views: Views, settings: EngineSettings) -> Engine:
+def _open_torch(
+    source: Source, views: Views, settings: EngineSettings, prefetch_factor: int, *, augmented: bool
+) -> Engine:
     from gpupipe.engines.torch import TorchEngine
 
     _say_without_kernels()
-    if settings.num_workers == 0:
+    workers = settings.worker_processes
+    options: dict[str, Any] = dict(
+        batch_size=settings.batch_size,
+        num_workers=workers,
+        pin_memory=settings.pin_memory,
+        augmented=augmented,
+    )
+    if workers == 0:
         if settings.device.type == "cuda":
             log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
-        return TorchEngine(
-            source,
-            views,
-            settings.device,
-            batch_size=settings.batch_size,
-            num_workers=0,
-            pin_memory=settings.pin_memory,
-        )
-    _check_shm(views, settings)
+        return TorchEngine(source, views, settings.device, **options)
+    _check_shm(views, settings, prefetch_factor)
     return TorchEngine(
         source,
         views,
         settings.device,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        pin_memory=settings.pin_memory,
-        prefetch_factor=settings.prefetch_factor,
+        **options,
+        prefetch_factor=prefetch_factor,
         persistent_workers=settings.persistent_workers,
         timeout=settings.timeout,
         multiprocessing_context=settings.multiprocessing_context,
@@ -187,20 +257,20 @@ def _say_without_kernels() -> None:
         log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
 
 
-def _check_shm(views: Views, settings: EngineSettings) -> None:
+def _check_shm(views: Views, settings: EngineSettings, prefetch_factor: int) -> None:
     """An error here, rather than a bus error in a worker later."""
     processes = system.local_world_size()
     needed = processes * system.shm_bytes_needed(
         settings.batch_size,
         sum(math.prod(view.crop.output_size) for view in views),
-        settings.num_workers,
-        settings.prefetch_factor,
+        settings.worker_processes,
+        prefetch_factor,
     )
     free = system.shm_bytes_free()
     if free is not None and free < needed:
         raise ConfigError(
             f"/dev/shm has {free >> 20} MiB free, but batch_size={settings.batch_size}, "
-            f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor} in {processes} "
+            f"{settings.worker_processes} workers and {prefetch_factor} batches ahead for each in {processes} "
             f"processes need {needed >> 20} MiB; start the container with --shm-size={system.docker_size(needed)} or "
             "more, or lower these settings"
         )

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from gpupipe.decoders import Decoders
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.dali_feed import Feed, Feeder
-from gpupipe.engines.dali_graph import as_dali, build_pipeline, finishes
+from gpupipe.engines.dali_graph import as_dali, build_pipeline
 from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
 from gpupipe.errors import GpupipeError, SampleError
-from gpupipe.recipe import Recipe, Views
+from gpupipe.recipe import Views
 from gpupipe.tracing import Span, Stage
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class DaliEngine:
     device:         cuda for "mixed" decoding and all pixel work on the GPU, or cpu.
     num_threads:    DALI's CPU threads.
     prefetch_depth: batches that DALI works on ahead of the consumer.
-    crop_decode:    decode only the wanted window. By default on the CPU alone, for a single view: on some GPUs that is
-                    reported to crash (nvImageCodec 0.9), so there the whole image is decoded and the window cut out.
+    decoders:       how DALI decodes; its share for the CPU is none of this engine's business.
     """
 
     name = "dali"
@@ -54,13 +54,12 @@ class DaliEngine:
         batch_size: int,
         num_threads: int,
         prefetch_depth: int,
-        crop_decode: bool | None = None,
+        decoders: Decoders,
     ) -> None:
         guard_forks()
         self.device = device
         self._source = source
         self._views = views
-        self._finished = all(map(finishes, views))
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
             batch_size=batch_size,
@@ -68,10 +67,10 @@ class DaliEngine:
             device_id=_device_index(device),
             prefetch_queue_depth=prefetch_depth,
             views=views,
-            finished=self._finished,
             mixed=self._on_gpu,
-            # Several views are cut from one decoding.
-            crop_decode=not self._on_gpu and len(views) == 1 if crop_decode is None else crop_decode,
+            crop_decode=len(views) == 1
+            and (not self._on_gpu if decoders.crop_decode is None else decoders.crop_decode),
+            hw_decoder_load=decoders.hw_decoder_load,
         )
         self._feeder = Feeder(source, views)
         self._jobs: Iterator[Job] = iter(())
@@ -82,7 +81,7 @@ class DaliEngine:
     # The stream of batches.
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A batch for each job: finished where DALI can do it, else uint8 (N, height, width, 3), not augmented."""
+        """A uint8 batch for each job, not augmented."""
         self._start(jobs)
         self._schedule()
         while self._in_flight:
@@ -134,15 +133,14 @@ class DaliEngine:
             self._draining.sweep(keep=2 * len(self._views) * self._graph_options["prefetch_queue_depth"])
         self._check_sizes(outputs, feed)
         return EngineBatch(
-            tuple(self._images(output, recipe, feed) for recipe, output in zip(self._views, outputs, strict=False)),
+            tuple(self._images(output, feed) for output in outputs[: len(self._views)]),
             torch.from_numpy(feed.labels),
             feed.failures,
-            finished=self._finished,
             bytes_read=int(feed.sizes.sum()),
             spans=(feed.read, decode),
         )
 
-    def _images(self, output: Any, recipe: Recipe, feed: Feed) -> torch.Tensor:
+    def _images(self, output: Any, feed: Feed) -> torch.Tensor:
         """One view of a batch, in DALI's memory."""
         buffer = output.as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
@@ -150,7 +148,7 @@ class DaliEngine:
             record = partial(_events, torch.cuda.current_stream(self.device))
             # The feed too: the decoder may still be copying from it.
             self._draining.watch(images, (buffer, feed), record)
-        return images.permute(0, 3, 1, 2) if self._finished and recipe.layout == "channels_last" else images
+        return images
 
     def _check_sizes(self, outputs: Any, feed: Feed) -> None:
         """Files that changed since they were indexed were cropped for another image: the CPU has to look again."""
@@ -219,6 +217,10 @@ class DaliEngine:
 
     def ready(self) -> None:
         """None: DALI does not say which of the batches that it works on are made."""
+        return
+
+    def interrupt(self) -> None:
+        """Nothing: what DALI waits for can't be ended."""
         return
 
     def close(self) -> None:

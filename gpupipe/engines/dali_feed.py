@@ -24,7 +24,7 @@ __all__ = ["Feed", "Feeder", "visible_part"]
 
 Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
 
-BLANK = (0, 1, 0, 1, 0)  # starts, shapes, roi_starts, roi_ends, mirrors of the placeholder
+BLANK = (0, 1, 0, 1)  # starts, shapes, roi_starts, roi_ends of the placeholder
 
 TIFF_ENDINGS = (b".tif", b".tiff")
 TIFF_STARTS = (b"II*\0", b"MM\0*")
@@ -35,9 +35,9 @@ class Feed:
     """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
 
     encoded:  uint8 arrays, or a zero-padded uint8 (N, length) array of paths.
-    geometry: five arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
-              to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers; mirrors:
-              int32 (N,).
+    geometry: four arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
+              to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to
+              left where the output is mirrored.
     sizes:    int64 (N,), bytes as indexed.
     failures: rows that hold the placeholder, and why. read: when the inputs were made, which is when the bytes were
     fetched unless DALI reads the files itself.
@@ -98,7 +98,7 @@ class Feeder:
         """Inputs of one row that holds the placeholder."""
         encoded = _padded([str(PLACEHOLDER)]) if self.as_paths else [placeholder()]
         zeros, ones = np.zeros((1, 2), np.int32), np.ones((1, 2), np.int32)
-        geometry = zeros, ones, zeros.astype(np.float32), ones.astype(np.float32), zeros[:, 0]
+        geometry = zeros, ones, zeros.astype(np.float32), ones.astype(np.float32)
         return encoded, *(geometry * len(self._views))
 
     def _fetched(self, job: Job) -> tuple[Encoded, SampleMeta, dict[int, SampleError]]:
@@ -125,7 +125,9 @@ def _geometry(plan: Plan) -> tuple[NDArray[Any], ...]:
     """The arrays of one view."""
     windows, roi_starts, roi_ends = visible_part(plan)
     starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
-    return starts, shapes, roi_starts, roi_ends, plan.flips.astype(np.int32)
+    flipped = plan.flips
+    roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
+    return starts, shapes, roi_starts, roi_ends
 
 
 def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:

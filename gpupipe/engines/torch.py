@@ -125,7 +125,10 @@ def _as_is(batch: Any) -> Any:
 
 
 class TorchEngine:
-    """Worker processes that decode, crop and resize on the CPU; other `options` go to the DataLoader as they are."""
+    """Worker processes that decode, crop and resize on the CPU; other `options` go to the DataLoader as they are.
+
+    augmented: whether the workers also apply the recipe's augmentations.
+    """
 
     name = "torch"
 
@@ -137,6 +140,7 @@ class TorchEngine:
         *,
         batch_size: int,
         num_workers: int,
+        augmented: bool,
         multiprocessing_context: Any = None,
         **options: Any,
     ) -> None:
@@ -150,8 +154,7 @@ class TorchEngine:
         self._tasks = _Tasks(self._slots)
         self._iterator: Any = None
         self._loader = WatchedDataLoader(
-            # A GPU augments the batch itself, in a fraction of a worker's time.
-            _Batches(source, views, device.type == "cpu", self._slots, self._board),
+            _Batches(source, views, augmented, self._slots, self._board),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
@@ -167,7 +170,7 @@ class TorchEngine:
                 check_picklable("dataset", source, method)
 
     def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A uint8 batch for each job, on the CPU, pinned if the options say so; augmented unless it goes to a GPU.
+        """A uint8 batch for each job, on the CPU, pinned if the options say so.
 
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
@@ -219,6 +222,12 @@ class TorchEngine:
         # Inner parts of torch's iterator, which has no public word for it; a task of two entries holds its batch.
         waiting = sum(len(task) == 2 for task in list(iterator._task_info.values()))  # a logging thread may ask
         return int(iterator._data_queue.qsize()) + waiting
+
+    def interrupt(self) -> None:
+        """Ends the workers, and with them whoever waits for one."""
+        interrupt = getattr(self._iterator, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
 
     def close(self) -> None:
         """Ends the workers."""

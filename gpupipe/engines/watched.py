@@ -187,11 +187,15 @@ class _Watched(_MultiProcessingDataLoaderIter):
 
     def kill(self) -> None:
         """End the workers at once."""
-        for worker in self._workers:
-            worker.kill()
+        self.interrupt()
         deadline = time.monotonic() + REAPING
         for worker in self._workers:
             worker.join(max(0, deadline - time.monotonic()))
+
+    def interrupt(self) -> None:
+        """Kill the workers, without waiting; another thread that waits for one of them sees that they died."""
+        for worker in self._workers:
+            worker.kill()
 
     def _ending(self) -> list[Any]:
         """The workers that still live and are not stopped, so that they can end by themselves."""

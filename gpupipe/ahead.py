@@ -1,0 +1,151 @@
+"""Items of an iterator, made by a thread of their own ahead of the consumer.
+
+    thread:    |item 1|item 2|item 3| waits: `depth` lie ready |item 4| ...
+    consumer:         |take 1|  work  |take 2|  work  |take 3|
+
+The thread and the queue know nothing of GPUs; a `Lane` is told where an item is made and where it is taken.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = ["Ahead", "Lane"]
+
+log = logging.getLogger("gpupipe")
+
+T = TypeVar("T")
+Item = TypeVar("Item", contravariant=True)
+
+GRACE = 5.0  # seconds in which the thread may end the item that it is making, and then what it waits for
+
+END: Any = object()
+
+
+class Lane(Protocol[Item]):
+    """What is to happen around an item on its way from the thread to the consumer."""
+
+    def entered(self) -> AbstractContextManager[object]:
+        """What holds for all that the thread does."""
+        ...
+
+    def before(self) -> None:
+        """In the thread, before an item is made; it may wait."""
+        ...
+
+    def made(self, item: Item) -> None:
+        """In the thread, when an item is made."""
+        ...
+
+    def taken(self, item: Item) -> None:
+        """In the consumer's thread, which gets it next."""
+        ...
+
+
+class Ahead(Generic[T]):
+    """Iterates over `items`; the thread makes up to `depth` that wait to be taken.
+
+    What `items` raises is raised here, after the items before it. `close` ends the thread, which closes `items`;
+    `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for.
+    """
+
+    def __init__(
+        self, items: Generator[T, None, None], depth: int, lane: Lane[T], interrupt: Callable[[], None]
+    ) -> None:
+        self._items = items
+        self._depth = depth
+        self._lane = lane
+        self._interrupt = interrupt
+        self._ready: deque[T] = deque()
+        self._error: BaseException | None = None
+        self._ended = self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="gpupipe-ahead", daemon=True)
+        _LIVE.add(self)
+        self._thread.start()
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __len__(self) -> int:
+        """Items that lie ready."""
+        return len(self._ready)
+
+    def __next__(self) -> T:
+        with self._changed:
+            while not (self._ready or self._ended):
+                self._changed.wait()
+            if not self._ready:
+                error, self._error = self._error, None
+                raise StopIteration if error is None else error
+            item = self._ready.popleft()
+            self._changed.notify_all()
+        self._lane.taken(item)
+        return item
+
+    def close(self) -> None:
+        """End the thread; what lies ready is dropped. May be called twice, and by the thread itself."""
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+        if threading.current_thread() is self._thread:  # a garbage collection that happened to run there
+            return
+        self._thread.join(GRACE)
+        if self._thread.is_alive():
+            self._interrupt()
+            self._thread.join(GRACE)
+        if self._thread.is_alive():
+            log.warning("gpupipe: the thread that makes batches still waits for a sample; it is left to itself")
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            with self._lane.entered():
+                self._make()
+        except BaseException as error:  # for the consumer
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _make(self) -> None:
+        try:
+            while self._wanted():
+                self._lane.before()
+                item = next(self._items, END)
+                if item is END:
+                    return
+                self._lane.made(item)
+                with self._changed:
+                    if not self._closed:
+                        self._ready.append(item)
+                    self._changed.notify_all()
+                del item  # the consumer's alone from now on
+        finally:
+            self._items.close()
+
+    def _wanted(self) -> bool:
+        """Waits for room; False when closed."""
+        with self._changed:
+            while len(self._ready) >= self._depth and not self._closed:
+                self._changed.wait()
+            return not self._closed
+
+
+_LIVE: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
+
+
+@atexit.register  # before the interpreter takes itself apart, under the feet of a daemon thread
+def _end_all() -> None:
+    for one in list(_LIVE):
+        one.close()

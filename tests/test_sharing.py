@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,13 @@ from test_loader import collect
 
 import gpupipe
 from gpupipe.draws import plan
+from gpupipe.engines import choose
 from gpupipe.engines.base import Job
 from gpupipe.engines.sharing import Share, SharingEngine
 from gpupipe.errors import ConfigError
 from gpupipe.sources import open_source
+from gpupipe.system import default_workers
+from gpupipe.tuned import Tuned, keep
 
 HALF = gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)
 TRAIN = gpupipe.imagenet_train(32, dtype="uint8")
@@ -203,3 +208,58 @@ def test_settings_that_do_not_fit_the_loader(folder):
         gpupipe.Loader(folder, TRAIN, engine="torch", device="cpu", decoders=HALF)
     with pytest.raises(ConfigError, match=r"must be a gpupipe\.Decoders"):
         open_shared(folder, decoders={"cpu_share": 0.5})
+
+
+class TestSettings:
+    """What a Loader on a GPU is run with, without opening one."""
+
+    GPU = torch.device("cuda", 0)
+
+    @pytest.fixture
+    def machine(self, monkeypatch, tmp_path):
+        """A machine with a GPU by name only, and a cache of its own."""
+        monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU of a test")
+        monkeypatch.setattr(choose, "fit", lambda decoders, device: decoders)
+        return monkeypatch
+
+    def settle(self, wish="auto", num_workers=None, prefetch_factor=None, decoders=None):
+        return choose.concurrency(wish, "dali", self.GPU, num_workers, prefetch_factor, decoders)
+
+    def test_nothing_tuned(self, machine):
+        assert self.settle() == Tuned("dali", default_workers(), 3, gpupipe.Decoders())
+
+    def test_tuned_settings_are_taken_where_nothing_is_said(self, machine):
+        best = Tuned("dali", 20, 4, gpupipe.Decoders(0.3, 8, 0.8, True))
+        assert keep(self.GPU, best)
+        assert self.settle() == best
+        assert self.settle(num_workers=5) == Tuned("dali", 5, 3, gpupipe.Decoders())
+        assert self.settle(decoders=HALF).decoders == HALF
+        machine.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
+        assert self.settle().decoders == gpupipe.Decoders()
+
+    def test_auto_follows_a_tuned_engine_and_a_wish_does_not(self, machine):
+        best = Tuned("torch", 16, 2)
+        keep(self.GPU, best)
+        assert self.settle("auto") == best
+        assert self.settle("dali").engine == "dali"
+
+    def test_damaged_settings_are_as_none(self, machine, tmp_path):
+        keep(self.GPU, Tuned("dali", 20, 4, gpupipe.Decoders()))
+        (file,) = tmp_path.glob("*.json")
+        for text in ("{", "[]", file.read_text().replace("cpu_share", "share"), file.read_text().replace("0.65", "7")):
+            file.write_text(text)
+            assert self.settle().num_workers == default_workers()
+
+    def test_what_the_self_test_rules_out_is_not_used(self, machine, caplog):
+        machine.setattr(choose, "fit", lambda decoders, device: replace(decoders, hw_decoder_load=0.0))
+        assert self.settle().decoders == gpupipe.Decoders(hw_decoder_load=0.0)
+
+        def none_left(decoders, device):
+            raise gpupipe.EngineUnavailableError("no plan passed")
+
+        machine.setattr(choose, "fit", none_left)
+        assert self.settle() == Tuned("torch", default_workers(), 2)
+        assert "the CPU decodes, since no plan passed" in caplog.text
+        with pytest.raises(gpupipe.EngineUnavailableError, match="no plan"):
+            self.settle("dali")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +18,7 @@ from gpupipe.engines.sharing import Share, SharingEngine
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.kernels import native
 from gpupipe.recipe import Views
+from gpupipe.selftest import fit
 from gpupipe.tuned import Tuned, tuned
 
 if TYPE_CHECKING:
@@ -174,15 +175,27 @@ def concurrency(
         found = tuned(device)
         if found is not None and wish in ("auto", found.engine):
             log.info("gpupipe: as tuned on this machine: %s", found)
-            return found
-    if engine == "dali" and decoders is None:
-        decoders = Decoders()
-    return Tuned(
+            return _trusted(found, wish, device)
+    settled = Tuned(
         engine,
         system.default_workers() if num_workers is None else num_workers,
         PREFETCH[engine] if prefetch_factor is None else prefetch_factor,
-        decoders,
+        Decoders() if engine == "dali" and decoders is None else decoders,
     )
+    return _trusted(settled, wish, device)
+
+
+def _trusted(found: Tuned, wish: str, device: torch.device) -> Tuned:
+    """Without what the self-test of the machine's decoders rules out."""
+    if found.engine == "torch" or not isinstance(found.decoders, Decoders):
+        return found
+    try:
+        return replace(found, decoders=fit(found.decoders, device))
+    except EngineUnavailableError as error:
+        if wish != "auto":
+            raise
+        log.warning("gpupipe: the CPU decodes, since %s", error)
+        return replace(found, engine="torch", prefetch_factor=PREFETCH["torch"], decoders=None)
 
 
 def open_engine(source: Source, views: Views, settings: EngineSettings) -> Engine:

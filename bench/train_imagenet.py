@@ -34,7 +34,7 @@ from gpupipe.profiling.models import build_model
 from gpupipe.profiling.training import TrainingStep, WaitClock
 from gpupipe.sources import open_source
 
-COMPARED = ["torchvision-v2", "gpupipe", "device"]
+COMPARED = ["torchvision-v2", "gpupipe", "gpupipe-torch", "device"]
 # What --made-classes changes unless it is given on the command line.
 MADE_DEFAULTS = {"model": "tiny", "size": 64, "epochs": 8, "batch_size": 64, "lr": 0.4, "warmup_epochs": 1.0}
 
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", type=Path, help="also write the final JSON to this file")
     add("--compare", action="store_true", help="measure the loaders in turn; without --data on the made sample set")
     add("--contenders", nargs="+", choices=LOADERS, default=COMPARED, help="which, and in which order")
-    add("--steps", type=int, default=64, help="measured in each round, rounded up to whole turns of the workers")
+    add("--steps", type=int, default=48, help="measured in each round, rounded up to whole turns of the workers")
     add("--rounds", type=int, default=5)
     add("--out", type=Path, default=Path("train-out"), help="folder for what --compare measures")
     return made

@@ -21,7 +21,7 @@ from gpupipe.system import default_workers
 
 __all__ = ["LOADERS", "Cached", "make_loader", "set_epoch", "workers"]
 
-LOADERS = ("gpupipe", "torchvision-v2", "torchvision-pillow", "device")
+LOADERS = ("gpupipe", "gpupipe-torch", "torchvision-v2", "torchvision-pillow", "device")
 CACHED = 4  # batches of `device`: more would not change what a step costs
 TIMEOUT = 120  # seconds after which DataLoader workers that give nothing are an error
 
@@ -48,7 +48,8 @@ def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, images: int
     """Batches as the model takes them, so that a step converts nothing.
 
     With `--amp` they are bfloat16: autocast rounds images to that at the first convolution, so the values are the same,
-    in half the memory. Without `--workers`, their number is what `gpupipe tune` has found, or the default.
+    in half the memory. Without `--workers`, their number is what `gpupipe tune` has found, or the default. With
+    "gpupipe-torch" the CPU does all the decoding, and leaves the GPU to the model.
     """
     recipe = gpupipe.imagenet_train if train else gpupipe.imagenet_eval
     source = gpupipe.open_source(data)
@@ -66,7 +67,7 @@ def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, images: int
         seed=args.seed,
         num_workers=args.workers,
         persistent_workers=images is None,
-        engine=args.engine,
+        engine="torch" if args.loader == "gpupipe-torch" else args.engine,
     )
 
 

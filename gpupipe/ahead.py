@@ -86,8 +86,10 @@ class Ahead(Generic[T]):
                 error, self._error = self._error, None
                 raise StopIteration if error is None else error
             item = self._ready.popleft()
-            self._changed.notify_all()
         self._lane.taken(item)
+        # Last: until then the thread sleeps, where it waits for room, and does not compete with this one for the GIL.
+        with self._changed:
+            self._changed.notify_all()
         return item
 
     def close(self) -> None:

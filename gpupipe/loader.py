@@ -28,7 +28,7 @@ from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
 from gpupipe.sources import Source, open_source
 from gpupipe.state import LoaderState
-from gpupipe.stats import Meter
+from gpupipe.stats import Meter, gpu_memory
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -299,10 +299,12 @@ class Loader:
             first_batch_s: seconds from the first next() to the first batch, which starts the workers.
         Now:
             queue_depth: batches that are made and wait to be taken; left out with DALI on the CPU, which does not tell.
+            gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
+                driver says, and what of it torch has in this one, batches and model. DALI and CUDA hold the rest.
         """
         ready = len(self._ahead) if self._ahead else None if self._engine is None else self._engine.ready()
         depth = {} if ready is None else {"queue_depth": ready}
-        return self.meter.as_dict() | depth | {"bad_samples": len(self.bad_samples)}
+        return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
 
     def batch_indices(self, step: int) -> NDArray[np.int64]:
         """The sample indices of this rank's batch at `step` of the current epoch, (N,) int64, without loading it."""

@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
+import torch
+
 from gpupipe.finishing import Finished
 from gpupipe.tracing import Span, Stage
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "gpu_memory"]
 
 
 class _Batch(Protocol):
@@ -90,3 +92,11 @@ class Meter:
             "images": self.images,
             "bytes_read": self.bytes_read,
         }
+
+
+def gpu_memory(device: torch.device) -> dict[str, float]:
+    """See `Loader.stats`; nothing for a CPU."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    return {"gpu_used_mb": (total - free) / 1e6, "gpu_torch_mb": torch.cuda.memory_reserved(device) / 1e6}

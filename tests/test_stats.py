@@ -13,7 +13,7 @@ from images import encode, picture
 import gpupipe
 from gpupipe.engines.base import EngineBatch
 from gpupipe.finishing import Finished
-from gpupipe.stats import Meter
+from gpupipe.stats import Meter, gpu_memory
 from gpupipe.tracing import Span, Stage
 
 ENGINES = [("torch", 0), ("torch", 2), ("dali", 1)]
@@ -191,3 +191,10 @@ def test_tensorboard_takes_them(folder: Path, tmp_path: Path) -> None:
     images = [event.value for event in events.Scalars("loader/images")]
     assert images == [4, 8, 12, 16, 20, 24, 25]
     assert np.isfinite([event.value for event in events.Scalars("loader/img_per_s")]).all()
+
+
+def test_gpu_memory_is_what_the_driver_and_torch_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100_000_000, 140_000_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000_000)
+    assert gpu_memory(torch.device("cuda", 0)) == {"gpu_used_mb": 139_900.0, "gpu_torch_mb": 2000.0}
+    assert gpu_memory(torch.device("cpu")) == {}

@@ -206,9 +206,15 @@ def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.Monk
     assert gone(int(answer.stdout))
     children_that(monkeypatch, code)
     hung, second = selftest.try_plans("cpu", CPU_PLANS, timeout=0.5)
-    assert (hung.outcome, hung.detail) == ("hung", "no answer within 0.5 s before the first image")
-    assert second.outcome == "hung"
+    assert (hung.outcome, hung.detail) == ("starved", "no answer within 0.5 s before the first image")
+    assert second.outcome == "starved"
     assert set(psutil.Process().children()) <= before
+
+
+def test_a_decoder_that_hangs_is_told_from_a_slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    children_that(monkeypatch, SAY + "time.sleep(99)")
+    (result,) = selftest.try_plans("cpu", (FULL,), timeout=1)
+    assert (result.outcome, result.detail) == ("hung", "no answer within 1 s while decoding jpeg 4:2:0")
 
 
 def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,15 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["main"]
+
+LONGEST = 600  # seconds, more than those who ask have patience
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +46,7 @@ def _decode(args: argparse.Namespace) -> None:
         trials = Trials(args.decode)
         if not sys.stdin.readline():
             raise EOFError("the process that asked is gone")
+        signal.alarm(LONGEST)  # ends even a decoder that hangs, where nobody is left to do that
         answer = trials.run(DecodePlan(args.crop_decode, args.hardware))
     except Exception as error:
         traceback.print_exc()

@@ -15,12 +15,12 @@ from typing import Any, Literal
 __all__ = ["Child", "ChildAnswer", "Outcome", "ask_child", "child_command", "judge", "without_place"]
 
 Outcome = Literal["passed", "wrong", "crashed", "hung", "failed", "starved"]
-"""failed: with an exception; starved: of memory or of the GPU, or killed from outside, no fault of decoders."""
+"""failed: with an exception; starved: of memory, the GPU or time to start, or killed from outside."""
 
 MARKER = "decoding "  # the child names what it decodes on stderr before it does, so that a crash can be placed
 
 # Signals that others send; a decoder's own crash is SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL.
-SENT = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU}
+SENT = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU, signal.SIGALRM}
 # Said by Linux, C++, DALI, nvJPEG and CUDA; the last where another process has a GPU in exclusive mode.
 STARVED = (
     "out of memory",
@@ -109,7 +109,8 @@ def child_command(*arguments: str) -> tuple[str, ...]:
 def judge(answer: ChildAnswer, timeout: float) -> tuple[Outcome, str]:
     """The outcome of a decode trial, and a sentence that names the image where one can be named."""
     if answer.returncode is None:
-        return "hung", f"no answer within {timeout:g} s{_place(answer)}"
+        started = MARKER in answer.stderr  # else it was still busy with its imports, from a slow disk, say
+        return "hung" if started else "starved", f"no answer within {timeout:g} s{_place(answer)}"
     if answer.returncode < 0:
         number = -answer.returncode
         starved = number in SENT or _starved(answer)

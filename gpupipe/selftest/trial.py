@@ -13,15 +13,15 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.dlpack
 
-from gpupipe.draws import Plan, plan
-from gpupipe.engines.dali_feed import visible_part
+from gpupipe.draws import plan
+from gpupipe.engines.dali_feed import _geometry
 from gpupipe.engines.dali_graph import as_dali, build_pipeline
 from gpupipe.engines.reference import render_reference
 from gpupipe.recipe import imagenet_train
@@ -51,12 +51,16 @@ MOST_COMPLAINTS = 6
 class Batch:
     """What DALI is fed, and what it should make of it.
 
-    names: of the N images. inputs: see `build_pipeline`. truth: uint8 (N, 224, 224, 3) by Pillow, on the device.
+    names: of the N images. inputs: see `build_pipeline`. truth: uint8 (N, 224, 224, 3), by Pillow.
     """
 
     names: tuple[str, ...]
     inputs: tuple[Any, ...]
     truth: torch.Tensor
+
+    def on(self, device: torch.device) -> Batch:
+        """With the truth on that device."""
+        return replace(self, truth=self.truth.to(device))
 
 
 @dataclass
@@ -70,18 +74,20 @@ class Findings:
 
 
 class Trials:
-    """The made images' batches, ready to be decoded on `device` ("cpu", "cuda:N")."""
+    """The made images' batches, ready to be decoded on `device` ("cpu", "cuda:N").
+
+    Making them leaves the GPU alone: one in exclusive mode takes one process at a time.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
+        torch.cuda.is_available()  # starts the driver, which can take long, but makes no context yet
         images = made_images()
         self._names = tuple(images)
         base = [name for name in images for _ in range(1 if name == LARGE else COPIES)]
         rolled = [base[number * 7 :] + base[: number * 7] for number in range(BATCHES)]  # a row's image changes, too
-        self._singles = [make_batch(images, [name], number, self._device) for number, name in enumerate(images)]
-        self._full = [make_batch(images, names, 100 + number, self._device) for number, names in enumerate(rolled)]
+        self._singles = [make_batch(images, [name], number) for number, name in enumerate(images)]
+        self._full = [make_batch(images, names, 100 + number) for number, names in enumerate(rolled)]
 
     def run(self, decode_plan: DecodePlan) -> dict[str, Any]:
         """Returns {"images", "batches", "mean", "largest", "wrong"}, which `judge` turns into an outcome.
@@ -90,14 +96,18 @@ class Trials:
         all that they can, which is the hardest for them, and at the end, sharing each batch with the others, DALI's
         default part of it.
         """
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
         findings = Findings()
+        full = [batch.on(self._device) for batch in self._full]
+        singles = [batch.on(self._device) for batch in self._singles]
         crop, load = decode_plan.crop_decode, 1.0 if decode_plan.hardware else 0.0
-        self._check(findings, crop, load, self._singles, depth=1)
-        self._check(findings, crop, load, self._full)
+        self._check(findings, crop, load, singles, depth=1)
+        self._check(findings, crop, load, full)
         if self._device.type == "cuda":
             for share in (load, 0.65) if decode_plan.hardware else (load,):
                 with _busy(self._device):
-                    self._check(findings, crop, share, self._full * LOADED_ROUNDS, doing="full batches under load")
+                    self._check(findings, crop, share, full * LOADED_ROUNDS, doing="full batches under load")
         return {
             "images": len(self._names),
             "batches": findings.batches,
@@ -119,23 +129,25 @@ class Trials:
         if depth > 1:
             print(MARKER + doing, file=sys.stderr, flush=True)
         in_flight: deque[Batch] = deque()
-        pipeline = build_pipeline(
-            _feed(batches, in_flight, aloud=depth == 1),
-            as_paths=False,
+        options: dict[str, Any] = dict(
             batch_size=max(len(batch.names) for batch in batches),
             num_threads=4,
             device_id=self._device.index,
             prefetch_queue_depth=depth,
             views=(RECIPE,),
-            finished=False,
             mixed=self._device.type == "cuda",
             crop_decode=crop_decode,
         )
+        feed = _feed(batches, in_flight, aloud=depth == 1)
+        try:
+            pipeline = build_pipeline(feed, as_paths=False, hw_decoder_load=hw_decoder_load, **options)
+        except (TypeError, AssertionError):
+            pipeline = build_pipeline(feed, as_paths=False, finished=False, **options)
         for batch, differences in _compared(pipeline, in_flight, self._device):
             _note(findings, batch, differences.tolist(), TOLERANCE[self._device.type], doing if depth > 1 else "")
 
 
-def make_batch(images: dict[str, bytes], names: list[str], number: int, device: torch.device) -> Batch:
+def make_batch(images: dict[str, bytes], names: list[str], number: int) -> Batch:
     """Images by name, each with a window that `number` and its row decide."""
     encoded = [images[name] for name in names]
     heights, widths = np.array([image_size(data) for data in encoded], np.int32).T
@@ -143,13 +155,7 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int, device: 
     drawn = plan(RECIPE, 0, 0, positions, heights, widths)
     truth = np.stack([render_reference(data, drawn.row(row)) for row, data in enumerate(encoded)])
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
-    return Batch(tuple(names), (arrays, *_geometry(drawn)), torch.from_numpy(truth).to(device))
-
-
-def _geometry(drawn: Plan) -> tuple[Any, ...]:
-    windows, starts, ends = visible_part(drawn)
-    corners, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
-    return corners, shapes, starts, ends, drawn.flips.astype(np.int32)
+    return Batch(tuple(names), (arrays, *_geometry(drawn)), torch.from_numpy(truth))
 
 
 def _feed(batches: list[Batch], in_flight: deque[Batch], aloud: bool) -> Any:

@@ -114,12 +114,13 @@ def fitted(decoders: Decoders, verdict: Verdict) -> Decoders | None:
         for crop in (wish.crop_decode, False):
             if verdict.allows(DecodePlan(crop, hardware)):
                 load = decoders.hw_decoder_load if hardware else 0.0
-                return dataclasses.replace(decoders, crop_decode=crop, hw_decoder_load=load)
+                given_up = {} if crop == wish.crop_decode else {"crop_decode": crop}
+                return dataclasses.replace(decoders, hw_decoder_load=load, **given_up)
     return None
 
 
 def _plan(decoders: Decoders) -> DecodePlan:
-    return DecodePlan(decoders.crop_decode, hardware=decoders.hw_decoder_load > 0)
+    return DecodePlan(bool(decoders.crop_decode), hardware=decoders.hw_decoder_load > 0)
 
 
 def find_verdict(device: torch.device) -> Verdict:

@@ -256,7 +256,11 @@ ALL = Decoders(cpu_share=0.25, cpu_workers=4, hw_decoder_load=0.9, crop_decode=T
         ([CROP_HARDWARE, FULL_HARDWARE], ALL, dataclasses.replace(ALL, hw_decoder_load=0.0)),
         ([CROP_HARDWARE, FULL_HARDWARE, CROP], ALL, dataclasses.replace(ALL, crop_decode=False, hw_decoder_load=0.0)),
         ([FULL_HARDWARE], Decoders(), Decoders(hw_decoder_load=0.0)),
-        ([CROP], Decoders(hw_decoder_load=0.0, crop_decode=True), Decoders(hw_decoder_load=0.0)),
+        (
+            [CROP],
+            Decoders(hw_decoder_load=0.0, crop_decode=True),
+            Decoders(hw_decoder_load=0.0, crop_decode=False),
+        ),
         ([FULL, FULL_HARDWARE], Decoders(), None),
         (list(GPU_PLANS), ALL, None),
     ],

@@ -20,7 +20,7 @@ from gpupipe.tracing import Span, Stage
 if TYPE_CHECKING:
     from gpupipe.sources import SampleMeta, Source
 
-__all__ = ["Feed", "Feeder", "visible_part"]
+__all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
 
 Encoded = list[NDArray[np.uint8]] | NDArray[np.uint8]
 
@@ -83,7 +83,7 @@ class Feeder:
         feed = Feed(
             job,
             encoded,
-            tuple(array for planned in plans for array in _geometry(planned)),
+            tuple(array for planned in plans for array in view_inputs(planned)),
             meta.labels.astype(np.int64),
             meta.sizes,
             failures,
@@ -121,8 +121,8 @@ class Feeder:
         feed.failures.setdefault(row, SampleError(index, self._source.location(index), reason))
 
 
-def _geometry(plan: Plan) -> tuple[NDArray[Any], ...]:
-    """The arrays of one view."""
+def view_inputs(plan: Plan) -> tuple[NDArray[Any], ...]:
+    """What DALI is fed for one view of N images: four arrays, see `Feed.geometry`."""
     windows, roi_starts, roi_ends = visible_part(plan)
     starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
     flipped = plan.flips

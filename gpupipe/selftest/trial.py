@@ -21,7 +21,7 @@ import torch
 import torch.utils.dlpack
 
 from gpupipe.draws import plan
-from gpupipe.engines.dali_feed import _geometry
+from gpupipe.engines.dali_feed import view_inputs
 from gpupipe.engines.dali_graph import as_dali, build_pipeline
 from gpupipe.engines.reference import render_reference
 from gpupipe.recipe import imagenet_train
@@ -129,7 +129,9 @@ class Trials:
         if depth > 1:
             print(MARKER + doing, file=sys.stderr, flush=True)
         in_flight: deque[Batch] = deque()
-        options: dict[str, Any] = dict(
+        pipeline = build_pipeline(
+            _feed(batches, in_flight, aloud=depth == 1),
+            as_paths=False,
             batch_size=max(len(batch.names) for batch in batches),
             num_threads=4,
             device_id=self._device.index,
@@ -137,12 +139,8 @@ class Trials:
             views=(RECIPE,),
             mixed=self._device.type == "cuda",
             crop_decode=crop_decode,
+            hw_decoder_load=hw_decoder_load,
         )
-        feed = _feed(batches, in_flight, aloud=depth == 1)
-        try:
-            pipeline = build_pipeline(feed, as_paths=False, hw_decoder_load=hw_decoder_load, **options)
-        except (TypeError, AssertionError):
-            pipeline = build_pipeline(feed, as_paths=False, finished=False, **options)
         for batch, differences in _compared(pipeline, in_flight, self._device):
             _note(findings, batch, differences.tolist(), TOLERANCE[self._device.type], doing if depth > 1 else "")
 
@@ -155,7 +153,7 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int) -> Batch
     drawn = plan(RECIPE, 0, 0, positions, heights, widths)
     truth = np.stack([render_reference(data, drawn.row(row)) for row, data in enumerate(encoded)])
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
-    return Batch(tuple(names), (arrays, *_geometry(drawn)), torch.from_numpy(truth))
+    return Batch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
 
 
 def _feed(batches: list[Batch], in_flight: deque[Batch], aloud: bool) -> Any:

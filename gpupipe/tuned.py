@@ -30,20 +30,23 @@ class Tuned:
 
 def tuned(device: torch.device) -> Tuned | None:
     """What was found last for batches on `device` and as many CPUs for a process as now; None if nothing was."""
-    found = recall(KIND, _key(device))
+    found = recall(KIND, _key(device, system.default_workers()))
     try:
         return None if found is None else _from_dict(found)
     except (TypeError, ConfigError):  # of another version of gpupipe
         return None
 
 
-def keep(device: torch.device, found: Tuned) -> bool:
-    """Remember it for later loaders; whether that could be done."""
-    return remember(KIND, _key(device), asdict(found)) is not None
+def keep(device: torch.device, found: Tuned, cpus: int | None = None) -> bool:
+    """Remember it for later loaders in processes with so many CPUs, None: as many as now. Whether that could be done.
+
+    A process's CPUs are `system.default_workers()`: those that may be used, shared by the machine's training processes.
+    """
+    return remember(KIND, _key(device, cpus or system.default_workers()), asdict(found)) is not None
 
 
-def _key(device: torch.device) -> dict[str, Any]:
-    return decoder_facts(device) | {"cpus": system.default_workers()}
+def _key(device: torch.device, cpus: int) -> dict[str, Any]:
+    return decoder_facts(device) | {"cpus": cpus}
 
 
 def _from_dict(found: dict[str, Any]) -> Tuned:

@@ -12,7 +12,7 @@ from gpupipe.errors import GpupipeError
 
 __all__ = ["main"]
 
-COMMANDS = ("bench", "doctor", "index", "pack", "profile", "show")
+COMMANDS = ("bench", "doctor", "index", "pack", "profile", "show", "tune")
 
 
 def parser() -> argparse.ArgumentParser:

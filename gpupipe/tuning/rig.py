@@ -1,0 +1,60 @@
+"""The child process that measures, started again after a candidate that broke it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from gpupipe.benchmark.child_process import ChildError, ChildProcess
+from gpupipe.benchmark.measurement import Round
+from gpupipe.tuned import Tuned
+from gpupipe.tuning.settings import TuneSettings
+
+__all__ = ["Rig"]
+
+CHILD = "gpupipe.tuning.child"
+PATIENCE = 1800  # seconds that opening the data and reading the sample may take
+
+
+class Rig:
+    """Measures candidates one after the other on `device`; what they print goes to the file `log`."""
+
+    def __init__(self, settings: TuneSettings, device: str, log: Path) -> None:
+        self._settings = settings
+        self._device = device
+        self._log = log
+        self._child: ChildProcess | None = None
+
+    def read(self) -> int:
+        """Read the images that candidates will load; how many there are. Raises ChildError."""
+        count: int = self._running().ask("read", extra_time=PATIENCE)
+        return count
+
+    def __call__(self, candidate: Tuned) -> Round:
+        """Raises ChildError where the candidate fails; whatever it has left behind is gone then."""
+        try:
+            measured: Round = self._running().ask("measure", candidate)
+        except ChildError:
+            self.close()
+            raise
+        return measured
+
+    def _running(self) -> ChildProcess:
+        if self._child is None:
+            first = (self._settings, self._device)
+            self._child = ChildProcess(CHILD, first, self._log, self._settings.timeout)
+        return self._child
+
+    def close(self) -> None:
+        """End the child and all its children."""
+        if self._child is not None:
+            self._child.end()
+        self._child = None
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -229,7 +230,7 @@ def test_wait_clock_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             return 1000 * (later.at - self.at)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
     monkeypatch.setattr(time, "perf_counter", lambda: now["host"])
 
     def batches():

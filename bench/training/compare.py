@@ -10,6 +10,8 @@ and one step more. From there on, where a loader is slower than the model, the m
 is counted is what the loader makes meanwhile, in whole turns of its workers, which began together and end together.
 Where it is faster, batches lie ready at all times, and the model's own speed is counted. Starting the workers and the
 first batches are not counted: in an epoch of 5,000 steps they are nothing. All read the same files, from page cache.
+A DataLoader whose 4 workers sleep, so that they make 12.5 batches a second, was measured at 12.2 to 12.5 in front of
+models of 12.7, 13.9 and 16.7 steps a second, with 24 steps a round.
 
 "device" gives four real batches, which lie on the device, again and again: the ceiling. A batch's way to the device
 counts as waiting for it.

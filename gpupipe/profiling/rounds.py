@@ -185,5 +185,5 @@ def run_part(
     for batch in clock.timed(itertools.islice(iterator, settings.steps)):
         images += len(batch[1])
         step(*batch)
-    waits = clock.waits()  # waits for the GPU
+    waits = clock.waits()  # on a GPU it waits for the last step
     return Part(images, start, time.perf_counter(), waits)

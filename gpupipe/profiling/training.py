@@ -65,6 +65,7 @@ class WaitClock:
 
     On a GPU two events enclose each wait on the stream of the model: the first passes when the step before is done,
     the second when the batch is there. While the host runs ahead of the GPU they pass together and nothing is counted.
+    It waits for this stream alone: what a loader makes ahead on others goes on, and counts neither way.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -72,7 +73,7 @@ class WaitClock:
         self._waits: list[tuple[Any, Any]] = []
         self._begin, self._begin_at = self._mark(), 0.0
         if self.on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
         self._begin_at = time.perf_counter()
 
     def timed(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -95,14 +96,14 @@ class WaitClock:
         return event
 
     def seconds(self) -> float:
-        """All waits so far; waits for the GPU."""
+        """All waits so far; waits for the steps so far."""
         return float(sum(end - start for start, end in self.waits()))
 
     def waits(self) -> list[tuple[float, float]]:
-        """Start and end of each wait, in seconds of `time.perf_counter`; waits for the GPU."""
+        """Start and end of each wait, in seconds of `time.perf_counter`; waits for the steps so far."""
         if not self.on_gpu:
             return list(self._waits)
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         return [(self._at(before), self._at(after)) for before, after in self._waits]
 
     def _at(self, event: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import json
 import logging
@@ -22,6 +23,7 @@ import pytest
 import torch
 from PIL import Image
 
+import gpupipe
 from gpupipe import Decoders, EngineUnavailableError, selftest
 from gpupipe.selftest import children, facts, plans, trial, verdict
 from gpupipe.selftest.children import Outcome, ask_child
@@ -97,6 +99,7 @@ Spoil = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def trials() -> trial.Trials:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "COPIES", 1)
+        patch.setattr(trial, "RECIPE", gpupipe.imagenet_train(64))
         return trial.Trials("cpu")
 
 
@@ -112,7 +115,7 @@ def blank_corner(truth: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     [
         (lambda truth, before: truth, False, False),
         (lambda truth, before: truth.flip(-1), True, True),  # BGR
-        (lambda truth, before: truth.roll(32, dims=2), True, True),
+        (lambda truth, before: truth.roll(8, dims=2), True, True),
         (blank_corner, True, True),
         (lambda truth, before: truth if len(truth) == 1 else truth * 0, False, True),
         (lambda truth, before: truth if len(truth) == 1 else before, False, True),  # read too early
@@ -233,6 +236,60 @@ def test_a_child_is_asked_for_its_plan() -> None:
         "--hardware",
     )
     assert children.child_command("--decode", "cpu") == plans._command("cpu", FULL)
+
+
+STUB = """
+import sys, types
+from gpupipe.selftest import child
+
+class Trials:
+    def __init__(self, device):
+        self.device = device
+
+    def run(self, plan):
+        if plan.hardware:
+            raise RuntimeError("first line\\n\\nsecond line")
+        return {"device": self.device, "crop": plan.crop_decode}
+
+sys.modules["gpupipe.selftest.trial"] = types.SimpleNamespace(Trials=Trials)
+child.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "last"),
+    [
+        (["cpu", "--crop-decode"], "go\n", 0, '{"device": "cpu", "crop": true}'),
+        (["cuda:2"], "go\n", 0, '{"device": "cuda:2", "crop": false}'),
+        (["cuda:2", "--hardware"], "go\n", 1, "RuntimeError: first line second line"),
+        (["cpu"], "", 1, "EOFError: the process that asked is gone"),
+    ],
+)
+def test_the_child_answers_in_one_line(arguments: list[str], stdin: str, code: int, last: str) -> None:
+    command = [sys.executable, "-c", STUB, "--decode", *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    said = done.stderr if code else done.stdout
+    assert (done.returncode, said.splitlines()[-1]) == (code, last)
+
+
+@pytest.mark.parametrize(("outcomes", "code"), [(("passed", "crashed"), 0), (("wrong", "crashed"), 1)])
+def test_by_itself_it_writes_what_it_found(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    outcomes: tuple[Outcome, ...],
+    code: int,
+) -> None:
+    main = importlib.import_module("gpupipe.selftest.__main__")
+    made = [Trial(plan, outcome, "why", 1.5, 0.25, 4) for plan, outcome in zip(CPU_PLANS, outcomes, strict=True)]
+    monkeypatch.setattr(main, "try_plans", lambda device, wanted: made)
+    assert main.main(["--device", "cpu", "--out", str(tmp_path / "new")]) == code
+    assert f"crop decode, no hardware engines: {outcomes[1]} in 1.5 s: why" in capsys.readouterr().out
+    written = json.loads((tmp_path / "new" / "selftest.json").read_text())
+    assert [trial["outcome"] for trial in written["trials"]] == list(outcomes)
+    assert written["trials"][1]["plan"] == {"crop_decode": True, "hardware": False}
+    assert written["trials"][1]["largest"] == 4
+    assert {"gpu", "driver", "dali", "nvimagecodec"} <= set(written)
 
 
 # The verdict

@@ -224,8 +224,8 @@ def compare_loaders(args: argparse.Namespace, process: Process) -> bool:
     trainer = Trainer(args, process, classes=max(1000, len(open_source(args.data).classes or ())))
     trainer.step.model.train()
     results = compare.compare(args, args.contenders, trainer.step, process.say)
-    paths = compare.write_all(results, facts, args.out)
     process.say(compare.table(compare.rows(results)))
+    paths = compare.write_all(results, facts, args.out)
     for result in results:
         if result.reason:
             process.say(f"NOT MEASURED: {result.name}: {result.reason}")

@@ -163,14 +163,22 @@ def test_compare(script: ModuleType, data: list[str], tmp_path: Path, capsys: py
 
 
 def test_compare_goes_on_without_a_contender_that_fails(
-    script: ModuleType, shards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: ModuleType,
+    shards: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     numbers = ["--batch-size", "4", "--workers", "0", "--steps", "1", "--rounds", "1", "--out", str(tmp_path)]
     assert script.main([*COMPARE, "--data", shards, *numbers, "--contenders", "torchvision-v2", "gpupipe"]) == 1
     assert "NOT MEASURED: torchvision-v2: FileNotFoundError" in capsys.readouterr().out
     rows = json.loads((tmp_path / "training.json").read_text())["rows"]
     assert [row["img_per_s"] is None for row in rows] == [True, False]
     assert rows[1]["of_ceiling"] is None  # nobody measured it
+    assert not (tmp_path / "training.png").exists()
 
 
 class Pictures:

@@ -111,7 +111,7 @@ def test_the_consumers_host_never_waits_for_the_gpu(folder, way):
 
 @pytest.mark.parametrize("way", ["dali", "shared"])
 def test_rows_do_not_depend_on_the_ranks(folder, way):
-    """But for a few levels: which images of a batch the hardware engines take, and which the hybrid decoder, is DALI's."""
+    """But for a few levels: DALI says which images of a batch the hardware engines take, which the hybrid decoder."""
     options = dict(shuffle=True, seed=4, device="cuda", **WAYS[way])
     with gpupipe.Loader(folder, gpupipe.imagenet_train(64, dtype="uint8"), 8, **options) as loader:
         whole = torch.cat([images for images, _ in loader])

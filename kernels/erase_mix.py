@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.philox import philox4x32
+from gpupipe.kernels.philox import philox4x32
 
 __all__ = ["Erase", "Mix", "noise", "soft_targets"]
 

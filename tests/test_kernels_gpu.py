@@ -21,7 +21,7 @@ from test_philox import KNOWN
 from gpupipe.kernels import Erase, Mix, Op, augment, augment_reference, finish, finish_reference, gpu, native
 from gpupipe.kernels.finish import empty_batch
 from gpupipe.kernels.gpu.schedule import FIELDS, READERS, STATISTICS, Pass, schedule
-from gpupipe.philox import philox4x32
+from gpupipe.kernels.philox import philox4x32
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")

@@ -16,7 +16,7 @@ from gpupipe.draws.policies import auto_augment, rand_augment, trivial_augment
 from gpupipe.draws.steps import Size, Steps, Words, beside, chosen
 from gpupipe.draws.stream import Stream
 from gpupipe.draws.timm_policy import timm_rand_augment
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import (
     Augmenting,
     AutoAugment,

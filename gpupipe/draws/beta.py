@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.draws.elementary import cos_turn, exp, log
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 
 __all__ = ["symmetric_beta"]
 

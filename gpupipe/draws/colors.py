@@ -10,7 +10,7 @@ from gpupipe.draws.steps import Size, Steps, Words, single
 from gpupipe.draws.stream import below
 from gpupipe.kernels import Op, gaussian_weights
 from gpupipe.kernels.operations import VALUES
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 
 __all__ = ["color_jitter", "gaussian_blur", "grayscale", "solarize"]

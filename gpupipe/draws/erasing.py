@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpupipe.draws.boxes import drawn_sides, first_fits, placed
 from gpupipe.draws.stream import ERASE, Stream
 from gpupipe.kernels import Erase
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import RandomErasing, Recipe
 
 __all__ = ["erasing"]

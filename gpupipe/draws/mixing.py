@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpupipe.draws.beta import symmetric_beta
 from gpupipe.draws.stream import MIX, Stream, below
 from gpupipe.kernels import Mix
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import CutMix, MixUp, MixUpOrCutMix, Recipe
 
 __all__ = ["Mixing", "mixing"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpupipe.draws.boxes import drawn_sides, first_fits, placed
 from gpupipe.draws.stream import CROP, FLIP, Stream
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import Crop, Filter, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 __all__ = ["Plan", "plan"]

@@ -13,7 +13,7 @@ from gpupipe.draws.steps import Floats, Size, Steps, Words, affine_op
 from gpupipe.draws.stream import below
 from gpupipe.kernels import Op, affine_matrix
 from gpupipe.kernels.operations import VALUES
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import AutoAugment, RandAugment, TrivialAugmentWide
 
 __all__ = ["Space", "auto_augment", "magnitudes", "rand_augment", "steps_of", "trivial_augment"]

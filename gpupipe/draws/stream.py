@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.philox import philox4x32, split64
+from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = ["Stream", "below"]
 

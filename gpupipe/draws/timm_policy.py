@@ -10,7 +10,7 @@ from gpupipe.draws.steps import Floats, Size, Steps, Words, affine_op
 from gpupipe.draws.stream import below
 from gpupipe.kernels import Op, affine_matrix
 from gpupipe.kernels.operations import VALUES
-from gpupipe.philox import uniform
+from gpupipe.kernels.philox import uniform
 from gpupipe.recipe import TimmRandAugment
 
 __all__ = ["OPERATIONS", "argument", "timm_rand_augment"]

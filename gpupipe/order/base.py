@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.philox import philox4x32, split64
+from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = ["EpochCache", "Indices", "Order", "check_count", "check_order", "digest", "samples_of", "words"]
 

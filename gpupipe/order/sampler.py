@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpupipe.errors import ConfigError
+from gpupipe.kernels.philox import philox4x32, split64
 from gpupipe.order.base import Indices
-from gpupipe.philox import philox4x32, split64
 
 if TYPE_CHECKING:
     import torch.utils.data

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
+from gpupipe.kernels.philox import uniform
 from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, EpochCache, Indices, check_count, digest, words
 from gpupipe.order.classes import classes_of
-from gpupipe.philox import uniform
 
 __all__ = ["Weighted"]
 

@@ -130,7 +130,11 @@ int32_t gp_augment_batch(const gp_augment* batch) {
   return no_memory ? -2 : 0;
 }
 
-void gp_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]) {
-  const Words made = philox({{counter[0], counter[1], counter[2], counter[3]}}, key[0], key[1]);
-  std::copy(made.word, made.word + 4, words);
+void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1) {
+  for (int64_t i = 0; i < count; ++i) {
+    Words counter;
+    for (int k = 0; k < 4; ++k) counter.word[k] = static_cast<uint32_t>(words[k * count + i]);
+    const Words made = philox(counter, key0, key1);
+    for (int k = 0; k < 4; ++k) words[k * count + i] = made.word[k];
+  }
 }

@@ -5,7 +5,7 @@
 
 #include "jpeg.h"
 
-enum { GP_ABI = 5 };
+enum { GP_ABI = 6 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -80,7 +80,7 @@ int32_t gp_resize(const gp_images* images);
 int32_t gp_finish_batch(const gp_finish* batch);
 /* -2 where memory was refused; images are unfinished then. */
 int32_t gp_augment_batch(const gp_augment* batch);
-/* Philox4x32-10, for its known answers. */
-void gp_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
+/* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
+void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
 }
 #pragma GCC visibility pop

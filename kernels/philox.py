@@ -44,8 +44,8 @@ def philox4x32(counter: Counter, key: tuple[int, int]) -> NDArray[np.uint64]:
     if library is None:
         return philox4x32_reference(counter, key)
     words = np.empty((4, *np.broadcast_shapes(*map(np.shape, counter))), np.uint64)
-    for row, word in zip(words, counter, strict=True):
-        row[...] = word
+    for number, word in enumerate(counter):
+        words[number] = word
     library.gp_philox(ctypes.c_int64(words[0].size), ctypes.c_void_p(words.ctypes.data), *map(ctypes.c_uint32, key))
     return words
 

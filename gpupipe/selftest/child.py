@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = ["main"]
 
+LENGTH = 400  # characters of an error: DALI's go on with a stack trace
 LONGEST = 600  # seconds, more than those who ask have patience
 
 
@@ -50,7 +51,8 @@ def _decode(args: argparse.Namespace) -> None:
         answer = trials.run(DecodePlan(args.crop_decode, args.hardware))
     except Exception as error:
         traceback.print_exc()
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)  # last: one line
+        message = " ".join(str(error).split())[:LENGTH]  # the last line of stderr is what is reported
+        print(f"{type(error).__name__}: {message}", file=sys.stderr, flush=True)
         os._exit(1)
     print(json.dumps(answer), flush=True)
     os._exit(0)

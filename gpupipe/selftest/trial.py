@@ -80,7 +80,7 @@ class Trials:
     """
 
     def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
+        self._device = torch.device("cuda:0" if device == "cuda" else device)
         torch.cuda.is_available()  # starts the driver, which can take long, but makes no context yet
         images = made_images()
         self._names = tuple(images)

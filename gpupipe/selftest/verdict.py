@@ -43,6 +43,12 @@ KEPT: dict[Outcome, float] = {
     "starved": HOUR / 12,
 }
 
+# A warning, as it explains a wait to those who have not set up logging.
+NEW = (
+    "gpupipe: %s with this driver and this DALI is new here: its decoders are tried in %d child processes, once; what "
+    "hangs is given up after %g s"
+)
+
 _known: dict[str, Verdict] = {}
 """This process's verdicts, by key: the cache folder may be one that can't be written."""
 
@@ -134,7 +140,10 @@ def find_verdict(device: torch.device) -> Verdict:
         return found
     with _alone():
         found = _recalled(key)
-        return _tried(device, key) if found is None else found
+        if found is None:
+            log.warning(NEW, key["gpu"], len(GPU_PLANS), TIMEOUT)
+            found = _tried(device, key)
+        return found
 
 
 def new_verdict(device: torch.device) -> Verdict:
@@ -174,13 +183,6 @@ def _alone() -> Iterator[None]:
 
 
 def _tried(device: torch.device, key: dict[str, Any]) -> Verdict:
-    log.info(
-        "gpupipe: first use of %s with this driver and DALI: trying its decoders in %d child processes; this is done "
-        "once, and one that hangs is given up after %g s",
-        key["gpu"],
-        len(GPU_PLANS),
-        TIMEOUT,
-    )
     start = time.perf_counter()
     trials = try_plans(str(device), GPU_PLANS)
     verdict = Verdict(key["gpu"], tuple(trials), time.time(), round(time.perf_counter() - start, 1))

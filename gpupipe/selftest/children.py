@@ -121,7 +121,8 @@ def judge(answer: ChildAnswer, timeout: float) -> tuple[Outcome, str]:
         return outcome, f"exit code {answer.returncode}: {answer.last_words()}{_place(answer)}"
     if payload["wrong"]:
         return "wrong", "; ".join(payload["wrong"])
-    off = f"at most {payload['mean']:.1f} levels off in an image's mean, {payload['largest']} in a pixel"
+    mean, largest = (f" ({name})" if name else "" for name in payload["worst"])
+    off = f"at most {payload['mean']:.1f} levels off in the mean{mean}, {payload['largest']} in a pixel{largest}"
     return "passed", f"{payload['images']} images agree with Pillow in {payload['batches']} batches, {off}"
 
 

@@ -65,11 +65,11 @@ class Batch:
 
 @dataclass
 class Findings:
-    """What the comparisons of a trial found; `complaints` has each once, in order."""
+    """What the comparisons of a trial found: the worst differences with their images, each complaint once, in order."""
 
     batches: int = 0
-    mean: float = 0.0
-    largest: int = 0
+    mean: tuple[float, str] = (0.0, "")
+    largest: tuple[int, str] = (0, "")
     complaints: dict[str, None] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ class Trials:
         self._full = [make_batch(images, names, 100 + number) for number, names in enumerate(rolled)]
 
     def run(self, decode_plan: DecodePlan) -> dict[str, Any]:
-        """Returns {"images", "batches", "mean", "largest", "wrong"}, which `judge` turns into an outcome.
+        """Returns {"images", "batches", "mean", "largest", "worst", "wrong"}, which `judge` turns into an outcome.
 
         Each image alone, then full batches, then full batches many times under load. With hardware engines those take
         all that they can, which is the hardest for them, and at the end, sharing each batch with the others, DALI's
@@ -106,13 +106,15 @@ class Trials:
         self._check(findings, crop, load, full)
         if self._device.type == "cuda":
             for share in (load, 0.65) if decode_plan.hardware else (load,):
+                doing = f"full batches under load, hw_decoder_load={share:g}"
                 with _busy(self._device):
-                    self._check(findings, crop, share, full * LOADED_ROUNDS, doing="full batches under load")
+                    self._check(findings, crop, share, full * LOADED_ROUNDS, doing=doing)
         return {
             "images": len(self._names),
             "batches": findings.batches,
-            "mean": round(findings.mean, 2),
-            "largest": findings.largest,
+            "mean": round(findings.mean[0], 2),
+            "largest": findings.largest[0],
+            "worst": [findings.mean[1], findings.largest[1]],
             "wrong": list(findings.complaints)[:MOST_COMPLAINTS],
         }
 
@@ -215,7 +217,8 @@ def _note(
     mean_bound, largest_bound = bounds
     findings.batches += 1
     for name, largest, mean in zip(batch.names, *differences, strict=True):
-        findings.mean, findings.largest = max(findings.mean, mean), max(findings.largest, int(largest))
+        findings.mean = max(findings.mean, (mean, name))
+        findings.largest = max(findings.largest, (int(largest), name))
         if mean > mean_bound or largest > largest_bound:
             off = f"{mean:.1f} levels off in the mean (limit {mean_bound:g}), {largest:g} in a pixel ({largest_bound})"
             place = f"{name} in {doing}" if doing else name

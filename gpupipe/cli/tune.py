@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 GPU_BATCH, CPU_BATCH = 256, 128
+BUSY = 0.5  # of the CPUs by load average: what others do then decides with
 
 DESCRIPTION = """
 Measures loaders with the recipe imagenet_train on a sample of DATA, each in a child process: on a GPU first each
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         outcome = tune(settings, device, args.output / "tune.log", say, permitted(device))
     kept = keep(device, outcome.winner.candidate, settings.cpus)
     _print(outcome, settings, kept)
+    if facts["load_average"] > BUSY * facts["usable_cpus"]:
+        print(f"the machine was busy (load {facts['load_average']:.1f} before it began): tune again when it is idle")
     from gpupipe.tuning.report import write_all
 
     print(f"written: {', '.join(str(path) for path in write_all(outcome, facts, args.output))}")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,7 @@ __all__ = ["Bench", "main"]
 SAMPLE = 4096  # images, drawn once: every candidate reads the same ones, from memory
 ENDLESS = 10**12  # samples of an epoch, so that no gap between epochs is measured
 READERS = 16  # reads at a time
+SETTLING = 3  # measured stretches, at most, before the one that counts
 HANDED_OVER = 4  # batches between an engine and the consumer, and in the making
 
 
@@ -72,8 +75,7 @@ class Bench:
         with self._open(candidate) as loader:
             batches = iter(loader)
             turn = max(1, worker_processes(candidate))
-            consume(islice(batches, _settling(candidate)))
-            synchronize()
+            self._settle(batches, _settling(candidate))
             cpu, start, images = cpu_seconds(), time.perf_counter(), 0
             while time.perf_counter() - start < self.settings.seconds or not images:
                 images += consume(islice(batches, turn))
@@ -81,7 +83,16 @@ class Bench:
             made = Round(images, time.perf_counter() - start, cpu_seconds() - cpu)
             batches.close()  # type: ignore[attr-defined]
         _free_memory()
+        print(f"{made.rate:.0f} img/s, {made.cpu_ms:.3f} CPU ms an image: {candidate}", flush=True)
         return made
+
+    def _settle(self, batches: Iterator[Any], count: int) -> None:
+        """Take so many batches. Where that takes long it does not matter what a few of them lend to the measurement."""
+        start = time.perf_counter()
+        while count > 0 and time.perf_counter() - start < SETTLING * self.settings.seconds:
+            consume(islice(batches, 1))
+            count -= 1
+        synchronize()
 
     def _open(self, candidate: Tuned) -> Loader:
         return Loader(

@@ -13,7 +13,8 @@ from gpupipe.tuning.settings import TuneSettings
 __all__ = ["Rig"]
 
 CHILD = "gpupipe.tuning.child"
-PATIENCE = 1800  # seconds that opening the data and reading the sample may take
+READING = 1800  # seconds that opening the data and reading the sample may take
+STARTING = 90  # more seconds for a child's first candidate: imports, CUDA's start, kernels to compile
 
 
 class Rig:
@@ -24,19 +25,22 @@ class Rig:
         self._device = device
         self._log = log
         self._child: ChildProcess | None = None
+        self._warm = False
 
     def read(self) -> int:
         """Read the images that candidates will load; how many there are. Raises ChildError."""
-        count: int = self._running().ask("read", extra_time=PATIENCE)
+        count: int = self._running().ask("read", extra_time=READING)
         return count
 
     def __call__(self, candidate: Tuned) -> Round:
         """Raises ChildError where the candidate fails; whatever it has left behind is gone then."""
+        patience = 0 if self._warm else STARTING
         try:
-            measured: Round = self._running().ask("measure", candidate)
+            measured: Round = self._running().ask("measure", candidate, extra_time=patience)
         except ChildError:
             self.close()
             raise
+        self._warm = True
         return measured
 
     def _running(self) -> ChildProcess:
@@ -49,7 +53,7 @@ class Rig:
         """End the child and all its children."""
         if self._child is not None:
             self._child.end()
-        self._child = None
+        self._child, self._warm = None, False
 
     def __enter__(self) -> Rig:
         return self

@@ -20,11 +20,11 @@ WORKERS, DALI, DEPTH = 0.45, 0.55, 0.70  # of the time, by whose end a stage has
 def search_cpu(trials: Trials, cpus: int, allowed: Callable[[Decoders], bool] = lambda decoders: True) -> None:
     """Measure what may be fastest with `cpus` CPUs, within the time of `trials`."""
     trials.allow(WORKERS)
-    for count in dict.fromkeys((cpus, cpus + 1, max(1, cpus // 2))):
+    for count in dict.fromkeys((cpus, max(1, cpus // 2))):
         trials.rate("workers", torch_engine(count))
     step = max(1, cpus // 4)
     while trials.best(1):
-        climb(trials, "workers", trials.best(1)[0].candidate, [_change(step, cpus + 1), _change(-step, cpus + 1)])
+        climb(trials, "workers", trials.best(1)[0].candidate, [_change(step, cpus), _change(-step, cpus)])
         if step == 1:
             break
         step = max(1, step // 3)

@@ -56,7 +56,7 @@ class GpuSearch:
 
     def cpu_alone(self) -> Tuned:
         """Stage 3: the CPU by itself."""
-        counts = [self.cpus, self.cpus + 1, *((3 * self.cpus // 4,) if self.cpus > 3 else ())]
+        counts = [self.cpus, *((3 * self.cpus // 4,) if self.cpus > 3 else ())]
         return max(map(torch_engine, counts), key=lambda candidate: self.trials.rate("CPU alone", candidate))
 
     def together(self, cpu: Tuned) -> list[Tuned]:

@@ -33,7 +33,7 @@ class TuneSettings:
     batch_size: int = 256
     size: int = 224
     minutes: float = 4.0
-    timeout: float = 60.0
+    timeout: float = 30.0
 
     def __post_init__(self) -> None:
         for name in ("cpus", "batch_size", "size"):

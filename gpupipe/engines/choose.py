@@ -176,6 +176,8 @@ def concurrency(
         if found is not None and wish in ("auto", found.engine):
             log.info("gpupipe: as tuned on this machine: %s", found)
             return _trusted(found, wish, device)
+        if engine == "dali" and device.type == "cuda":
+            log.info("gpupipe: DALI decodes all; `gpupipe tune DATA` finds what is fastest on this machine")
     settled = Tuned(
         engine,
         system.default_workers() if num_workers is None else num_workers,

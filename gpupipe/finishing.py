@@ -13,9 +13,9 @@ from gpupipe.engines.base import EngineBatch
 from gpupipe.engines.lease import BufferPool
 from gpupipe.kernels import finish, soft_targets
 from gpupipe.kernels.finish import empty_batch
+from gpupipe.kernels.transfer import to_device
 from gpupipe.recipe import Recipe, Views
 from gpupipe.tracing import Span, Stage
-from gpupipe.transfer import to_device
 
 __all__ = ["Finished", "Finisher"]
 

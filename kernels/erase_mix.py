@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels.philox import philox4x32
+from gpupipe.kernels.transfer import to_device
 
 __all__ = ["Erase", "Mix", "noise", "soft_targets"]
 
@@ -108,9 +109,7 @@ def soft_targets(
     device = labels.device
     rows = torch.from_numpy(np.stack([np.arange(len(partners)), partners]).astype(np.int64))
     weights = torch.from_numpy(np.stack([shares, np.float32(1) - shares]) * np.float32(1 - label_smoothing))
-    if device.type == "cuda":
-        rows, weights = rows.pin_memory(), weights.pin_memory()  # else the copies would hold up the host
-    rows, weights = (tensor.to(device, non_blocking=True) for tensor in (rows, weights))
+    rows, weights = to_device(rows, device), to_device(weights, device)
     targets = torch.full((len(labels), num_classes), label_smoothing / num_classes, device=device)
     for classes, share in zip(labels[rows], weights, strict=True):
         targets[rows[0], classes] += share

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from gpupipe.draws.stream import DECODER, Stream
 from gpupipe.engines.base import Engine, EngineBatch, Job, job_plan
 from gpupipe.kernels.philox import uniform
+from gpupipe.kernels.transfer import to_device
 from gpupipe.recipe import Views
 from gpupipe.sources.indexed import IndexedSource
-from gpupipe.transfer import to_device
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels.gpu.augment_kernels import apply, filter_rows
-from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of, to_device
+from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of
 from gpupipe.kernels.gpu.schedule import Pass, schedule
 from gpupipe.kernels.gpu.tables import make_tables
+from gpupipe.kernels.transfer import to_device
 
 __all__ = ["augment"]
 
@@ -55,7 +56,7 @@ def _sent(passes: list[Pass], device: torch.device) -> list[tuple[torch.Tensor, 
     words = np.zeros(ends[-1] + 4, np.int32)
     for part, start in zip(parts, starts, strict=True):
         words[start : start + part.size] = part
-    sent = to_device(words, device)
+    sent = to_device(torch.from_numpy(words), device)
     return [(sent[tasks:], sent[steps:]) for tasks, steps in zip(starts[::2], starts[1::2], strict=True)]
 
 

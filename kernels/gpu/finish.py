@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from gpupipe.kernels.erase_mix import Erase, Mix
 from gpupipe.kernels.gpu.finish_kernels import CONSTANT, NOISE, RECORD, finish_flat, finish_planes
-from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of, to_device
+from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of
+from gpupipe.kernels.transfer import to_device
 
 __all__ = ["finish"]
 
@@ -43,7 +44,11 @@ def finish(
     value = (0.0, 0.0, 0.0) if erase is None or erase.value is None else erase.value
     constants = [float(number) for number in (*offset, *scale, *value)]
     with on_device_of(images):
-        records = images if erase is None and mix is None else to_device(_records(n, erase, mix), images.device)
+        records = (
+            images
+            if erase is None and mix is None
+            else to_device(torch.from_numpy(_records(n, erase, mix)), images.device)
+        )
         flags = {"ERASE": _erasing(erase), "MIX": mix is not None, "num_warps": WARPS, **OPTIONS}
         if channels_last:
             plain = erase is None and mix is None

@@ -76,13 +76,13 @@ class FakePipeline:
 
     def __init__(self, feed: Callable[[], tuple[Any, ...]], spoil: Spoil, batches: list[trial.Batch]) -> None:
         self.feed, self.spoil = feed, spoil
-        self.truths = {id(batch.inputs[1]): batch.truth for batch in batches}
+        self.truths = {_geometry(batch.inputs): batch.truth for batch in batches}
         self.coming: list[torch.Tensor] = []
         self.before: torch.Tensor | None = None
 
     def schedule_run(self) -> None:
         with contextlib.suppress(StopIteration):
-            self.coming.append(self.truths[id(self.feed()[1])])
+            self.coming.append(self.truths[_geometry(self.feed())])
 
     def outputs(self) -> tuple[Any]:
         truth = self.coming.pop(0)
@@ -90,6 +90,10 @@ class FakePipeline:
         self.before = truth
         pixels = self.spoil(truth, before).contiguous()
         return (SimpleNamespace(as_tensor=lambda: pixels),)
+
+
+def _geometry(inputs: tuple[Any, ...]) -> tuple[bytes, ...]:
+    return tuple(array.tobytes() for array in inputs[1:])
 
 
 Spoil = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -137,6 +141,41 @@ def test_wrong_pixels_are_noticed(
     assert (found["largest"] == 0) == (not found["wrong"])
 
 
+def test_rare_kinds_may_be_refused_and_are_then_left_out(monkeypatch: pytest.MonkeyPatch, trials: trial.Trials) -> None:
+    def build(feed: Any, **options: Any) -> FakePipeline:
+        made = FakePipeline(feed, lambda truth, before: truth, [])
+        made.truths = Refusing(batches, refused)  # type: ignore[assignment]
+        return made
+
+    batches = trials._singles + trials._full
+    monkeypatch.setattr(trial, "build_pipeline", build)
+    refused = {"jpeg cmyk", "webp"}
+    found = trials.run(CROP)
+    assert (found["refused"], found["images"], found["wrong"]) == (sorted(refused), len(made_images()) - 2, [])
+    refused = {"jpeg 4:2:2"}
+    with pytest.raises(RuntimeError, match="4:2:2 can't be decoded"):
+        trials.run(CROP)
+
+
+class Refusing:
+    """Truths by geometry, where batches with some images raise."""
+
+    def __init__(self, batches: list[trial.Batch], refused: set[str]) -> None:
+        self.batches = batches
+        self.refused = refused
+        self.cpu = torch.device("cpu")
+
+    def __getitem__(self, geometry: tuple[bytes, ...]) -> torch.Tensor:
+        for batch in self.batches:
+            for left_out in (set(), self.refused):
+                fed = batch.on(self.cpu, without=left_out)
+                if _geometry(fed.inputs) == geometry:
+                    for name in self.refused.intersection(fed.names):
+                        raise RuntimeError(f"{name} can't be decoded")
+                    return fed.truth
+        raise AssertionError("not one of the batches")
+
+
 def test_pixels_of_another_batch_are_wrong_ones(trials: trial.Trials) -> None:
     for number, batch in enumerate(trials._full):
         for other in trials._full[:number]:
@@ -154,9 +193,15 @@ def children_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 
 SAY = "import os, sys, time; print('decoding jpeg 4:2:0', file=sys.stderr, flush=True); "
-GOOD = '{"images": 17, "batches": 9, "mean": 0.25, "largest": 4, "worst": ["png", "webp"], "wrong": []}'
+GOOD = (
+    '{"images": 17, "batches": 9, "mean": 0.25, "largest": 4, "worst": ["png", "webp"], '
+    '"refused": ["jpeg cmyk"], "wrong": []}'
+)
 
-GOOD_DETAIL = "17 images agree with Pillow in 9 batches, at most 0.2 levels off in the mean (png), 4 in a pixel (webp)"
+GOOD_DETAIL = (
+    "17 images agree with Pillow in 9 batches, at most 0.2 levels off in the mean (png), 4 in a pixel (webp); "
+    "left to the CPU: jpeg cmyk"
+)
 
 
 @pytest.mark.parametrize(

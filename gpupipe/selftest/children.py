@@ -123,7 +123,8 @@ def judge(answer: ChildAnswer, timeout: float) -> tuple[Outcome, str]:
         return "wrong", "; ".join(payload["wrong"])
     mean, largest = (f" ({name})" if name else "" for name in payload["worst"])
     off = f"at most {payload['mean']:.1f} levels off in the mean{mean}, {payload['largest']} in a pixel{largest}"
-    return "passed", f"{payload['images']} images agree with Pillow in {payload['batches']} batches, {off}"
+    refused = f"; left to the CPU: {', '.join(payload['refused'])}" if payload["refused"] else ""
+    return "passed", f"{payload['images']} images agree with Pillow in {payload['batches']} batches, {off}{refused}"
 
 
 def without_place(answer: ChildAnswer, timeout: float) -> str:

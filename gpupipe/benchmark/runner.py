@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from gpupipe.benchmark.contenders import reference
 from gpupipe.benchmark.measurement import Result
 from gpupipe.benchmark.settings import Settings
 
-__all__ = ["ContenderProcess", "measure"]
+__all__ = ["ContenderProcess", "file_name", "measure"]
 
 Report = Callable[[str], None]
 PREPARATION = 3600  # seconds that a conversion of the data may take
@@ -37,10 +39,11 @@ class Entrant:
         self.result = Result(name)
         self.settings = settings
         self._start = partial(ContenderProcess, name, settings, log, python)
-        self._process: ContenderProcess | None = self._start()
+        self._process: ContenderProcess | None = None
 
     def prepare(self, noise: str, labels: dict[int, int] | None, require_antialias: bool) -> None:
-        """Ask whether it can take part, open it, and check what it makes."""
+        """Start it, ask whether it can take part, open it, and check what it makes."""
+        self._process = self._start()
         reason = self._ask("available")
         if reason is not None:
             return self._leave(reason)
@@ -94,13 +97,15 @@ def measure(
     *,
     pythons: Mapping[str, str] | None = None,
     require_antialias: bool = True,
+    together: bool = False,
 ) -> list[Result]:
     """Measure the contenders; one result each, in the order of `names`.
 
     What each process prints goes to a file in `logs`. `report` is called with a line before each of the
     len(names) * (1 + settings.rounds) steps. `pythons` has the interpreters of those contenders that have their own;
     each must have this one's version, and gpupipe's requirements but torch and DALI. Without `require_antialias`
-    those that don't filter take part; their `noise_std` tells. Raises ConfigError for a name that is unknown, DataError
+    those that don't filter take part; their `noise_std` tells. `together` opens and ends all at once: quicker where
+    there are CPUs for it, but `first_batch` then says nothing. Raises ConfigError for a name that is unknown, DataError
     for data that can't be opened.
     """
     for name in names:
@@ -109,16 +114,34 @@ def measure(
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         noise = checks.noise_folder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpupipe-"))))
-        entrants = []
-        for name in names:
-            report(f"opening {name}")
-            log = logs / f"{name.replace(':', '-')}.log"
-            entrant = Entrant(name, settings, log, (pythons or {}).get(name, sys.executable))
-            stack.callback(entrant.end)
-            entrants.append(entrant)
+        entrants = [
+            Entrant(name, settings, logs / f"{file_name(name)}.log", (pythons or {}).get(name, sys.executable))
+            for name in names
+        ]
+        stack.callback(each, Entrant.end, entrants, together)
+
+        def prepare(entrant: Entrant) -> None:
+            report(f"opening {entrant.result.name}")
             entrant.prepare(str(noise), labels, require_antialias)
+
+        each(prepare, entrants, together)
         for number in range(settings.rounds):
             for entrant in entrants:
                 report(f"round {number + 1} of {settings.rounds}: {entrant.result.name}")
                 entrant.run_round()
     return [entrant.result for entrant in entrants]
+
+
+def each(function: Callable[[Entrant], None], entrants: Sequence[Entrant], together: bool) -> None:
+    """Call the function for one after the other, or for all at once."""
+    if not together:
+        for entrant in entrants:
+            function(entrant)
+        return
+    with ThreadPoolExecutor(max(1, len(entrants))) as threads:
+        list(threads.map(function, entrants))
+
+
+def file_name(contender: str) -> str:
+    """What its log is called, without the ending: letters, digits and what file systems and shells leave alone."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", contender)

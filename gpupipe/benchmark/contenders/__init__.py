@@ -1,25 +1,29 @@
 """The contenders, one file for each way to load; nothing here imports them.
 
 Every class has the shape of `Contender` in base.py. Names map to `module:class`; such a reference may also be given
-in place of a name, so that a loader of one's own can take part: `gpupipe bench --only my_loaders:Mine`.
+in place of a name, so that a loader of one's own can take part: `gpupipe bench --only my_loaders:Mine`. Options of a
+contender, which are the arguments of its class, stand behind a question mark: "dali-native-gpu?hw_decoder_load=0.5".
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from gpupipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpupipe.benchmark.contenders.base import Contender
 
-__all__ = ["BASELINE", "CONTENDERS", "describe", "load", "reference"]
+__all__ = ["BASELINE", "CONTENDERS", "describe", "load", "options", "reference"]
 
 BASELINE = "torchvision-pillow"
 
 PACKAGE = "gpupipe.benchmark.contenders"
 CONTENDERS = {
+    "gpupipe-tuned": f"{PACKAGE}.gpupipe_loader:GpupipeTuned",
     "gpupipe-dali-gpu": f"{PACKAGE}.gpupipe_loader:GpupipeDaliGpu",
     "gpupipe-dali-cpu": f"{PACKAGE}.gpupipe_loader:GpupipeDaliCpu",
     "gpupipe-torch": f"{PACKAGE}.gpupipe_loader:GpupipeTorch",
@@ -30,6 +34,7 @@ CONTENDERS = {
 }
 
 SUMMARIES = {
+    "gpupipe-tuned": "gpupipe.Loader with what `gpupipe tune` has found on this machine",
     "gpupipe-dali-gpu": "gpupipe.Loader with DALI on the GPU",
     "gpupipe-dali-cpu": "gpupipe.Loader with DALI on the CPU",
     "gpupipe-torch": "gpupipe.Loader with the torch engine",
@@ -41,7 +46,12 @@ SUMMARIES = {
 
 
 def reference(name: str) -> str:
-    """The `module:class` of a contender's name; such a reference stands for itself. Raises ConfigError if unknown."""
+    """The `module:class` of a contender's name, without its options; such a reference stands for itself.
+
+    Raises ConfigError for a name that is unknown and for options that can't be read.
+    """
+    options(name)
+    name = name.partition("?")[0]
     if name in CONTENDERS:
         return CONTENDERS[name]
     if ":" in name:
@@ -49,13 +59,30 @@ def reference(name: str) -> str:
     raise ConfigError(f"no contender is called {name!r}; there are {', '.join(CONTENDERS)}, or give 'module:class'")
 
 
+def options(name: str) -> dict[str, Any]:
+    """What stands behind the question mark, as Python's literals, else words. Raises ConfigError for anything else."""
+    text = name.partition("?")[2]
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
+    except ValueError:
+        raise ConfigError(f"{name!r}: write a contender's options as 'name?first=1&second=0.5'") from None
+    return {key: _literal(value) for key, value in pairs}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
 def describe(name: str) -> str:
     """One line about the contender."""
-    return SUMMARIES.get(name, "a contender of your own")
+    return SUMMARIES.get(name.partition("?")[0], "a contender of your own")
 
 
 def load(name: str) -> Contender:
     """Import the contender's module and make one. Raises ImportError where a library that it needs is missing."""
     module, _, attribute = reference(name).partition(":")
-    contender: Contender = getattr(importlib.import_module(module), attribute)()
+    contender: Contender = getattr(importlib.import_module(module), attribute)(**options(name))
     return contender

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import nvidia.dali
 import torch
@@ -21,19 +21,18 @@ fn, types = dali.fn, dali.types
 
 
 @dali.pipeline_def(exec_dynamic=True)  # type: ignore[untyped-decorator]
-def training_pipeline(folder: str, size: int, decoder: str, dtype: str) -> tuple[Any, Any]:
-    """The pipeline; `decoder` is "cpu" or "mixed". uint8 stays HWC, as it is decoded."""
+def training_pipeline(
+    folder: str, size: int, decoder: dict[str, Any], crop_decode: bool, dtype: str
+) -> tuple[Any, Any]:
+    """The pipeline; `decoder` has the decoder's device and load. uint8 stays HWC, as it is decoded."""
     encoded, labels = fn.readers.file(file_root=folder, shuffle_after_epoch=True, name="reader")
-    images = fn.decoders.image_random_crop(
-        encoded,
-        device=decoder,
-        output_type=types.RGB,
-        random_area=[0.08, 1.0],
-        random_aspect_ratio=[3 / 4, 4 / 3],
-        num_attempts=10,
-        adjust_orientation=False,
-    )
-    images = fn.resize(images, size=[size, size], interp_type=types.INTERP_LINEAR, antialias=True)
+    decoder = decoder | {"output_type": types.RGB, "adjust_orientation": False}
+    box = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 10}
+    resize = {"size": [size, size], "interp_type": types.INTERP_LINEAR, "antialias": True}
+    if crop_decode:
+        images = fn.resize(fn.decoders.image_random_crop(encoded, **decoder, **box), **resize)
+    else:
+        images = fn.random_resized_crop(fn.decoders.image(encoded, **decoder), **box, **resize)
     mirror = fn.random.coin_flip()
     if dtype == "uint8":
         images = fn.crop_mirror_normalize(images, dtype=types.UINT8, output_layout="HWC", mirror=mirror)
@@ -46,7 +45,7 @@ def training_pipeline(folder: str, size: int, decoder: str, dtype: str) -> tuple
             std=[255 * s for s in IMAGENET_STD],
             mirror=mirror,
         )
-    return images, labels.gpu() if decoder == "mixed" else labels
+    return images, labels.gpu() if decoder["device"] == "mixed" else labels
 
 
 @dataclass
@@ -65,15 +64,19 @@ class NativeStream:
         self.pipeline = None
 
 
+@dataclass
 class DaliNativeCpu:
-    """readers.file, decoders.image_random_crop, resize, crop_mirror_normalize: all on the CPU."""
+    """readers.file, a decoder, resize, crop_mirror_normalize: all on the CPU.
 
-    name = "dali-native-cpu"
-    on_gpu = False
+    crop_decode: decoders.image_random_crop and resize; else decoders.image and random_resized_crop.
+    """
+
+    name: ClassVar[str] = "dali-native-cpu"
+    crop_decode: bool = True
 
     def available(self, settings: Settings) -> str | None:
-        """An image folder is needed, and a GPU where the contender uses it."""
-        return (needs_cuda() if self.on_gpu else None) or needs_folder(settings)
+        """An image folder is needed."""
+        return needs_folder(settings)
 
     def cycle(self, settings: Settings) -> int:
         """One pipeline makes every batch."""
@@ -85,14 +88,19 @@ class DaliNativeCpu:
 
     def open(self, settings: Settings) -> Stream:
         """Build the pipeline with `settings.threads` threads."""
+        return self.started(settings, {"device": "cpu"}, None)
+
+    def started(self, settings: Settings, decoder: dict[str, Any], device: int | None) -> Stream:
+        """The stream of a pipeline on a GPU, or without one."""
         pipeline = training_pipeline(
             settings.data,
             settings.size,
-            "mixed" if self.on_gpu else "cpu",
+            decoder,
+            self.crop_decode,
             settings.dtype,
             batch_size=settings.batch_size,
             num_threads=settings.threads,
-            device_id=0 if self.on_gpu else None,
+            device_id=device,
             prefetch_queue_depth=PREFETCH,
             seed=1,
         )
@@ -100,8 +108,17 @@ class DaliNativeCpu:
         return NativeStream(pipeline)
 
 
+@dataclass
 class DaliNativeGpu(DaliNativeCpu):
-    """The same with decoding and all pixel work on the GPU."""
+    """The same with decoding and all pixel work on the GPU; hw_decoder_load is that of DALI's decoders."""
 
-    name = "dali-native-gpu"
-    on_gpu = True
+    name: ClassVar[str] = "dali-native-gpu"
+    hw_decoder_load: float = 0.65  # DALI's default
+
+    def available(self, settings: Settings) -> str | None:
+        """A GPU is needed, and an image folder."""
+        return needs_cuda() or super().available(settings)
+
+    def open(self, settings: Settings) -> Stream:
+        """Build the pipeline with `settings.threads` threads beside the GPU's decoders."""
+        return self.started(settings, {"device": "mixed", "hw_decoder_load": self.hw_decoder_load}, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
 from gpupipe.benchmark.settings import Settings
-from gpupipe.engines.choose import PREFETCH
+from gpupipe.decoders import Decoders
+from gpupipe.engines.choose import PREFETCH, choose
 from gpupipe.order import Shuffled
 from gpupipe.sources import open_source
+from gpupipe.tuned import Tuned, tuned
 
-__all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch"]
+__all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch", "GpupipeTuned"]
 
 PASSES = 1_000_000  # over the data in one epoch of the benchmark: more than any measurement reaches
+HANDED_ON = 4  # batches behind an engine: finished ahead of the consumer, and one in the making
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,15 @@ class LoaderStream:
         self.loader.close()
 
 
+@dataclass
 class GpupipeTorch:
-    """gpupipe.Loader(engine="torch")."""
+    """gpupipe.Loader(engine="torch"); options of the loader: `num_workers`, else the settings' number."""
 
-    name = "gpupipe-torch"
-    engine: Literal["dali", "torch"] = "torch"
-    device = "auto"
+    name: ClassVar[str] = "gpupipe-torch"
+    engine: ClassVar[Literal["dali", "torch"]] = "torch"
+    device: ClassVar[str] = "auto"
+
+    num_workers: int | None = None
 
     def available(self, settings: Settings) -> str | None:
         """Every machine has what this engine needs."""
@@ -72,15 +78,11 @@ class GpupipeTorch:
 
     def cycle(self, settings: Settings) -> int:
         """Workers take turns."""
-        return settings.workers
+        return self.num_workers or settings.workers
 
     def queued(self, settings: Settings) -> int:
-        """What the workers prefetch, and the batch that is being finished."""
-        return settings.workers * PREFETCH["torch"] + 1
-
-    def parallel(self, settings: Settings) -> int:
-        """The loader's `num_workers`."""
-        return settings.workers
+        """What the workers prefetch, and what is being finished or lies ready behind them."""
+        return self.cycle(settings) * PREFETCH["torch"] + HANDED_ON
 
     def open(self, settings: Settings) -> Stream:
         """Open the data (indexing it at the first time) and start the engine."""
@@ -91,35 +93,79 @@ class GpupipeTorch:
             batch_size=settings.batch_size,
             order=ManyPasses(len(source)),
             drop_last=True,
-            num_workers=self.parallel(settings),
-            engine=self.engine,
-            device=self.device,
+            **self.loader_options(settings),
         )
         return LoaderStream(loader)
 
+    def loader_options(self, settings: Settings) -> dict[str, Any]:
+        """Which engine, where, and how it is run."""
+        return {"engine": self.engine, "device": self.device, "num_workers": self.num_workers or settings.workers}
 
+
+@dataclass
 class GpupipeDaliCpu(GpupipeTorch):
-    """gpupipe.Loader(engine="dali", device="cpu")."""
+    """gpupipe.Loader(engine="dali", device="cpu"); options of the loader and of its `Decoders`."""
 
-    name = "gpupipe-dali-cpu"
-    engine: Literal["dali", "torch"] = "dali"
-    device = "cpu"
+    name: ClassVar[str] = "gpupipe-dali-cpu"
+    engine: ClassVar[Literal["dali", "torch"]] = "dali"
+    device: ClassVar[str] = "cpu"
+
+    prefetch_factor: int | None = None
+    cpu_share: float = 0.0
+    cpu_workers: int = 0
+    hw_decoder_load: float = Decoders.hw_decoder_load
+    crop_decode: bool | None = None
 
     def cycle(self, settings: Settings) -> int:
         """One pipeline makes every batch."""
         return 1
 
     def queued(self, settings: Settings) -> int:
-        """DALI's queue and the batch in the making."""
-        return PREFETCH["dali"] + 1
+        """DALI's queue and the batch in the making, and what lies ready behind them."""
+        return (self.prefetch_factor or PREFETCH["dali"]) + HANDED_ON
 
-    def parallel(self, settings: Settings) -> int:
-        """DALI's threads."""
-        return settings.threads
+    def loader_options(self, settings: Settings) -> dict[str, Any]:
+        """The decoders too; num_workers is by default the settings' number of threads."""
+        return {
+            "engine": self.engine,
+            "device": self.device,
+            "num_workers": self.num_workers or settings.threads,
+            "prefetch_factor": self.prefetch_factor,
+            "decoders": Decoders(self.cpu_share, self.cpu_workers, self.hw_decoder_load, self.crop_decode),
+        }
 
 
+@dataclass
 class GpupipeDaliGpu(GpupipeDaliCpu):
     """gpupipe.Loader(engine="dali", device="cuda")."""
 
-    name = "gpupipe-dali-gpu"
-    device = "cuda"
+    name: ClassVar[str] = "gpupipe-dali-gpu"
+    device: ClassVar[str] = "cuda"
+
+
+class GpupipeTuned(GpupipeTorch):
+    """gpupipe.Loader as it comes, on a machine where `gpupipe tune` has run."""
+
+    name: ClassVar[str] = "gpupipe-tuned"
+
+    def available(self, settings: Settings) -> str | None:
+        """What was tuned must be in the cache folder."""
+        return None if _tuned() else "`gpupipe tune DATA` has not run on this machine"
+
+    def cycle(self, settings: Settings) -> int:
+        """The turn of the workers, where an engine has such turns."""
+        found = _tuned()
+        return found.num_workers if found and found.engine == "torch" else 1
+
+    def queued(self, settings: Settings) -> int:
+        """As for the engine that was found best."""
+        found = _tuned()
+        return self.cycle(settings) * (found.prefetch_factor if found else 0) + HANDED_ON
+
+    def loader_options(self, settings: Settings) -> dict[str, Any]:
+        """None: what was tuned is applied where these are left out."""
+        return {}
+
+
+def _tuned() -> Tuned | None:
+    return tuned(choose("auto", "auto")[1])

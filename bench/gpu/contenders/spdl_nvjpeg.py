@@ -1,0 +1,134 @@
+"""SPDL with nvJPEG: SPDL's threads read files and hand batches to nvImageCodec, which decodes on the GPU.
+
+SPDL's own nvJPEG functions are not in the wheels on PyPI (spdl_io 0.3 to 0.8 were looked at: `built_with_nvjpeg` says
+False), and they shrink whole images, without a crop. nvImageCodec, which DALI brings, drives nvJPEG with its hardware
+engines from Python, so this is what SPDL's pipeline reaches with nvJPEG. It needs `spdl_core` alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import spdl.pipeline
+import torch
+from nvidia import nvimgcodec
+from peers.common import Peer, images
+
+from gpu.contenders.cropped import Cropper, endless, for_consumer
+from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
+from gpupipe.benchmark.settings import Settings
+
+__all__ = ["SpdlNvjpeg"]
+
+REQUIREMENTS = ("spdl_core",)
+BUFFER = 2  # batches
+CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h
+
+
+class Decoding:
+    """Decodes batches; each thread has a decoder and a CUDA stream of its own."""
+
+    def __init__(self, settings: Settings, device: str) -> None:
+        self.settings = settings
+        self.device = device
+        self._thread = threading.local()
+        self._seeds = iter(range(1000))
+        self._params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+
+    def __call__(self, files: list[tuple[bytes, int]]) -> Batch:
+        """The batch, ready."""
+        if not hasattr(self._thread, "cropper"):
+            self._start()
+        stream = self._thread.stream
+        labels = torch.tensor([label for _, label in files])
+        with torch.cuda.stream(stream):  # None: nothing to switch to
+            streams = [nvimgcodec.CodeStream(data) for data, _ in files]
+            number = 0 if stream is None else stream.cuda_stream
+            decoded = self._thread.decoder.decode(streams, params=self._params, cuda_stream=number)
+            as_tensor = torch.from_dlpack if self.device == "cuda" else from_host
+            batch = self._thread.cropper([as_tensor(image).permute(2, 0, 1) for image in decoded])
+            labels = labels.to(self.device, non_blocking=True)
+            if stream is not None:
+                stream.synchronize()
+        return batch, labels
+
+    def _start(self) -> None:
+        threads = max(1, self.settings.threads // 2)  # of nvImageCodec, for what the engines don't take
+        if self.device == "cuda":
+            self._thread.decoder = nvimgcodec.Decoder(device_id=0, max_num_cpu_threads=threads)
+            self._thread.stream = torch.cuda.Stream()
+        else:
+            backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+            self._thread.decoder = nvimgcodec.Decoder(
+                device_id=CPU_ONLY_DEVICE, max_num_cpu_threads=threads, backends=backends
+            )
+            self._thread.stream = None
+        self._thread.cropper = Cropper(self.settings, next(self._seeds))
+
+
+def from_host(image: Any) -> torch.Tensor:
+    """nvImageCodec asks for a GPU to hand over even what lies in host memory by DLPack."""
+    return torch.from_numpy(np.asarray(image))
+
+
+@dataclass
+class SpdlStream:
+    """The pipeline's batches."""
+
+    pipeline: Any
+
+    def __iter__(self) -> Iterator[Batch]:
+        with self.pipeline.auto_stop():
+            yield from map(for_consumer, self.pipeline)
+
+    def close(self) -> None:
+        """The pipeline stops with the iterator."""
+
+
+@dataclass
+class SpdlNvjpeg(Peer):
+    """PipelineBuilder with threads that read and `decoders` threads that decode; `device` "cpu" is for trying it."""
+
+    name: ClassVar[str] = "spdl-nvjpeg"
+    decoders: int = 2
+    device: str = "cuda"
+
+    exact_passes: ClassVar[bool] = False  # files are handed on as they are read
+
+    def available(self, settings: Settings) -> str | None:
+        """A GPU is needed, and an image folder."""
+        return (needs_cuda() if self.device == "cuda" else None) or super().available(settings)
+
+    def cycle(self, settings: Settings) -> int:
+        """One pipeline makes every batch."""
+        return 1
+
+    def queued(self, settings: Settings) -> int:
+        """Its buffers and the batches in the making."""
+        return BUFFER + self.decoders + 4
+
+    def open(self, settings: Settings) -> Stream:
+        """Start the threads."""
+        paths, labels = images(settings.data)
+        readers = min(4, settings.threads)
+
+        def read(index: int) -> tuple[bytes, int]:
+            return Path(paths[index]).read_bytes(), labels[index]
+
+        decoding = ThreadPoolExecutor(self.decoders)
+        pipeline = (
+            spdl.pipeline.PipelineBuilder()
+            .add_source(endless(len(paths)))
+            .pipe(read, concurrency=readers)
+            .aggregate(settings.batch_size)
+            .pipe(Decoding(settings, self.device), concurrency=self.decoders, executor=decoding)
+            .add_sink(BUFFER)
+            .build(num_threads=readers, max_failures=0)  # by default it drops what fails
+        )
+        return SpdlStream(pipeline)

@@ -1,0 +1,137 @@
+"""torchvision's GPU decoder: a DataLoader reads files, threads decode whole batches with nvJPEG and crop them there."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from peers.common import Peer, images
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchvision.io import ImageReadMode, decode_jpeg, read_file
+
+from gpu.contenders.cropped import Cropper, endless, for_consumer
+from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
+from gpupipe.benchmark.settings import Settings
+
+__all__ = ["TorchvisionGpu"]
+
+READERS = 4  # processes, which only read
+PREFETCH_FACTOR = 2  # torch's default
+
+Files = tuple[torch.Tensor, list[int], torch.Tensor]
+"""The bytes of a batch's files in a row, their lengths, the labels: one tensor is quicker to hand over than many."""
+
+
+class Encoded(Dataset[tuple[torch.Tensor, int]]):
+    """The files' bytes and labels."""
+
+    def __init__(self, folder: str) -> None:
+        self.paths, self.labels = images(folder)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return read_file(self.paths[index]), self.labels[index]
+
+
+class Endless(Sampler[int]):
+    """One permutation after another."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[int]:
+        return endless(self.size)
+
+
+def collate(read: list[tuple[torch.Tensor, int]]) -> Files:
+    """What the readers hand on."""
+    files = [data for data, _ in read]
+    return torch.cat(files), [len(data) for data in files], torch.tensor([label for _, label in read])
+
+
+class Decoding:
+    """Decodes batches on the threads of a pool, each with a CUDA stream of its own."""
+
+    def __init__(self, settings: Settings, device: str) -> None:
+        self.settings = settings
+        self.device = device
+        self._thread = threading.local()
+        self._seeds = iter(range(1000))
+
+    def __call__(self, files: Files) -> Batch:
+        """The batch, ready."""
+        if not hasattr(self._thread, "cropper"):
+            self._thread.cropper = Cropper(self.settings, next(self._seeds))
+            self._thread.stream = torch.cuda.Stream() if self.device == "cuda" else None
+        data, lengths, labels = files
+        with torch.cuda.stream(self._thread.stream):  # None: nothing to switch to
+            decoded = decode_jpeg(list(data.split(lengths)), mode=ImageReadMode.RGB, device=self.device)
+            batch = self._thread.cropper(decoded), labels.to(self.device, non_blocking=True)
+            if self._thread.stream is not None:
+                self._thread.stream.synchronize()
+        return batch
+
+
+@dataclass
+class TorchvisionGpuStream:
+    """Batches in the order in which they were read, as many ahead as there are threads."""
+
+    loader: DataLoader[Any]
+    decode: Decoding
+    threads: ThreadPoolExecutor
+    ahead: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        waiting: deque[Future[Batch]] = deque()
+        for files in self.loader:
+            waiting.append(self.threads.submit(partial(self.decode, files)))
+            if len(waiting) > self.ahead:
+                yield for_consumer(waiting.popleft().result())
+
+    def close(self) -> None:
+        """End the threads."""
+        self.threads.shutdown(cancel_futures=True)
+
+
+@dataclass
+class TorchvisionGpu(Peer):
+    """torchvision.io.decode_jpeg(list, device="cuda"); options: `threads` that call it, and `device`."""
+
+    name: ClassVar[str] = "torchvision-gpu"
+    threads: int = 2
+    device: str = "cuda"
+
+    def available(self, settings: Settings) -> str | None:
+        """A GPU is needed, and an image folder."""
+        return (needs_cuda() if self.device == "cuda" else None) or super().available(settings)
+
+    def cycle(self, settings: Settings) -> int:
+        """The decoder is what limits, not the readers' turns."""
+        return 1
+
+    def queued(self, settings: Settings) -> int:
+        """What the threads have made."""
+        return self.threads + 1
+
+    def open(self, settings: Settings) -> Stream:
+        """Scan the folder; readers and threads start with the first batch."""
+        dataset = Encoded(settings.data)
+        loader = DataLoader(
+            dataset,
+            settings.batch_size,
+            sampler=Endless(len(dataset)),
+            num_workers=min(READERS, settings.workers),
+            prefetch_factor=PREFETCH_FACTOR,
+            collate_fn=collate,
+            drop_last=True,
+        )
+        decode = Decoding(settings, self.device)
+        return TorchvisionGpuStream(loader, decode, ThreadPoolExecutor(self.threads), self.threads)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import weakref
 from collections import deque
@@ -66,6 +67,7 @@ class Ahead(Generic[T]):
         self._ready: deque[T] = deque()
         self._error: BaseException | None = None
         self._ended = self._closed = False
+        self._owner = os.getpid()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="gpupipe-ahead", daemon=True)
         _LIVE.add(self)
@@ -84,7 +86,10 @@ class Ahead(Generic[T]):
                 self._changed.wait()
             if not self._ready:
                 error, self._error = self._error, None
-                raise StopIteration if error is None else error
+                try:
+                    raise StopIteration if error is None else error
+                finally:
+                    del error  # else it and this frame would hold each other, and a batch in another of its frames
             item = self._ready.popleft()
         self._lane.taken(item)
         # Last: until then the thread sleeps, where it waits for room, and does not compete with this one for the GIL.
@@ -94,6 +99,8 @@ class Ahead(Generic[T]):
 
     def close(self) -> None:
         """End the thread; what lies ready is dropped. May be called twice, and by the thread itself."""
+        if self._owner != os.getpid():  # a fork has no such thread, and the lock may be as the thread held it
+            return
         with self._changed:
             self._closed = True
             self._ready.clear()

@@ -302,7 +302,8 @@ class Loader:
             gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
                 driver says, and what of it torch has in this one, batches and model. DALI and CUDA hold the rest.
         """
-        ready = len(self._ahead) if self._ahead else None if self._engine is None else self._engine.ready()
+        ahead, engine = self._ahead, self._engine  # a logging thread may ask
+        ready = len(ahead) if ahead is not None else None if engine is None else engine.ready()
         depth = {} if ready is None else {"queue_depth": ready}
         return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
 

@@ -5,10 +5,13 @@ The Loader takes this way for a GPU alone; here it gets a lane that does nothing
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -108,6 +111,50 @@ class TestThread:
             next(ahead)
         assert next(ahead, "over") == "over"
 
+    def test_an_error_holds_nothing_once_it_is_handled(self) -> None:
+        class Batch: ...
+
+        batches: list[weakref.ref[Batch]] = []
+
+        def items() -> Generator[int, None, None]:
+            batch = Batch()
+            batches.append(weakref.ref(batch))
+            raise ValueError("made of a batch")
+            yield
+
+        ahead = Ahead(items(), 1, Lane(), nothing)
+        ahead._thread.join()
+        gc.disable()  # memory of a GPU is not to wait for a collection
+        try:
+            with contextlib.suppress(ValueError):
+                next(ahead)
+            assert batches[0]() is None
+        finally:
+            gc.enable()
+
+    def test_a_fork_does_not_wait_for_the_threads_lock(self) -> None:
+        ahead = Ahead((number for number in range(10)), 2, Lane(), nothing)
+        held, forked = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with ahead._changed:
+                held.set()
+                forked.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)  # ends it, were it to wait
+            ahead.close()
+            os._exit(0)
+        forked.set()
+        holder.join()
+        assert os.waitpid(child, 0)[1] == 0
+        ahead.close()
+
     def test_closing_ends_the_thread_and_the_items_in_it(self) -> None:
         ended = []
 
@@ -184,6 +231,12 @@ class TestLoader:
             with pytest.raises(gpupipe.GpupipeError, match="newer one"):
                 next(older)
             assert len(list(newer)) == len(loader) - 1
+
+    @pytest.mark.parametrize("engine", ["dali", "torch"])
+    def test_an_empty_queue_is_told(self, folder: Any, engine: str) -> None:
+        with self.opened(folder, engine=engine) as loader:
+            collect(loader)
+            assert loader.stats()["queue_depth"] == 0
 
     def test_errors_name_the_sample(self, folder: Any, tmp_path: Any) -> None:
         import shutil

@@ -12,6 +12,7 @@ import torch
 from images import encode, picture
 
 import gpupipe
+from gpupipe.engines import dali
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
@@ -188,6 +189,30 @@ def test_what_dali_refuses_but_the_cpu_decodes_is_no_bad_sample(folder, tmp_path
         assert torch.equal(labels, others)
         assert (images.int() - other.int()).abs().float().mean() < 0.5
     assert len([record for record in caplog.records if "DALI refused" in record.message]) == 1
+
+
+def test_the_pipeline_that_a_refusal_ended_is_gone_when_others_are_built(folder, tmp_path, monkeypatch):
+    """Each takes much of a GPU's memory."""
+    root = copied(folder, tmp_path)
+    (root / "class_1" / "img_2.jpg").write_bytes(encode(picture(90, 120, 3), kind="GIF", mode="P"))
+    built, alive = [], []
+    original = dali.build_pipeline
+
+    def build(*args, **options):
+        alive.append(sum(pipeline() is not None for pipeline in built))
+        pipeline = original(*args, **options)
+        built.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr(dali, "build_pipeline", build)
+    gc.disable()
+    try:
+        with open_loader(root, engine="dali", num_workers=1) as loader:
+            collect(loader)
+    finally:
+        gc.enable()
+    assert len(alive) > 2
+    assert not any(alive)
 
 
 def test_a_batch_that_dali_refuses_as_a_whole(tmp_path):

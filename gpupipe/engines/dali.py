@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -172,6 +173,7 @@ class DaliEngine:
             raise error
         pending = list(self._in_flight)
         self._pipeline = None  # before others are built: on a GPU each takes much memory
+        traceback.clear_frames(error.__traceback__)  # DALI's own, which hold it too
         blamed = {}
         for feed in pending:
             for row in self._refused_rows(feed):

@@ -17,6 +17,7 @@ import torch
 from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.rendering import render_batch
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
 from gpupipe.recipe import Views
 
@@ -102,5 +103,5 @@ class Repair:
 
     def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
         for made, images in zip(one.images, batch.images, strict=True):
-            images[row].copy_(made[0])
+            images[row].copy_(to_device(made[0], images.device))
         batch.labels[row] = one.labels[0]

@@ -110,7 +110,7 @@ def soft_targets(
     rows = torch.from_numpy(np.stack([np.arange(len(partners)), partners]).astype(np.int64))
     weights = torch.from_numpy(np.stack([shares, np.float32(1) - shares]) * np.float32(1 - label_smoothing))
     rows, weights = to_device(rows, device), to_device(weights, device)
-    targets = torch.full((len(labels), num_classes), label_smoothing / num_classes, device=device)
+    targets = torch.full((len(labels), num_classes), label_smoothing / num_classes, dtype=torch.float32, device=device)
     for classes, share in zip(labels[rows], weights, strict=True):
         targets[rows[0], classes] += share
     return targets

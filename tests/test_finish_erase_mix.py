@@ -338,6 +338,15 @@ def test_soft_targets_give_crossentropys_loss(smoothing: float) -> None:
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
 
 
+def test_soft_targets_are_float32_whatever_torchs_default_is() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        shares, partners = np.array([0.5, 1], np.float32), np.array([1, 0], np.int32)
+        assert soft_targets(torch.tensor([0, 1]), partners, shares, 3).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_soft_targets_of_one_class_hold_all_of_it() -> None:
     """Exactly, whatever the share."""
     shares = np.random.default_rng(0).random(500).astype(np.float32)

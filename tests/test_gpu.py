@@ -68,12 +68,12 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slow_consumer_on_a_side_stream_never_sees_a_buffer_used_again(folder, way, dtype):
     """Two thousand batches: a buffer that is given away too early has another checksum by the time it is read."""
-    order = gpupipe.Weighted([1.0] * 25, num_samples=8 * 2000)
+    order = gpupipe.Weighted([1.0] * 25, num_samples=4 * 2000)
     recipe = gpupipe.imagenet_train(64, dtype=dtype, layout="channels_last")
     sums: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     for slow, results in sums.items():
         with (
-            gpupipe.Loader(folder, recipe, 8, order=order, device="cuda", seed=1, **WAYS[way]) as loader,
+            gpupipe.Loader(folder, recipe, 4, order=order, device="cuda", seed=1, **WAYS[way]) as loader,
             torch.cuda.stream(torch.cuda.Stream()),
         ):
             for images, labels in loader:
@@ -140,9 +140,9 @@ def test_bad_samples_are_replaced_on_the_gpu(folder, tmp_path, engine):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_does_not_grow(folder, way):
-    order = gpupipe.Weighted([1.0] * 25, num_samples=8 * 2000)
+    order = gpupipe.Weighted([1.0] * 25, num_samples=4 * 2000)
     used = []
-    with gpupipe.Loader(folder, gpupipe.imagenet_train(96), 8, order=order, device="cuda", **WAYS[way]) as loader:
+    with gpupipe.Loader(folder, gpupipe.imagenet_train(96), 4, order=order, device="cuda", **WAYS[way]) as loader:
         for step, _ in enumerate(loader):
             if step in (200, 1999):
                 torch.cuda.synchronize()

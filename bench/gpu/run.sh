@@ -74,14 +74,14 @@ bench() {
 part() {
     case "$1" in
         doctor) run doctor 60 python3 -m gpupipe doctor ;;
-        selftest) run selftest 150 python3 -m gpupipe.selftest --out "$work" ;;
+        selftest) run selftest 200 python3 -m gpupipe.selftest --out "$work" ;;
         tune) run tune 200 python3 -m gpupipe tune "$data" --output "$work" "${tune[@]}" ;;
         loaders) bench loaders 180 loaders ;;
         host) bench host 60 host "${host[@]}" ;;
         decoders) bench decoders 180 decoders "${decoders[@]}" ;;
         tests)
             # Files without such tests are left alone: they may need libraries that this machine lacks.
-            run tests 150 python3 -m pytest -q -m gpu -p no:cacheprovider $(grep -l "mark\.gpu" tests/test_*.py)
+            run tests 200 python3 -m pytest -q -m gpu -p no:cacheprovider $(grep -l "mark\.gpu" tests/test_*.py)
             # On a GPU these run there, whatever their marks; elsewhere in Triton's interpreter.
             run tests-kernels 120 python3 -m pytest -q -p no:cacheprovider tests/test_kernels_gpu.py
             ;;

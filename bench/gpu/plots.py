@@ -1,16 +1,22 @@
-"""One page of plots of all that was measured."""
+"""One page of plots of all that was measured.
+
+PYTHONPATH=.:bench python3 -m gpu.plots out-1/*.json      # beside each file, for a run that had no matplotlib
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu import table
 from gpu.decoders import DALI
 from gpu.memory import GROWTH
 from gpu.rows import Row
 
-__all__ = ["page"]
+__all__ = ["main", "page"]
 
 OURS, OTHERS = "#76b900", "#9aa0a6"
 COLUMNS = 2
@@ -93,3 +99,15 @@ PLOTS: tuple[tuple[str, Callable[[Any, Sequence[Row]], None], Callable[[Row], bo
     ("Host time of next(), 99th percentile", bars, lambda row: row.part == "host" and row.quantity == "p99 ms"),
     ("Memory", over_batches, lambda row: row.part == "memory" and row.quantity != GROWTH),
 )
+
+
+def main(paths: Sequence[str]) -> int:
+    """Plot what the files hold."""
+    for path in map(Path, paths):
+        rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
+        page(rows, table.caption(path), path.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

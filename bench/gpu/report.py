@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     target.with_suffix(".json").write_text(json.dumps(everything, indent=1, default=str) + "\n")
     write_csv(target.with_suffix(".csv"), rows)
     try:
-        plots.page(rows, table.caption(target.with_suffix(".json")), target.with_suffix(".png"))
+        plots.main([str(target.with_suffix(".json"))])
     except ModuleNotFoundError as error:  # minutes of measuring must not end in an error
         print(f"no plots: {error}")
     return table.main([str(target.with_suffix(".json")), "--out", str(target.with_suffix(".md"))])

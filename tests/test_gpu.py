@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.finishing import Finisher
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,6 +86,25 @@ def test_a_slow_consumer_on_a_side_stream_never_sees_a_buffer_used_again(folder,
                 del images, labels
             torch.cuda.synchronize()
     assert torch.equal(torch.stack(sums[True]), torch.stack(sums[False]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_buffers_are_kept_until_the_loaders_own_stream_has_read_them(folder, way, monkeypatch):
+    """Its kernels wait, while its host goes on, lets go of what they read, and has the next batches decoded."""
+    order = gpupipe.Weighted([1.0] * 25, num_samples=8 * 300)
+    sums = {}
+    finish = Finisher.__call__
+
+    def late(self, batch, mixed):
+        torch.cuda._sleep(4_000_000)
+        return finish(self, batch, mixed)
+
+    for lags, call in {True: late, False: finish}.items():
+        monkeypatch.setattr(Finisher, "__call__", call)
+        recipe = gpupipe.imagenet_train(64, dtype="uint8")
+        with gpupipe.Loader(folder, recipe, 8, order=order, device="cuda", seed=1, **WAYS[way]) as loader:
+            sums[lags] = torch.stack([images.double().sum() for images, _ in loader])
+    assert torch.equal(sums[True], sums[False])
 
 
 @pytest.mark.parametrize("way", WAYS)

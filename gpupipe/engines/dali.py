@@ -11,7 +11,6 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,8 +129,7 @@ class DaliEngine:
 
     def _batch(self, outputs: Any, feed: Feed, decode: Span) -> EngineBatch:
         if self._on_gpu:
-            # Two events for each view of each batch that is on its way, see _events.
-            self._draining.sweep(keep=2 * len(self._views) * self._graph_options["prefetch_queue_depth"])
+            self._draining.sweep(keep=len(self._views) * self._graph_options["prefetch_queue_depth"])
         self._check_sizes(outputs, feed)
         return EngineBatch(
             tuple(self._images(output, feed) for output in outputs[: len(self._views)]),
@@ -146,9 +144,9 @@ class DaliEngine:
         buffer = output.as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
-            record = partial(_events, torch.cuda.current_stream(self.device))
+            stream = torch.cuda.current_stream(self.device)
             # The feed too: the decoder may still be copying from it.
-            self._draining.watch(images, (buffer, feed), record)
+            self._draining.watch(images, (buffer, feed), stream.record_event)
         return images
 
     def _check_sizes(self, outputs: Any, feed: Feed) -> None:
@@ -231,12 +229,6 @@ class DaliEngine:
         self._in_flight.clear()
         self._jobs = iter(())
         self._draining.finish()
-
-
-def _events(handed_out: torch.cuda.Stream) -> list[torch.cuda.Event]:
-    """Events on the stream on which a batch was handed out, and on this thread's current one."""
-    current = torch.cuda.current_stream(handed_out.device)
-    return [stream.record_event() for stream in {handed_out, current}]
 
 
 def _device_index(device: torch.device) -> int | None:

@@ -1,25 +1,24 @@
-"""Memory that is lent to the consumer as a torch tensor, and comes back when the last view of it is gone.
+"""Memory that is lent as a torch tensor, and comes back when the last view of it is gone.
 
-    owner's buffer <- numpy array <- torch storage <- the tensor and every view of it, wherever the consumer keeps them
+    owner's buffer <- numpy array <- torch storage <- the tensor and every view of it, wherever they are kept
                             |
                             weakref.finalize: runs when torch frees the storage
 
-A GPU consumer may drop a tensor while kernels that read it still wait in its stream:
+On a GPU the kernels that read a tensor may still wait in their stream when it is dropped:
 
-    host:    next()   launch(batch)   del batch        next()
-    stream:  ......................... | kernel(batch) |            <- runs later than the host's `del`
-                                       ^ the buffer must not be reused before this kernel has ended
+    host:    batch()   launch(batch)   del batch        batch()
+    stream:  .......................... | kernel(batch) |            <- runs later than the host's `del`
+                                        ^ the buffer must not be reused before this kernel has ended
 
-so a returned GPU buffer stays with `Draining` until events have passed that are recorded at the time of the drop, on
-the stream on which the batch was handed out and on the one that is current then. A consumer that uses a batch on a
-third stream has to make one of these wait for it, as for any tensor that another stream reads.
+so a returned GPU buffer stays with `Draining` until an event has passed that is recorded at the time of the drop, on the
+stream on which the batch came. What reads it on another stream has to make that one wait.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,16 +92,16 @@ class Draining:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Iterable[Event]]) -> None:
+    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Event]) -> None:
         """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.
 
-        `record` is called at the drop, on whatever thread that happens, and returns events on the streams that the
-        consumer may have used.
+        `record` is called at the drop, on whatever thread that happens, and returns an event on the stream that has used
+        it.
         """
         weakref.finalize(tensor.untyped_storage(), self._drop, buffer, record).atexit = False
 
-    def _drop(self, buffer: object, record: Callable[[], Iterable[Event]]) -> None:
-        self._waiting.extend((event, buffer) for event in record())
+    def _drop(self, buffer: object, record: Callable[[], Event]) -> None:
+        self._waiting.append((record(), buffer))
 
     def sweep(self, keep: int) -> None:
         """Let go of the buffers whose events have passed.

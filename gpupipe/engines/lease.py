@@ -10,8 +10,8 @@ On a GPU the kernels that read a tensor may still wait in their stream when it i
     stream:  .......................... | kernel(batch) |            <- runs later than the host's `del`
                                         ^ the buffer must not be reused before this kernel has ended
 
-so a returned GPU buffer stays with `Draining` until an event has passed that is recorded at the time of the drop, on the
-stream on which the batch came. What reads it on another stream has to make that one wait.
+so a returned GPU buffer stays with `Draining` until an event has passed that is recorded at the time of the drop, on
+the stream on which the batch came. What reads it on another stream has to make that one wait.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Draining:
     def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Event]) -> None:
         """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.
 
-        `record` is called at the drop, on whatever thread that happens, and returns an event on the stream that has used
+        `record` is called at the drop, on whatever thread that happens, and returns an event on the stream that reads
         it.
         """
         weakref.finalize(tensor.untyped_storage(), self._drop, buffer, record).atexit = False

@@ -71,6 +71,10 @@ class Ahead(Generic[T]):
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="gpupipe-ahead", daemon=True)
         _LIVE.add(self)
+        # Handlers run from the last one registered to the first: so this one's comes before DALI's, which would shut
+        # down the pipeline that the thread works with.
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
         self._thread.start()
 
     def __iter__(self) -> Ahead[T]:
@@ -154,7 +158,7 @@ class Ahead(Generic[T]):
 _LIVE: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
 
 
-@atexit.register  # before the interpreter takes itself apart, under the feet of a daemon thread
 def _end_all() -> None:
+    """At exit, before the interpreter takes itself apart, under the feet of a daemon thread."""
     for one in list(_LIVE):
         one.close()

@@ -9,6 +9,9 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import weakref
@@ -154,6 +157,22 @@ class TestThread:
         holder.join()
         assert os.waitpid(child, 0)[1] == 0
         ahead.close()
+
+    def test_the_thread_has_ended_when_later_imports_end_theirs(self) -> None:
+        """DALI, imported for the first loader, shuts down at exit what the thread may be working with."""
+        program = """
+            import atexit, contextlib, itertools, threading
+            from gpupipe.ahead import Ahead
+
+            class Lane:
+                before = made = taken = lambda self, item=None: None
+                entered = contextlib.nullcontext
+
+            atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
+            next(Ahead((number for number in itertools.count()), 2, Lane(), print))
+        """
+        run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+        assert (run.stdout, run.stderr) == ("['MainThread']\n", "")
 
     def test_closing_ends_the_thread_and_the_items_in_it(self) -> None:
         ended = []

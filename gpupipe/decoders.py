@@ -31,9 +31,12 @@ class Decoders:
     crop_decode: bool | None = None
 
     def __post_init__(self) -> None:
+        for name in ("cpu_share", "hw_decoder_load"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be a number")
         if not 0 <= self.cpu_share < 1:
             raise ConfigError(f"cpu_share={self.cpu_share} must be in [0, 1); for 1 use engine='torch'")
-        if not isinstance(self.cpu_workers, int) or self.cpu_workers < 0:
+        if not isinstance(self.cpu_workers, int) or isinstance(self.cpu_workers, bool) or self.cpu_workers < 0:
             raise ConfigError(f"cpu_workers={self.cpu_workers!r} must be an int of 0 or more")
         if (self.cpu_share > 0) != (self.cpu_workers > 0):
             raise ConfigError(
@@ -41,3 +44,5 @@ class Decoders:
             )
         if not 0 <= self.hw_decoder_load <= 1:
             raise ConfigError(f"hw_decoder_load={self.hw_decoder_load} must be in [0, 1]")
+        if self.crop_decode not in (None, False, True):
+            raise ConfigError(f"crop_decode={self.crop_decode!r} must be None, False or True")

@@ -194,6 +194,10 @@ def test_a_worker_that_dies_is_an_error_and_the_next_iteration_goes_on(folder):
         (dict(cpu_workers=2), "both must be 0, or neither"),
         (dict(cpu_share=0.5, cpu_workers=-1), "cpu_workers=-1"),
         (dict(hw_decoder_load=1.5), "hw_decoder_load=1.5"),
+        (dict(hw_decoder_load=None), "hw_decoder_load=None must be a number"),
+        (dict(cpu_share="0.4"), "cpu_share='0.4' must be a number"),
+        (dict(cpu_share=0.4, cpu_workers=True), "cpu_workers=True"),
+        (dict(crop_decode="yes"), "crop_decode='yes'"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):

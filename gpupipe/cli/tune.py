@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.benchmark.environment import machine
     from gpupipe.cli.progress import minutes
     from gpupipe.engines.choose import choose
+    from gpupipe.sources import open_source
     from gpupipe.tuned import keep
     from gpupipe.tuning.permitted import permitted
     from gpupipe.tuning.run import tune
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     _, device = choose("auto", "auto")
     settings = settings_from(args, device)
     facts = machine() | {"device": str(device), "settings": settings.as_dict()}  # its load average: before measuring
+    open_source(settings.data)  # here, where its errors are told and its first scan shows progress
     args.output.mkdir(parents=True, exist_ok=True)
     with minutes(settings.minutes) as say:
         say("self-test of the decoders")

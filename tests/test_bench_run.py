@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -121,7 +122,8 @@ def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
     settings = Settings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1, timeout=10)
     steps: list[str] = []
     hanging, other = measure(["bench_fakes:Hangs", "bench_fakes:Unavailable"], settings, tmp_path, steps.append)
-    assert hanging.reason == "no answer to 'noise' within 10 s"
+    # On a busy machine it may not have got as far as to the noise, where it hangs.
+    assert re.fullmatch(r"no answer to '(available|noise)' within 10 s", hanging.reason or "")
     assert hanging.rounds == []
     assert other.reason == "no such machine"  # its turn came
     assert len(steps) == 2 * (1 + settings.rounds)

@@ -51,7 +51,7 @@ class Lane(Protocol[Item]):
 
 
 class Ahead(Generic[T]):
-    """Iterates over `items`; the thread makes up to `depth` that wait to be taken.
+    """Iterates over `items`; the thread, which `iter` starts, makes up to `depth` that wait to be taken.
 
     What `items` raises is raised here, after the items before it. `close` ends the thread, which closes `items`;
     `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for.
@@ -66,18 +66,20 @@ class Ahead(Generic[T]):
         self._interrupt = interrupt
         self._ready: deque[T] = deque()
         self._error: BaseException | None = None
-        self._ended = self._closed = False
+        self._begun = self._ended = self._closed = False
         self._owner = os.getpid()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="gpupipe-ahead", daemon=True)
-        _LIVE.add(self)
-        # Handlers run from the last one registered to the first: so this one's comes before DALI's, which would shut
-        # down the pipeline that the thread works with.
-        atexit.unregister(_end_all)
-        atexit.register(_end_all)
-        self._thread.start()
 
     def __iter__(self) -> Ahead[T]:
+        if not self._begun:
+            _LIVE.add(self)
+            # Handlers run from the last one registered to the first: so this one's comes before DALI's, which would
+            # shut down the pipeline that the thread works with.
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)
+            self._begun = True
+            self._thread.start()
         return self
 
     def __len__(self) -> int:
@@ -109,14 +111,25 @@ class Ahead(Generic[T]):
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
+            self._ended = self._ended or not self._begun
         if threading.current_thread() is self._thread:  # a garbage collection that happened to run there
             return
-        self._thread.join(GRACE)
-        if self._thread.is_alive():
+        if not self._wait_for_end():
             self._interrupt()
+            if not self._wait_for_end():
+                log.warning("gpupipe: the thread that makes batches still waits for a sample; it is left to itself")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended, and no longer works with what `items` works with."""
+        return self._ended
+
+    def _wait_for_end(self) -> bool:
+        with self._changed:  # `join` raises where a Ctrl-C came while the thread was started
+            self._changed.wait_for(lambda: self._ended, GRACE)
+        if self._ended and self._begun:
             self._thread.join(GRACE)
-        if self._thread.is_alive():
-            log.warning("gpupipe: the thread that makes batches still waits for a sample; it is left to itself")
+        return self._ended
 
     # In the thread.
 

@@ -399,6 +399,11 @@ class Loader:
     def _finished(self, start: int) -> Generator[Finished, None, None]:
         """Finished batches from step `start` on: made in this thread, or for a GPU ahead in one of their own."""
         self._end_thread()  # of an older iteration, which may be held somewhere
+        if self._ahead is not None:
+            raise GpupipeError(
+                "the thread of an earlier iteration still waits for a sample, so that none can begin; look at the "
+                "storage, try again later, or build a new Loader"
+            )
         mixes = self._mixes
         if self._lane is None:
             yield from self._finish(self.meter.waits(self._repaired(start)), start, mixes)
@@ -414,7 +419,8 @@ class Loader:
     def _end_thread(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
-            self._ahead = None
+            if self._ahead.ended:
+                self._ahead = None
 
     def _finish(self, batches: Iterable[EngineBatch], step: int, mixes: bool) -> Generator[Finished, None, None]:
         for batch in batches:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from images import Numbered, encode, picture
 from test_loader import assert_equal, collect
 
 import gpupipe
@@ -77,7 +78,7 @@ class TestThread:
                 made.append(number)
                 yield number
 
-        ahead = Ahead(items(), 3, Lane(), nothing)
+        ahead = iter(Ahead(items(), 3, Lane(), nothing))
         settled(ahead, 3)
         assert (len(ahead), made) == (3, [0, 1, 2])
         assert next(ahead) == 0
@@ -108,7 +109,7 @@ class TestThread:
             yield 2
             raise ValueError("third")
 
-        ahead = Ahead(items(), 5, Lane(), nothing)
+        ahead = iter(Ahead(items(), 5, Lane(), nothing))
         assert [next(ahead), next(ahead)] == [1, 2]
         with pytest.raises(ValueError, match="third"):
             next(ahead)
@@ -125,7 +126,7 @@ class TestThread:
             raise ValueError("made of a batch")
             yield
 
-        ahead = Ahead(items(), 1, Lane(), nothing)
+        ahead = iter(Ahead(items(), 1, Lane(), nothing))
         ahead._thread.join()
         gc.disable()  # memory of a GPU is not to wait for a collection
         try:
@@ -136,7 +137,7 @@ class TestThread:
             gc.enable()
 
     def test_a_fork_does_not_wait_for_the_threads_lock(self) -> None:
-        ahead = Ahead((number for number in range(10)), 2, Lane(), nothing)
+        ahead = iter(Ahead((number for number in range(10)), 2, Lane(), nothing))
         held, forked = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -169,7 +170,7 @@ class TestThread:
                 entered = contextlib.nullcontext
 
             atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
-            next(Ahead((number for number in itertools.count()), 2, Lane(), print))
+            next(iter(Ahead((number for number in itertools.count()), 2, Lane(), print)))
         """
         run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
         assert (run.stdout, run.stderr) == ("['MainThread']\n", "")
@@ -183,7 +184,7 @@ class TestThread:
             finally:
                 ended.append(threading.current_thread().name)
 
-        ahead = Ahead(items(), 2, Lane(), nothing)
+        ahead = iter(Ahead(items(), 2, Lane(), nothing))
         next(ahead)
         ahead.close()
         ahead.close()
@@ -204,7 +205,7 @@ class TestThread:
             raise ValueError("interrupted")
             yield
 
-        ahead = Ahead(items(), 2, Lane(), wait.set if helps else nothing)
+        ahead = iter(Ahead(items(), 2, Lane(), wait.set if helps else nothing))
         ahead.close()
         assert over.is_set() == helps
         assert ("left to itself" in caplog.text) != helps
@@ -250,6 +251,48 @@ class TestLoader:
             with pytest.raises(gpupipe.GpupipeError, match="newer one"):
                 next(older)
             assert len(list(newer)) == len(loader) - 1
+
+    def test_a_ctrl_c_while_the_thread_is_started_leaves_none_behind(
+        self, folder: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = threading.Thread.start
+
+        def interrupted(thread: threading.Thread) -> None:
+            start(thread)
+            if thread.name == "gpupipe-ahead":
+                raise KeyboardInterrupt
+
+        with self.opened(folder) as loader:
+            truth = collect(loader)
+            loader.set_epoch(0)
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    next(iter(loader))
+            assert not any(thread.name == "gpupipe-ahead" for thread in threading.enumerate())
+            assert_equal(collect(loader), truth)
+
+    def test_none_begins_beside_a_thread_that_still_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Both would take each other's batches from the engine."""
+        monkeypatch.setattr(ahead_module, "GRACE", 0.05)
+        asked, storage = threading.Event(), threading.Event()
+
+        class Slow(Numbered):
+            def __getitem__(self, index: int) -> tuple[bytes, int]:
+                if index >= 8:
+                    asked.set()
+                    storage.wait()
+                return super().__getitem__(index)
+
+        with self.opened(Slow(20, [encode(picture(40, 40))]), num_workers=0, shuffle=False) as loader:
+            batches = iter(loader)
+            assert next(batches)[1].tolist() == [0, 1, 2, 3]
+            asked.wait()
+            del batches
+            with pytest.raises(gpupipe.GpupipeError, match="still waits for a sample"):
+                next(iter(loader))
+            storage.set()
+            assert torch.cat([labels for _, labels in loader]).tolist() == list(range(20))
 
     @pytest.mark.parametrize("engine", ["dali", "torch"])
     def test_an_empty_queue_is_told(self, folder: Any, engine: str) -> None:

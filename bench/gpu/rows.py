@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from gpupipe.benchmark import csv_file
 from gpupipe.benchmark.measurement import Result, spread
 from gpupipe.benchmark.settings import Settings
 
@@ -74,9 +74,4 @@ def write_part(folder: Path, part: str, rows: Iterable[Row], settings: Settings)
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """One line a row."""
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, [field.name for field in fields(Row)])
-        table.writeheader()
-        for row in rows:
-            rounded = {key: round(v, 4) if isinstance(v, float) else v for key, v in asdict(row).items()}
-            table.writerow(rounded)
+    csv_file.write_csv(path, [field.name for field in fields(Row)], map(asdict, rows))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from typing import Any
 
 import torch
 
+from gpupipe.benchmark.csv_file import write_csv
 from gpupipe.benchmark.environment import machine
 from gpupipe.benchmark.measurement import Spread, spread
 from gpupipe.benchmark.report import plot
@@ -192,9 +192,7 @@ def table(measured: Sequence[Row]) -> str:
     """Markdown."""
     lines = ["| loader | img/s (min - max) | device waited | of the ceiling |", "|---|---|---|---|"]
     for one in measured:
-        rate, waited, ceiling = (
-            cell(one, *form) for form in (("img_per_s", ",.0f"), ("waited", ".1%"), ("of_ceiling", ".1%"))
-        )
+        rate, waited, ceiling = (cell(one, *form) for form in FORMS.items())
         lines.append(f"| {one['contender']} | {rate} | {waited} | {ceiling} |")
     return "\n".join(lines)
 
@@ -211,12 +209,7 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     output.mkdir(parents=True, exist_ok=True)
     measured = rows(results)
     paths = [output / f"training.{kind}" for kind in ("csv", "json", "md", "png")]
-    with paths[0].open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(
-            {key: round(v, 4) if isinstance(v, float) else v for key, v in one.items()} for one in measured
-        )
+    write_csv(paths[0], COLUMNS, measured)
     rounds = {
         result.name: {"loader": result.loader, "rounds": [as_dict(part) for part in result.parts]} for result in results
     }
@@ -227,11 +220,6 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     except ModuleNotFoundError:  # minutes of measuring must not end in an error
         return paths[:3]
     return paths
-
-
-def rounded(one: Row) -> Row:
-    """Figures with four digits after the point."""
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in one.items()}
 
 
 def as_dict(part: Part) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from gpupipe.benchmark.checks import antialiased
 from gpupipe.benchmark.contenders import BASELINE
+from gpupipe.benchmark.csv_file import write_csv
 from gpupipe.benchmark.environment import describe
 from gpupipe.benchmark.measurement import Result, ratio, spread
 
@@ -107,21 +107,11 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     output.mkdir(parents=True, exist_ok=True)
     measured = rows(results)
     paths = [output / f"results.{kind}" for kind in ("csv", "json", "png")]
-    write_csv(measured, paths[0])
+    write_csv(paths[0], COLUMNS, measured)
     content = {"environment": facts, "rows": measured, "results": [asdict(result) for result in results]}
     paths[1].write_text(json.dumps(content, indent=2) + "\n")
     plot(measured, facts, paths[2])
     return paths
-
-
-def write_csv(measured: Sequence[Row], path: Path) -> None:
-    """One line for each contender; empty where there is no value."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(
-            {key: round(v, 4) if isinstance(v, float) else v for key, v in one.items()} for one in measured
-        )
 
 
 def plot(measured: Sequence[Row], facts: dict[str, Any], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -12,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from gpupipe.benchmark.csv_file import write_csv
 from gpupipe.benchmark.measurement import spread
 from gpupipe.decoders import Decoders
 from gpupipe.tuned import Tuned
@@ -141,12 +141,7 @@ def write_all(outcome: Outcome, facts: dict[str, Any], output: Path) -> list[Pat
     output.mkdir(parents=True, exist_ok=True)
     paths = [output / "tune.csv", output / "tune.json"]
     measured = rows(outcome.trials)
-    with paths[0].open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(
-            {key: round(v, 4) if isinstance(v, float) else v for key, v in one.items()} for one in measured
-        )
+    write_csv(paths[0], COLUMNS, measured)
     winner = asdict(outcome.winner.candidate) | {"img_per_s": _median(outcome.winner)}
     content = {"environment": facts, "winner": winner, "code": code(outcome.winner.candidate), "measured": measured}
     paths[1].write_text(json.dumps(content, indent=2) + "\n")

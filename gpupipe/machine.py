@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["decoder_facts", "driver_version"]
+__all__ = ["DALI", "NVIMAGECODEC", "decoder_facts", "driver_version", "installed"]
 
 DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
 NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
@@ -16,6 +17,8 @@ NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 
 def decoder_facts(device: torch.device) -> dict[str, Any]:
     """GPU ("" for a CPU), driver, DALI and nvImageCodec by name and version: a key for `gpupipe.cache`."""
+    import torch  # here: `gpupipe doctor` asks for versions where torch can't be imported
+
     on_gpu = device.type == "cuda"
     return {
         "gpu": torch.cuda.get_device_name(device) if on_gpu else "",
@@ -34,11 +37,14 @@ def driver_version() -> str | None:
     return next((word for word in words if word[0].isdigit() and "." in word), None)
 
 
+def installed(distribution: str) -> str | None:
+    """Its version; None where it is not installed. Nothing is imported."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _version(distributions: tuple[str, ...]) -> str | None:
     """The first of the builds that is installed."""
-    for name in distributions:
-        try:
-            return f"{name} {importlib.metadata.version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return next((f"{name} {version}" for name in distributions if (version := installed(name))), None)

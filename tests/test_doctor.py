@@ -410,7 +410,7 @@ def test_this_gpu_has_a_plan_that_doctor_prints() -> None:
 
 
 def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.4.0")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.0")
     check = doctor.package_check("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3")
     finding = check(doctor.Settings())
     assert finding.status == "warn"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
 from gpupipe.benchmark.settings import Settings
-from gpupipe.machine import driver_version
+from gpupipe.machine import driver_version, installed
 from gpupipe.system import host_cpus, memory_limit, usable_cpus
 
 __all__ = ["describe", "environment", "machine"]
@@ -83,10 +82,4 @@ def gpu_names() -> list[str]:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that are installed."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: version for name in LIBRARIES if (version := installed(name))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe import selftest, system
 from gpupipe.errors import ConfigError
+from gpupipe.machine import DALI, NVIMAGECODEC, installed
 from gpupipe.selftest.plans import CPU_PLANS
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ LOW_GPU_MEMORY = 2 * GIB  # 256 decoded images of 500 x 400 and their float crop
 # Distribution names, tried in turn, and the oldest version that gpupipe supports. pyproject.toml has the same floors.
 PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("torch", ("torch",), "2.4"),
-    ("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3"),
-    ("nvImageCodec", ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"), "0.9"),
+    ("DALI", DALI, "2.3"),
+    ("nvImageCodec", NVIMAGECODEC, "0.9"),
     ("Pillow", ("pillow",), "10.3"),
     ("webdataset", ("webdataset",), "0.2.100"),
     ("numpy", ("numpy",), "1.26"),
@@ -112,7 +112,7 @@ def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Cal
     def check(settings: Settings) -> Finding:
         del settings
         remedy = f'pip install "{distributions[0]}>={floor}"'
-        found = {name: version for name in distributions if (version := _installed(name))}
+        found = {name: version for name in distributions if (version := installed(name))}
         if not found:
             return Finding(title, "fail", f"not installed ({' or '.join(distributions)})", remedy)
         if len(found) > 1:
@@ -121,13 +121,6 @@ def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Cal
         return _against_floor(title, next(iter(found.values())), floor, remedy)
 
     return check
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _against_floor(title: str, version: str, floor: str, remedy: str) -> Finding:

@@ -15,6 +15,7 @@ from gpupipe.cache import cache_folder, recall, remember
 from gpupipe.decoders import Decoders
 from gpupipe.errors import EngineUnavailableError
 from gpupipe.locking import folder_lock
+from gpupipe.machine import decoder_facts
 from gpupipe.selftest.children import Outcome
 from gpupipe.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, Trial, try_plans
 
@@ -153,8 +154,6 @@ def new_verdict(device: torch.device) -> Verdict:
 
 
 def _key(device: torch.device) -> dict[str, Any]:
-    from gpupipe.machine import decoder_facts  # imports torch
-
     return decoder_facts(device) | {"series": SERIES}
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from peers.common import Peer, images, random_box
 from PIL import Image
 
-from gpu.contenders.cropped import endless
 from gpupipe.benchmark.contenders.base import Batch, Stream
+from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.benchmark.settings import Settings
 from gpupipe.kernels import decode_crop_resize, native
 
@@ -29,7 +29,7 @@ class KernelStream:
     settings: Settings
 
     def __iter__(self) -> Iterator[Batch]:
-        indices, rng, settings = endless(len(self.files)), np.random.default_rng(2), self.settings
+        indices, rng, settings = iter(EndlessShuffle(len(self.files))), np.random.default_rng(2), self.settings
         sizes = [read_size(path) for path in self.files]
         while True:
             rows = [next(indices) for _ in range(settings.batch_size)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from gpupipe.benchmark.contenders.base import Batch
 from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
-__all__ = ["Cropper", "endless", "for_consumer"]
+__all__ = ["BatchDecoder", "Cropper", "for_consumer"]
 
 
 class Cropper:
@@ -46,16 +48,34 @@ class Cropper:
         return interpolate(box, self.size, mode="bilinear", antialias=True)
 
 
-def column(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    """A value for each channel."""
-    return torch.tensor(values, device=device).view(3, 1, 1)
+class BatchDecoder:
+    """Decodes batches on the threads of a pool, each with a cropper and a CUDA stream of its own (None on a CPU)."""
 
+    def __init__(self, settings: Settings, device: str) -> None:
+        self.settings = settings
+        self.device = device
+        self.thread = threading.local()
+        self._seeds = iter(range(1000))
 
-def endless(size: int) -> Iterator[int]:
-    """One permutation after another."""
-    rng = np.random.default_rng(1)
-    while True:
-        yield from rng.permutation(size).tolist()
+    def __call__(self, files: Any) -> Batch:
+        """The batch, ready."""
+        if not hasattr(self.thread, "cropper"):
+            self.start()
+        stream = self.thread.stream
+        with torch.cuda.stream(stream):  # None: nothing to switch to
+            batch = self.decoded(files)
+            if stream is not None:
+                stream.synchronize()
+        return batch
+
+    def start(self) -> None:
+        """Give this thread what it keeps."""
+        self.thread.stream = torch.cuda.Stream() if self.device == "cuda" else None
+        self.thread.cropper = Cropper(self.settings, next(self._seeds))
+
+    def decoded(self, files: Any) -> Batch:
+        """The batch, on the thread's stream."""
+        raise NotImplementedError
 
 
 def for_consumer(batch: Batch) -> Batch:

@@ -7,7 +7,6 @@ engines from Python, so this is what SPDL's pipeline reaches with nvJPEG. It nee
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,56 +19,46 @@ import torch
 from nvidia import nvimgcodec
 from peers.common import Peer, images
 
-from gpu.contenders.cropped import Cropper, endless, for_consumer
+from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
+from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.benchmark.settings import Settings
+from gpupipe.engines.pixels import CPU_ONLY_DEVICE
 
 __all__ = ["SpdlNvjpeg"]
 
 REQUIREMENTS = ("spdl_core",)
 BUFFER = 2  # batches
-CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h
 
 
-class Decoding:
-    """Decodes batches; each thread has a decoder and a CUDA stream of its own."""
+class Decoding(BatchDecoder):
+    """By nvImageCodec; each thread has a decoder of its own."""
 
     def __init__(self, settings: Settings, device: str) -> None:
-        self.settings = settings
-        self.device = device
-        self._thread = threading.local()
-        self._seeds = iter(range(1000))
+        super().__init__(settings, device)
         self._params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
-    def __call__(self, files: list[tuple[bytes, int]]) -> Batch:
-        """The batch, ready."""
-        if not hasattr(self._thread, "cropper"):
-            self._start()
-        stream = self._thread.stream
-        labels = torch.tensor([label for _, label in files])
-        with torch.cuda.stream(stream):  # None: nothing to switch to
-            streams = [nvimgcodec.CodeStream(data) for data, _ in files]
-            number = 0 if stream is None else stream.cuda_stream
-            decoded = self._thread.decoder.decode(streams, params=self._params, cuda_stream=number)
-            as_tensor = torch.from_dlpack if self.device == "cuda" else from_host
-            batch = self._thread.cropper([as_tensor(image).permute(2, 0, 1) for image in decoded])
-            labels = labels.to(self.device, non_blocking=True)
-            if stream is not None:
-                stream.synchronize()
-        return batch, labels
-
-    def _start(self) -> None:
+    def start(self) -> None:
+        """The decoder too."""
+        super().start()
         threads = max(1, self.settings.threads // 2)  # of nvImageCodec, for what the engines don't take
         if self.device == "cuda":
-            self._thread.decoder = nvimgcodec.Decoder(device_id=0, max_num_cpu_threads=threads)
-            self._thread.stream = torch.cuda.Stream()
+            self.thread.decoder = nvimgcodec.Decoder(device_id=0, max_num_cpu_threads=threads)
         else:
             backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
-            self._thread.decoder = nvimgcodec.Decoder(
+            self.thread.decoder = nvimgcodec.Decoder(
                 device_id=CPU_ONLY_DEVICE, max_num_cpu_threads=threads, backends=backends
             )
-            self._thread.stream = None
-        self._thread.cropper = Cropper(self.settings, next(self._seeds))
+
+    def decoded(self, files: list[tuple[bytes, int]]) -> Batch:
+        """All files in one call."""
+        streams = [nvimgcodec.CodeStream(data) for data, _ in files]
+        number = 0 if self.thread.stream is None else self.thread.stream.cuda_stream
+        decoded = self.thread.decoder.decode(streams, params=self._params, cuda_stream=number)
+        as_tensor = torch.from_dlpack if self.device == "cuda" else from_host
+        images = self.thread.cropper([as_tensor(image).permute(2, 0, 1) for image in decoded])
+        labels = torch.tensor([label for _, label in files])
+        return images, labels.to(self.device, non_blocking=True)
 
 
 def from_host(image: Any) -> torch.Tensor:
@@ -124,7 +113,7 @@ class SpdlNvjpeg(Peer):
         decoding = ThreadPoolExecutor(self.decoders)
         pipeline = (
             spdl.pipeline.PipelineBuilder()
-            .add_source(endless(len(paths)))
+            .add_source(iter(EndlessShuffle(len(paths))))
             .pipe(read, concurrency=readers)
             .aggregate(settings.batch_size)
             .pipe(Decoding(settings, self.device), concurrency=self.decoders, executor=decoding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 from peers.common import Peer, images
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
-from gpu.contenders.cropped import Cropper, endless, for_consumer
+from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
+from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.benchmark.settings import Settings
 
 __all__ = ["TorchvisionGpu"]
@@ -41,43 +41,20 @@ class Encoded(Dataset[tuple[torch.Tensor, int]]):
         return read_file(self.paths[index]), self.labels[index]
 
 
-class Endless(Sampler[int]):
-    """One permutation after another."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[int]:
-        return endless(self.size)
-
-
 def collate(read: list[tuple[torch.Tensor, int]]) -> Files:
     """What the readers hand on."""
     files = [data for data, _ in read]
     return torch.cat(files), [len(data) for data in files], torch.tensor([label for _, label in read])
 
 
-class Decoding:
-    """Decodes batches on the threads of a pool, each with a CUDA stream of its own."""
+class Decoding(BatchDecoder):
+    """With nvJPEG, by torchvision."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
-        self.settings = settings
-        self.device = device
-        self._thread = threading.local()
-        self._seeds = iter(range(1000))
-
-    def __call__(self, files: Files) -> Batch:
-        """The batch, ready."""
-        if not hasattr(self._thread, "cropper"):
-            self._thread.cropper = Cropper(self.settings, next(self._seeds))
-            self._thread.stream = torch.cuda.Stream() if self.device == "cuda" else None
+    def decoded(self, files: Files) -> Batch:
+        """All files in one call."""
         data, lengths, labels = files
-        with torch.cuda.stream(self._thread.stream):  # None: nothing to switch to
-            decoded = decode_jpeg(list(data.split(lengths)), mode=ImageReadMode.RGB, device=self.device)
-            batch = self._thread.cropper(decoded), labels.to(self.device, non_blocking=True)
-            if self._thread.stream is not None:
-                self._thread.stream.synchronize()
-        return batch
+        images = decode_jpeg(list(data.split(lengths)), mode=ImageReadMode.RGB, device=self.device)
+        return self.thread.cropper(images), labels.to(self.device, non_blocking=True)
 
 
 @dataclass
@@ -127,7 +104,7 @@ class TorchvisionGpu(Peer):
         loader = DataLoader(
             dataset,
             settings.batch_size,
-            sampler=Endless(len(dataset)),
+            sampler=EndlessShuffle(len(dataset)),
             num_workers=min(READERS, settings.workers),
             prefetch_factor=PREFETCH_FACTOR,
             collate_fn=collate,

@@ -134,7 +134,7 @@ def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_names(folder: Path, tmp_path: Path, capsys) -> None:
-    assert main(["bench", str(folder), "--output", str(tmp_path / "out"), "--only", "torchvison"]) == 1
+    assert main(["bench", str(folder), "--output", str(tmp_path / "out"), "--only", "torchvison"]) == 2
     message = capsys.readouterr().err
     assert "torchvison" in message
     assert "torchvision-pillow" in message

@@ -275,7 +275,7 @@ class TestCommand:
         assert "tiny: training on" in capsys.readouterr().out
 
     def test_a_wrong_value(self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["profile", str(folder), "--batch-size", "0", "--output", str(tmp_path / "out")]) == 1
+        assert main(["profile", str(folder), "--batch-size", "0", "--output", str(tmp_path / "out")]) == 2
         assert "batch_size=0" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
@@ -283,10 +283,10 @@ class TestCommand:
     def test_a_wrong_model(self, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         if name.startswith("timm:"):
             pytest.importorskip("timm")
-        assert main(["profile", str(folder), "--model", name, "--output", str(tmp_path / "out")]) == 1
+        assert main(["profile", str(folder), "--model", name, "--output", str(tmp_path / "out")]) == 2
         assert f"model='{name}' is not one of" in capsys.readouterr().err
 
     def test_a_missing_package(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torchvision" else object())
-        assert main(["profile"]) == 1
+        assert main(["profile"]) == 2
         assert "gpupipe[bench]" in capsys.readouterr().err

@@ -185,7 +185,7 @@ def test_wrong_settings_are_named(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["show", str(folder), "--engine", "torch", *flags]) == 1
+    assert main(["show", str(folder), "--engine", "torch", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -193,11 +193,11 @@ def test_wrong_settings_are_named(
 def test_a_missing_folder_and_a_bad_image_are_the_librarys_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert main(["show", str(tmp_path / "nothing"), "-o", str(tmp_path / "a.png")]) == 1
+    assert main(["show", str(tmp_path / "nothing"), "-o", str(tmp_path / "a.png")]) == 2
     assert "nothing" in capsys.readouterr().err
     broken = write_folder(tmp_path / "images", classes=1, per_class=2)
     (broken / "class_0" / "img_0.jpg").write_bytes(b"<html>no image</html>")
-    assert main(["show", str(broken), "-o", str(tmp_path / "a.png"), "--engine", "torch"]) == 1
+    assert main(["show", str(broken), "-o", str(tmp_path / "a.png"), "--engine", "torch"]) == 2
     assert "img_0.jpg" in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
 

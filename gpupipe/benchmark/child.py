@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +53,6 @@ def main(descriptor: int, log: str) -> None:
 
 def connect(descriptor: int, log: str) -> Connection[Any, Any]:
     """The pipe to the parent; from now on what this process prints goes to `log`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop, and closes the pipe
     redirect_output(Path(log))
     return Connection(descriptor)
 

@@ -19,7 +19,16 @@ from gpupipe.errors import GpupipeError
 __all__ = ["ChildError", "ChildProcess", "descendants"]
 
 PATIENCE = 10  # seconds that a process gets to end by itself
-CODE = "import sys; from {module} import main; main(int(sys.argv[1]), sys.argv[2])"
+INTERRUPT = {signal.SIGINT}
+# A Ctrl-C reaches all processes of a terminal: the parent decides when to stop, and closes the pipe. The child starts
+# with the signal blocked, so that none comes before it is ignored, which would print a traceback.
+CODE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGINT}})
+from {module} import main
+main(int(sys.argv[1]), sys.argv[2])
+"""
 
 
 class ChildError(GpupipeError):
@@ -40,11 +49,15 @@ class ChildProcess:
         self._connection, other = multiprocessing.Pipe()
         self._timeout = timeout
         self._hangs = False
-        self._process = subprocess.Popen(
-            [python, "-c", CODE.format(module=module), str(other.fileno()), str(log)],
-            pass_fds=[other.fileno()],
-            env=os.environ | {"PYTHONPATH": python_path()},
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+        try:
+            self._process = subprocess.Popen(
+                [python, "-c", CODE.format(module=module), str(other.fileno()), str(log)],
+                pass_fds=[other.fileno()],
+                env=os.environ | {"PYTHONPATH": python_path()},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         other.close()
         self._connection.send(first)
 

@@ -41,10 +41,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the output (default: 224)")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="time of a round (default: 4)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of each contender (default: 5)")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="patience with one (default: 300)")
-    parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="these contenders, see --list")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="patience with each (default: 300)")
+    parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="only these contenders, see --list")
     parser.add_argument("--list", action="store_true", help="list the contenders and stop")
-    parser.add_argument("--output", type=Path, default=Path("bench-out"), help="folder for the results")
+    parser.add_argument(
+        "--output", type=Path, default=Path("bench-out"), metavar="DIR", help="for the results (default: bench-out)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -50,7 +50,8 @@ HELP = "check GPU, driver, versions, CPUs, shared memory, open files, C++ kernel
 EPILOG = """\
 exit code:
   0   no finding is 'fail' ('warn' does not count)
-  1   at least one finding is 'fail', or an option has a value that can't work
+  1   at least one finding is 'fail'
+  2   an option has a value that can't work
 
 The settings say what the torch engine's workers will need in /dev/shm; the defaults are the Loader's, for batches of
 256 images of 224 x 224. Decoding is tried in child processes, so a crash or a hang there is a finding; what it gives on

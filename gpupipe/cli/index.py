@@ -17,7 +17,7 @@ MOST_LISTED = 50
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
 is. Prints what is in the data and lists damaged images."""
-CODES = "Exit code: 0 where all is well, 1 where the data can't be used, 3 where some images are damaged."
+CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,7 +27,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
     parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
-    parser.add_argument("--label-field", default="label", metavar="F", help="field of .json members (default: label)")
+    parser.add_argument(
+        "--label-field",
+        default="label",
+        metavar="F",
+        help="the field of shards' .json members that holds the label (default: label)",
+    )
     parser.set_defaults(run=run)
 
 

@@ -22,14 +22,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("source", metavar="SRC", help="an image folder, or .tar shards as 'a-{000..009}.tar'")
     parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--shard-size", type=byte_size, default=256_000_000, metavar="BYTES", help="default: 256MB")
-    size.add_argument("--samples-per-shard", type=int, metavar="N", help="so many samples instead of so many bytes")
+    size.add_argument(
+        "--shard-size",
+        type=byte_size,
+        default=256_000_000,
+        metavar="BYTES",
+        help="most of a shard (default: 256MB)",
+    )
+    size.add_argument("--samples-per-shard", type=int, metavar="N", help="samples of a shard, instead of bytes")
     parser.add_argument("--max-size", type=int, metavar="PX", help="shrink images whose shorter side exceeds this")
-    parser.add_argument("--quality", type=int, default=90, metavar="Q", help="of shrunk JPEGs, 1 to 95 (default: 90)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the order (default: 0)")
+    parser.add_argument("--quality", type=int, default=90, metavar="Q", help="1 to 95, of shrunk JPEGs (default: 90)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (default: 0)")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="threads (default: one per usable CPU)")
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
-    parser.add_argument("--label-field", default="label", metavar="F", help="field of .json members (default: label)")
+    parser.add_argument(
+        "--label-field",
+        default="label",
+        metavar="F",
+        help="the field of shards' .json members that holds the label (default: label)",
+    )
     parser.set_defaults(run=run)
 
 

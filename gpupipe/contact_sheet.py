@@ -76,7 +76,7 @@ def _tiles(loader: Loader, epoch: int, position: int) -> Iterator[Tile]:
     row = position % loader.batch_size
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
     images, labels = next(iter(loader))
-    label = _label(loader.dataset.classes, labels[row].cpu())
+    label = _label(loader.source.classes, labels[row].cpu())
     for view, recipe in zip(images if isinstance(images, list) else [images], loader.recipe.view_recipes, strict=True):
         yield Tile(_levels(view[row].cpu(), recipe), label)
 

@@ -7,6 +7,7 @@ import os
 import torch
 import torch.distributed
 
+from gpupipe.arguments import whole
 from gpupipe.errors import ConfigError
 
 __all__ = ["check_world_size", "gathered", "rank_and_world_size"]
@@ -17,7 +18,7 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank}, world_size={world_size}: pass both or neither")
     if rank is not None and world_size is not None:
-        return rank, world_size
+        return whole("rank", rank, 0), whole("world_size", world_size, 1)
     if _is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     own_rank, size = _from_environment("RANK"), _from_environment("WORLD_SIZE")

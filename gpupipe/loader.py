@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.ahead import Ahead
+from gpupipe.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, whole
+from gpupipe.attributes import DataLoaderAttributes
 from gpupipe.decoders import Decoders
 from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
@@ -26,7 +29,7 @@ from gpupipe.order.base import samples_of
 from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
-from gpupipe.sources import Source, open_source
+from gpupipe.sources import DatasetSource, Source, open_source
 from gpupipe.state import LoaderState
 from gpupipe.stats import Meter, gpu_memory
 
@@ -43,7 +46,7 @@ Images: TypeAlias = Any
 """A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
 
 
-class Loader:
+class Loader(DataLoaderAttributes):
     """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
 
     data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list); any sized object whose
@@ -51,11 +54,13 @@ class Loader:
     recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
                  your own, or a `MultiCrop` of several.
     batch_size:  samples per batch of this rank.
-    shuffle:     a new order in every epoch.
+    shuffle:     a new order in every epoch. None: False.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
                  equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
                  `padding`, and `gather`, which leaves them out.
-    seed:        with epoch and position it decides everything random.
+    seed:        with epoch and position it decides everything random. None: 0.
+    generator:   a torch.Generator in the place of `seed`, which is then its initial_seed(). Nothing is drawn from it, so
+                 what was drawn before does not count. All ranks need the same.
     num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads and the worker processes beside
                  it. None: the CPUs that this process may use, shared with the other ranks of the machine.
     prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
@@ -63,7 +68,8 @@ class Loader:
                  Where num_workers, prefetch_factor and decoders are all None, what `gpupipe tune` has found last on
                  this machine is taken.
     pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
-    persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine.
+    persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine, and refused with
+                 num_workers=0, as prefetch_factor is.
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
                  its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
                  num_workers=0, or from a dataset of yours with DALI) has no timeout.
@@ -72,6 +78,11 @@ class Loader:
     order:       an `Order` or a torch `Sampler` instead of `shuffle`.
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
                  order and list it in `bad_samples`.
+    sampler, batch_sampler, collate_fn, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any
+                 value but DataLoader's default is a ConfigError that says what serves instead.
+
+    DataLoader's attributes can be read: `sampler` and `batch_sampler` list the epoch's indices, `dataset` is the user's
+    dataset, or the `source` where files were passed. None of what a Loader is built of can be set afterwards.
 
     Iterating yields (images, labels), both on the device: images of shape (N, 3, height, width) in the recipe's dtype
     and layout, or a list of them where the recipe has several views; labels int64 (N,), or float32 (N, classes) where
@@ -83,57 +94,77 @@ class Loader:
     same batches; with `state_dict` it goes on at the batch that did not come.
     """
 
+    @named
     def __init__(
         self,
         data: Any,
         recipe: Recipe | MultiCrop,
         batch_size: int = 1,
-        shuffle: bool = False,
+        shuffle: bool | None = False,
         *,
         drop_last: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
         num_workers: int | None = None,
         pin_memory: bool | None = None,
         prefetch_factor: int | None = None,
         decoders: Decoders | None = None,
         persistent_workers: bool = False,
         timeout: float = 300,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
         engine: EngineName = "auto",
         device: str | torch.device = "auto",
         rank: int | None = None,
         world_size: int | None = None,
         order: Order | torch.utils.data.Sampler[int] | None = None,
         on_error: OnError = "raise",
+        sampler: None = None,
+        batch_sampler: None = None,
+        collate_fn: None = None,
+        pin_memory_device: Literal[""] = "",
+        in_order: Literal[True] = True,
     ) -> None:
+        refuse_unserved(
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
         if not isinstance(recipe, Recipe | MultiCrop):
             raise ConfigError(
                 f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), or a MultiCrop of them"
             )
         check_on_error(on_error)
+        batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
+        shuffle = shuffle is not None and flag("shuffle", shuffle)
+        workers = WorkerArguments(
+            num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, multiprocessing_context
+        )
+        self.seed, self.generator = seed_of(seed, generator), generator
         self._views = recipe.view_recipes
+        _check_mixing(self._views, batch_size)
         name, where = choose(engine, device)
-        found = concurrency(engine, name, where, num_workers, prefetch_factor, decoders)
+        found = concurrency(engine, name, where, workers.num_workers, workers.prefetch_factor, decoders)
         self.recipe = recipe
-        self.seed = _seed(seed)
         self.settings = EngineSettings(
             engine=found.engine,
             device=where,
             batch_size=batch_size,
             num_workers=found.num_workers,
             prefetch_factor=found.prefetch_factor,
-            pin_memory=where.type == "cuda" if pin_memory is None else pin_memory,
-            persistent_workers=persistent_workers,
-            timeout=timeout,
-            multiprocessing_context=multiprocessing_context,
+            pin_memory=where.type == "cuda" if workers.pin_memory is None else workers.pin_memory,
+            persistent_workers=workers.persistent_workers,
+            timeout=workers.timeout,
+            multiprocessing_context=workers.multiprocessing_context,
             decoders=found.decoders,
         )
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
-        _check_mixing(self._views, batch_size)
-        self.dataset: Source = open_source(data)
-        self.order = _order(order, shuffle, len(self.dataset))
+        self.source: Source = open_source(data)
+        self.dataset: Any = self.source.dataset if isinstance(self.source, DatasetSource) else self.source
+        self.order = _order(order, shuffle, len(self.source))
         self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
         if not len(self.batches):
             log.warning(
@@ -143,61 +174,27 @@ class Loader:
             )
         self.sampler = EpochSampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
-        self._repair = Repair(self.dataset, self._views, self.order, on_error)
+        self._repair = Repair(self.source, self._views, self.order, on_error)
         self.meter = Meter()
         self._finisher = Finisher(self._views, where)
         self._mixes = self._views[0].mixing is not None
         self._lane = HandOver(where) if where.type == "cuda" else None
         self._ahead: Ahead[Finished] | None = None
         self.meter.finisher = "consumer" if self._lane is None else "thread"
-        self._engine: Engine | None = open_engine(self.dataset, self._views, self.settings)
+        self._engine: Engine | None = open_engine(self.source, self._views, self.settings)
         self._epoch = 0
         self._step = 0  # steps delivered in this epoch
         self._last_step: int | None = None  # the step delivered last, in whatever epoch
         self._resume = False  # whether the next iteration goes on at _step rather than at 0
         self._turn = 0  # counts iterations, so that an older one notices that a newer one has begun
+        self._built = True
 
     # What DataLoader has.
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per batch of this rank."""
-        return self.batches.batch_size
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a last batch that is not full is left out."""
-        return self.batches.drop_last
-
-    @property
-    def num_workers(self) -> int:
-        """Worker processes, or DALI's CPU threads and the worker processes beside it."""
-        return self.settings.num_workers
-
-    @property
-    def prefetch_factor(self) -> int:
-        """Batches ahead, per worker or for DALI in all."""
-        return self.settings.prefetch_factor
-
-    @property
-    def pin_memory(self) -> bool:
-        """Whether batches pass through page-locked memory."""
-        return self.settings.pin_memory
 
     @property
     def decoders(self) -> Decoders | None:
         """How DALI shares batches out with other decoders; None with the torch engine."""
         return self.settings.decoders
-
-    @property
-    def persistent_workers(self) -> bool:
-        """Whether worker processes live on between epochs."""
-        return self.settings.persistent_workers
-
-    @property
-    def timeout(self) -> float:
-        """Seconds to wait for a batch, 0 for ever."""
-        return self.settings.timeout
 
     @property
     def mixup_enabled(self) -> bool:
@@ -362,7 +359,7 @@ class Loader:
 
     def __repr__(self) -> str:
         return (
-            f"Loader({len(self.dataset)} samples, {len(self)} batches of {self.batch_size}, engine={self.engine!r}, "
+            f"Loader({len(self.source)} samples, {len(self)} batches of {self.batch_size}, engine={self.engine!r}, "
             f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
         )
 
@@ -463,7 +460,7 @@ class Loader:
             row = int(outside[0])
             index = int(job.indices[row])
             raise ConfigError(
-                f"sample {index} ({self.dataset.location(index)}) has the label {int(batch.labels[row])}, but "
+                f"sample {index} ({self.source.location(index)}) has the label {int(batch.labels[row])}, but "
                 f"{type(mixing).__name__} of the recipe has num_classes={mixing.num_classes}, for labels from 0 to "
                 f"{mixing.num_classes - 1}; pass the dataset's number of classes"
             )
@@ -484,7 +481,7 @@ class Loader:
     def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """What an order gave, which may be a user's own."""
         indices = np.asarray(indices)
-        size = len(self.dataset)
+        size = len(self.source)
         if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
             raise ConfigError(
                 f"order {self.order.fingerprint}: indices() gave {indices.dtype} of shape {indices.shape} for "
@@ -506,7 +503,7 @@ class Loader:
 
     def _state(self, position: int) -> LoaderState:
         return LoaderState(
-            source=self.dataset.fingerprint,
+            source=self.source.fingerprint,
             recipe=self.recipe.fingerprint,
             order=self.order.fingerprint,
             seed=self.seed,
@@ -523,12 +520,6 @@ def _check_mixing(views: Views, batch_size: int) -> None:
             f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its neighbour, "
             "which has to be on the same rank"
         )
-
-
-def _seed(seed: int) -> int:
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise ConfigError(f"seed={seed!r} must be an int in [0, 2**64)")
-    return seed
 
 
 def _order(order: Any, shuffle: bool, size: int) -> Order:

@@ -34,6 +34,11 @@ def open_loader(data, recipe=TINY, batch_size=4, **options):
     return gpupipe.Loader(data, recipe, batch_size=batch_size, **options)
 
 
+def ahead(count, engine):
+    """The engine with so many batches ahead, where it has workers."""
+    return engine | ({"prefetch_factor": count} if engine["num_workers"] else {})
+
+
 def collect(loader):
     """Copies of an epoch's batches."""
     return [(images.clone(), labels.clone()) for images, labels in loader]
@@ -284,7 +289,7 @@ class TestState:
                 assert resumed.epoch == 1
 
     def test_state_is_what_was_delivered(self, folder, engine):
-        with open_loader(folder, prefetch_factor=4, **engine) as loader:
+        with open_loader(folder, **ahead(4, engine)) as loader:
             iterator = iter(loader)
             for delivered in (4, 8, 12):
                 next(iterator)
@@ -490,7 +495,7 @@ class TestMemory:
         """A buffer that was used again too early would change a batch that is still held."""
         recipe = gpupipe.imagenet_train(64)
         order = gpupipe.Weighted([1.0] * 25, num_samples=120)
-        with open_loader(folder, recipe, shuffle=False, order=order, prefetch_factor=2, **engine) as loader:
+        with open_loader(folder, recipe, shuffle=False, order=order, **ahead(2, engine)) as loader:
             held = [(images, images.clone()) for images, _ in loader]
         assert len(held) == 30
         for images, copy in held:
@@ -680,7 +685,7 @@ class TestSettings:
             assert loader.drop_last
             assert loader.num_workers == 0
             assert loader.pin_memory is False
-            assert len(loader.dataset) == 25
+            assert len(loader.dataset) == len(loader.source) == 25
             assert loader.dataset.classes == [f"class_{c}" for c in range(5)]
             assert loader.dataset.class_to_idx == {f"class_{c}": c for c in range(5)}
             assert len(loader.sampler) == 24

@@ -66,7 +66,7 @@ def gpupipe_loader(args: argparse.Namespace, data: str, train: bool, images: int
         drop_last=train,
         seed=args.seed,
         num_workers=args.workers,
-        persistent_workers=images is None,
+        persistent_workers=images is None and args.workers != 0,
         engine="torch" if args.loader == "gpupipe-torch" else args.engine,
     )
 

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
     with open_loader(_data(args), settings) as loader, steps(1 + 2 * settings.rounds) as say:
-        step = training_step(build_model(args.model, classes_of(loader.dataset)), loader.device)
+        step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
         profile = measure(loader, step, settings, say)
     verdict = judge(profile)
     print(f"{args.model}: ", end="")

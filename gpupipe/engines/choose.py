@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gpupipe import system
+from gpupipe.arguments import whole
 from gpupipe.decoders import Decoders
 from gpupipe.engines.base import Engine
 from gpupipe.engines.sharing import Share, SharingEngine
@@ -58,12 +59,9 @@ class EngineSettings:
     decoders: Decoders | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_workers, int) or self.num_workers < 0:
-            raise ConfigError(f"num_workers={self.num_workers!r} must be an int of 0 or more")
-        if not isinstance(self.prefetch_factor, int) or self.prefetch_factor < 1:
-            raise ConfigError(f"prefetch_factor={self.prefetch_factor!r} must be an int of at least 1")
-        if self.timeout < 0:
-            raise ConfigError(f"timeout={self.timeout} must be 0 (wait for ever) or a number of seconds")
+        # As tuned, perhaps: the Loader has checked what it was given.
+        whole("num_workers", self.num_workers, 0)
+        whole("prefetch_factor", self.prefetch_factor, 1)
         if self.decoders is not None:
             self._check_decoders(self.decoders)
 
@@ -128,7 +126,7 @@ def _device(device: str | torch.device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
     if found.type == "cpu":
         return found

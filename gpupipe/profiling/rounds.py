@@ -145,7 +145,7 @@ def measure(
         real.append(_real(loader, step, settings, epoch=turn))
         say(f"round {turn} of {settings.rounds}: perfect loader")
         perfect.append(run_part(step, itertools.cycle(cached), settings, device))
-    reads_itself = loader.engine == "dali" and loader.dataset.paths(np.zeros(1, np.int64)) is not None
+    reads_itself = loader.engine == "dali" and loader.source.paths(np.zeros(1, np.int64)) is not None
     return Profile(settings, loader.engine, str(device), reads_itself, real, perfect)
 
 
@@ -161,7 +161,7 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
     batches = iter(loader)
     try:
         part = run_part(step, batches, settings, loader.device)
-        ahead = loader.prefetch_factor * (1 if loader.engine == "dali" else loader.num_workers)
+        ahead = loader.settings.prefetch_factor * (1 if loader.engine == "dali" else loader.num_workers)
         for _ in itertools.islice(batches, ahead):
             pass  # what was made meanwhile comes now
     finally:

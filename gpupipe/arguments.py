@@ -1,0 +1,183 @@
+"""Arguments that a Loader shares with `torch.utils.data.DataLoader`: checked, or refused with what serves instead."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch.multiprocessing
+
+from gpupipe.errors import ConfigError
+
+__all__ = ["WorkerArguments", "flag", "named", "refuse_unserved", "seed_of", "whole"]
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+RECIPE = (
+    "what is done to the images is the recipe, Loader's second argument: gpupipe.imagenet_train(224), or a "
+    "gpupipe.Recipe of operations named as torchvision's; what a recipe lacks can be done to the batch"
+)
+
+# Keywords that other loaders and datasets have for something that stands elsewhere here.
+ELSEWHERE = {
+    "dataset": "the dataset is Loader's first argument and called `data`",
+    "label_field": "it belongs to shards: pass gpupipe.open_source(data, label_field=...) as data",
+    "transform": RECIPE,
+    "transforms": RECIPE,
+}
+
+# DataLoader's arguments with the one value that they can have, and what serves instead of any other.
+UNSERVED: dict[str, tuple[Any, str]] = {
+    "sampler": (None, "pass it as order=, which takes torch Samplers and gpupipe's orders"),
+    "batch_sampler": (None, "pass order= (a torch Sampler of samples, or a gpupipe order) and batch_size="),
+    "collate_fn": (
+        None,
+        "batches are put together by the engine, as tensors (images, labels); change them in the training loop",
+    ),
+    "pin_memory_device": ("", "pass device='cuda:N': batches lie there already, and pinned memory is that GPU's"),
+    "in_order": (True, "batches always come in the order of the epoch; leave it out"),
+}
+
+SAMPLERS = {
+    "DistributedSampler": "leave it out: each rank takes its own part of the epoch; pass shuffle=True to shuffle",
+    "RandomSampler": "pass shuffle=True, or the sampler as order=",
+    "SequentialSampler": "leave it out",
+    "SubsetRandomSampler": "pass order=gpupipe.Subset(indices, shuffle=True)",
+    "WeightedRandomSampler": "pass order=gpupipe.Weighted(weights)",
+}
+
+
+def named(init: Init) -> Init:
+    """`init`, which of a keyword that it lacks says what serves instead, or the name that was meant.
+
+    A decorator, since Python itself would first say that `data` is missing where it was passed as `dataset`.
+    """
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def checked(self: Any, *arguments: Any, **options: Any) -> None:
+        for name in options:
+            if name not in known:
+                raise _unknown(name, known)
+        init(self, *arguments, **options)
+
+    return cast(Init, checked)
+
+
+def _unknown(name: str, known: list[str]) -> Exception:
+    if name in ELSEWHERE:
+        return ConfigError(f"Loader has no argument {name}: {ELSEWHERE[name]}")
+    nearest = difflib.get_close_matches(name, known, 1)
+    meant = f". Did you mean {nearest[0]!r}?" if nearest else ""
+    return TypeError(f"Loader.__init__() got an unexpected keyword argument {name!r}{meant}")
+
+
+def refuse_unserved(**given: Any) -> None:
+    """Raise ConfigError for one of `UNSERVED` that has another value than the one it can have."""
+    for name, value in given.items():
+        only, instead = UNSERVED[name]
+        if value is only or (isinstance(value, str) and value == only):
+            continue
+        if name == "sampler":
+            instead = SAMPLERS.get(type(value).__name__, instead)
+        raise ConfigError(f"{name}={value!r} is not taken: {instead}")
+
+
+def whole(name: str, value: Any, least: int, below: int | None = None) -> int:
+    """`value` as an int; numpy's integers are as good as Python's, bools are none. Raises ConfigError."""
+    span = f"of {least} or more" if below is None else f"in [{least}, {_power(below)})"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} must be an int {span}") from None
+    if isinstance(value, bool) or number < least or (below is not None and number >= below):
+        raise ConfigError(f"{name}={value!r} must be an int {span}")
+    return number
+
+
+def _power(number: int) -> str:
+    return f"2**{number.bit_length() - 1}" if number & (number - 1) == 0 else str(number)
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` as a bool. Raises ConfigError for another number: it may have been meant for another argument."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name}={value!r} must be True or False")
+    return bool(value)
+
+
+def seed_of(seed: Any, generator: Any) -> int:
+    """What decides everything random: `seed`, else what the generator was seeded with, else 0."""
+    if generator is None:
+        return whole("seed", 0 if seed is None else seed, 0, 2**64)
+    if not isinstance(generator, torch.Generator):
+        raise ConfigError(f"generator={generator!r} must be a torch.Generator; a number is passed as seed=")
+    if seed is not None:
+        raise ConfigError(f"seed={seed!r} and generator exclude each other: the generator's initial_seed() is the seed")
+    return generator.initial_seed() % 2**64
+
+
+@dataclass(frozen=True)
+class WorkerArguments:
+    """Those of a Loader's arguments that say how workers are run, refused where DataLoader refuses them.
+
+    None: num_workers and prefetch_factor are chosen for the machine, pin_memory for the device. The context becomes an
+    object, as DataLoader's does.
+    """
+
+    num_workers: int | None
+    prefetch_factor: int | None
+    pin_memory: bool | None
+    persistent_workers: bool
+    timeout: float
+    multiprocessing_context: Any
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None:
+            self._keep("num_workers", whole("num_workers", self.num_workers, 0))
+        if self.prefetch_factor is not None:
+            self._keep("prefetch_factor", whole("prefetch_factor", self.prefetch_factor, 1))
+        if self.pin_memory is not None:
+            self._keep("pin_memory", flag("pin_memory", self.pin_memory))
+        self._keep("persistent_workers", flag("persistent_workers", self.persistent_workers))
+        self._keep("timeout", _seconds(self.timeout))
+        self._keep("multiprocessing_context", _context(self.multiprocessing_context))
+        if self.num_workers == 0:
+            self._check_without_workers()
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_without_workers(self) -> None:
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+            value = getattr(self, name)
+            if value:
+                raise ConfigError(
+                    f"{name}={value!r} is for worker processes, but num_workers=0: leave it out, or raise num_workers"
+                )
+
+
+def _seconds(timeout: Any) -> float:
+    real = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
+    if not real or not 0 <= timeout < math.inf:
+        raise ConfigError(f"timeout={timeout!r} must be 0 (wait for ever) or a number of seconds")
+    return float(timeout)
+
+
+def _context(context: Any) -> BaseContext | None:
+    if context is None or isinstance(context, BaseContext):
+        return context
+    names = torch.multiprocessing.get_all_start_methods()
+    if not isinstance(context, str) or context not in names:
+        raise ConfigError(
+            f"multiprocessing_context={context!r} must be one of {', '.join(names)}, or a context of multiprocessing"
+        )
+    return torch.multiprocessing.get_context(context)

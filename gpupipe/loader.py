@@ -59,8 +59,8 @@ class Loader(DataLoaderAttributes):
                  equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
                  `padding`, and `gather`, which leaves them out.
     seed:        with epoch and position it decides everything random. None: 0.
-    generator:   a torch.Generator in the place of `seed`, which is then its initial_seed(). Nothing is drawn from it, so
-                 what was drawn before does not count. All ranks need the same.
+    generator:   a torch.Generator in the place of `seed`: its initial_seed() is taken, whatever has been drawn from
+                 it. Nothing is drawn from it here. All ranks need the same seed.
     num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads and the worker processes beside
                  it. None: the CPUs that this process may use, shared with the other ranks of the machine.
     prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.

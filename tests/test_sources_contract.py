@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from images import encode, picture, write_folder
 from PIL import Image
 from tars import jpeg, write_samples
+from torch.utils.data import Subset
 
 from gpupipe.sources import SampleMeta, Source, open_source
 from gpupipe.sources.headers import FORMATS
@@ -38,7 +40,24 @@ def shards(path: Path) -> Any:
     return [write_samples(path / f"{number}.tar", 5 * number, 4) for number in range(3)]
 
 
-@pytest.fixture(params=[folder, shards, lambda path: Items()], ids=["folder", "shards", "dataset"])
+def subset(path: Path) -> Any:
+    return Subset(Subset(open_source(folder(path)), [7, 12, 0, 3, 5, 4, 2]), range(1, 7))
+
+
+def subset_of_a_dataset(path: Path) -> Any:
+    return Subset(open_source(Items()), [5, -6, 3, 1, 2])
+
+
+KINDS = {
+    "folder": folder,
+    "shards": shards,
+    "dataset": lambda path: Items(),
+    "subset": subset,
+    "subset of a dataset": subset_of_a_dataset,
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Source]:
     data = request.param(tmp_path)
     return lambda: open_source(data)
@@ -123,3 +142,22 @@ def test_an_index_beyond_the_end(make: Callable[[], Source]) -> None:
     source = make()
     with pytest.raises(IndexError):
         source.meta(np.array([len(source)]))
+
+
+def test_it_is_a_map_style_dataset(make: Callable[[], Source]) -> None:
+    source = make()
+    size = len(source)
+    labels = source.meta(np.arange(size)).labels.tolist()
+    expected = [(source.read(index).tobytes(), labels[index]) for index in range(size)]
+    items = list(source)  # which ends at the first IndexError
+    assert [(data.tobytes(), label) for data, label in items] == expected
+    assert all(type(label) is int for _, label in items)
+    for index in (-1, -size, np.int32(1), torch.tensor(2)):
+        data, label = source[index]
+        assert (data.tobytes(), label) == expected[index]
+    for index in (size, -size - 1):
+        with pytest.raises(IndexError, match=f"no sample {index}, there are {size}"):
+            source[index]
+    for wrong in (slice(0, 2), [0, 1], 1.0, "0"):
+        with pytest.raises(TypeError, match="must be an int"):
+            source[wrong]

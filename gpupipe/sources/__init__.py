@@ -8,6 +8,7 @@ from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
 from gpupipe.sources.opening import open_source
 from gpupipe.sources.shards import ShardSource
+from gpupipe.sources.subset import SubsetSource
 
 __all__ = [
     "DatasetSource",
@@ -16,6 +17,7 @@ __all__ = [
     "SampleMeta",
     "ShardSource",
     "Source",
+    "SubsetSource",
     "explain_damage",
     "open_source",
 ]

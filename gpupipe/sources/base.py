@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,8 @@ class SampleMeta:
 class Source(Protocol):
     """Random access to encoded images and what is known of them.
 
+    It is a map-style dataset of torch's, too: `source[index]` is (encoded bytes, label).
+
     `classes` and `class_to_idx` are None where the data names no classes. `fingerprint` identifies the content (names,
     byte sizes, labels): it depends neither on where the data is mounted nor on modification times.
     """
@@ -86,6 +89,24 @@ class Source(Protocol):
     def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
         """Bytes and facts of the samples at `indices` at once. Raises SampleError for the first that can't be read."""
         return [self.read(int(index)) for index in indices], self.meta(indices)
+
+    def __getitem__(self, index: SupportsIndex) -> tuple[Encoded, int]:
+        """Bytes and label of one sample; a negative index counts from the end.
+
+        Raises IndexError beyond the ends, so that a loop over a source ends, TypeError for a slice, SampleError where
+        the bytes can't be had.
+        """
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"{type(self).__name__}: the index {index!r} must be an int; torch's Subset picks several samples"
+            ) from None
+        size = len(self)
+        if not -size <= number < size:
+            raise IndexError(f"{type(self).__name__}: there is no sample {number}, there are {size}")
+        data, meta = self.fetch(np.array([number % size]))
+        return data[0], int(meta.labels[0])
 
 
 def content_fingerprint(names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
 from gpupipe.sources.headers import probe_bytes
-from gpupipe.whereabouts import note
+from gpupipe.whereabouts import Noted
 
 __all__ = ["DatasetSource"]
 
@@ -85,9 +85,9 @@ class DatasetSource(Source):
     def _item(self, index: int) -> tuple[Encoded, int]:
         if not 0 <= index < self._size:
             raise IndexError(f"{self.location(index)}: its len() is {self._size}")
-        note(index)
         try:
-            item = self.dataset[index]
+            with Noted(index):
+                item = self.dataset[index]
         except Exception as error:
             reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
             original = "".join(traceback.format_exception(error))

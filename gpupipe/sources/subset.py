@@ -1,0 +1,102 @@
+"""Some samples of another source, as torch's `Subset` and `random_split` pick them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.whereabouts import Noted
+
+__all__ = ["SubsetSource"]
+
+
+class SubsetSource(Source):
+    """The samples `indices` of `source`, in that order. What is known of them stays known, and nothing is read for it.
+
+    Raises DataError where the indices are no integers or lie outside the source.
+    """
+
+    def __init__(self, source: Source, indices: Sequence[int]) -> None:
+        self.source = source
+        self.classes = source.classes
+        self.class_to_idx = source.class_to_idx
+        self._indices = _checked(indices, len(source))
+        self.fingerprint = content_fingerprint(["subset", source.fingerprint], [self._indices])
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __repr__(self) -> str:
+        return f"SubsetSource({len(self)} samples of {self.source!r})"
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Their labels, (len(self),) int64. Raises DataError where the source's aren't known."""
+        labels = self.source.targets[self._indices]
+        labels.setflags(write=False)
+        return labels
+
+    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
+        """What the source knows of them."""
+        return self.source.meta(self._indices[indices])
+
+    def read(self, index: int) -> Encoded:
+        """The bytes of one. Raises SampleError as the source does, with the index that it has here."""
+        with self._named(index):
+            return self.source.read(int(self._indices[index]))
+
+    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
+        """Bytes and facts, each sample read once."""
+        if not len(indices):
+            return [], self.meta(indices)
+        fetched = [self._fetch(index) for index in indices.tolist()]
+        facts = {
+            field.name: np.concatenate([getattr(meta, field.name) for _, meta in fetched])
+            for field in fields(SampleMeta)
+        }
+        return [data for data, _ in fetched], SampleMeta(**facts)
+
+    def _fetch(self, index: int) -> tuple[Encoded, SampleMeta]:
+        with self._named(index):
+            (data,), meta = self.source.fetch(self._indices[index : index + 1])
+        return data, meta
+
+    def location(self, index: int) -> str:
+        """Where it lies in the source."""
+        return self.source.location(int(self._indices[index]))
+
+    def key(self, index: int) -> str:
+        """Its name in the source."""
+        return self.source.key(int(self._indices[index]))
+
+    def paths(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Absolute file paths where the source has them."""
+        return self.source.paths(self._indices[indices])
+
+    @contextmanager
+    def _named(self, index: int) -> Iterator[None]:
+        """What is noted or raised about a sample meanwhile is about `index`, not about its index in the source."""
+        try:
+            with Noted(index):
+                yield
+        except SampleError as error:
+            raise SampleError(index, error.location, error.reason, error.remedy, error.original) from error.__cause__
+
+
+def _checked(indices: Sequence[int], size: int) -> NDArray[np.int64]:
+    """Indices of a source of `size` samples, negative ones counted from its end."""
+    given = np.asarray(indices)
+    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or not len(given):
+        raise DataError(
+            f"Subset: its indices are {given.dtype} of shape {given.shape}; it must have a list of one or more integers"
+        )
+    outside = given[(given < -size) | (given >= size)]
+    if len(outside):
+        raise DataError(f"Subset: sample {outside[0]} is not in a source of {size} samples; pick them anew for it")
+    return np.where(given < 0, given + size, given).astype(np.int64)

@@ -68,6 +68,7 @@ class Finisher:
     def _targets(self, labels: torch.Tensor, how: Mixing) -> torch.Tensor:
         settings = self._views[0].mixing
         assert settings is not None
+        assert settings.num_classes is not None
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
     def _finished(self, batch: EngineBatch, view: int, how: Mixing | None) -> torch.Tensor:

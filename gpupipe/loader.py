@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpupipe.ahead import Ahead
 from gpupipe.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, whole
 from gpupipe.attributes import DataLoaderAttributes
+from gpupipe.classes import check_labels, with_num_classes
 from gpupipe.decoders import Decoders
 from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
@@ -142,11 +143,9 @@ class Loader(DataLoaderAttributes):
             num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, multiprocessing_context
         )
         self.seed, self.generator = seed_of(seed, generator), generator
-        self._views = recipe.view_recipes
-        _check_mixing(self._views, batch_size)
+        _check_mixing(recipe.view_recipes, batch_size)
         name, where = choose(engine, device)
         found = concurrency(engine, name, where, workers.num_workers, workers.prefetch_factor, decoders)
-        self.recipe = recipe
         self.settings = EngineSettings(
             engine=found.engine,
             device=where,
@@ -164,6 +163,8 @@ class Loader(DataLoaderAttributes):
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.source: Source = open_source(data)
         self.dataset: Any = self.source.dataset if isinstance(self.source, DatasetSource) else self.source
+        self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
+        self._views = self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))
         self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
         if not len(self.batches):
@@ -453,17 +454,8 @@ class Loader(DataLoaderAttributes):
     def _check_labels(self, batch: EngineBatch, job: Job) -> None:
         """Where samples are mixed, labels become places in a row of num_classes."""
         mixing = self._views[0].mixing
-        if mixing is None:
-            return
-        outside = ((batch.labels < 0) | (batch.labels >= mixing.num_classes)).nonzero()
-        if len(outside):
-            row = int(outside[0])
-            index = int(job.indices[row])
-            raise ConfigError(
-                f"sample {index} ({self.source.location(index)}) has the label {int(batch.labels[row])}, but "
-                f"{type(mixing).__name__} of the recipe has num_classes={mixing.num_classes}, for labels from 0 to "
-                f"{mixing.num_classes - 1}; pass the dataset's number of classes"
-            )
+        if mixing is not None:
+            check_labels(batch.labels.numpy(), job.indices, mixing, self.source)
 
     def _job(self, step: int) -> Job:
         positions = self.batches.positions(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,68 @@ def test_a_label_outside_the_classes_is_named(folder: Path, engine: dict[str, An
     named = rf"sample 1 .* has the label {label}, but .* num_classes=5"
     with loader(data, MIXED, 2, shuffle=False, **engine) as batches, pytest.raises(gpupipe.ConfigError, match=named):
         collect(batches)
+
+
+def mixed(num_classes: int | None = None) -> gpupipe.Recipe:
+    return gpupipe.Recipe((*CROP, gpupipe.Normalize(), gpupipe.MixUp(num_classes)))
+
+
+class TestNumClasses:
+    def test_without_one_it_is_the_datas(self, folder: Path, shards: str, engine: dict[str, Any]) -> None:
+        with loader(folder, mixed(CLASSES), **engine) as given:
+            expected, state = collect(given), given.state_dict()
+        for data in (folder, shards):
+            with loader(data, mixed(), **engine) as found:
+                assert found.recipe == mixed(CLASSES)
+                assert found.state_dict()["recipe"] == state["recipe"] == mixed(CLASSES).fingerprint
+                for some, others in zip(collect(found), expected, strict=True):
+                    assert torch.equal(some[0], others[0])
+                    assert torch.equal(some[1], others[1])
+
+    def test_presets_leave_it_open(self, folder: Path) -> None:
+        for preset in (gpupipe.resnet50_v2_train(24), gpupipe.timm_a_train("A3", 24), gpupipe.deit3_train(24)):
+            with loader(folder, preset) as batches:
+                assert next(iter(batches))[1].shape == (BATCH, CLASSES)
+
+    def test_names_count_that_have_no_sample(self, shards: str, folder: Path, tmp_path: Path) -> None:
+        for number in range(3):
+            name = shards.replace("{0..2}", str(number))
+            (tmp_path / Path(name).name).symlink_to(name)
+        (tmp_path / "classes.json").write_text(json.dumps(list("abcdefg")))
+        with loader(tmp_path / "part-{0..2}.tar", mixed()) as batches:
+            assert batches.recipe == mixed(7)
+        (tmp_path / "classes.json").write_text(json.dumps(["a"]))  # nor do labels need a name
+        with loader(tmp_path / "part-{0..2}.tar", mixed()) as batches:
+            assert batches.recipe == mixed(CLASSES)
+
+    def test_a_users_dataset_has_to_say(self, folder: Path) -> None:
+        class Own(list[tuple[bytes, int]]):
+            pass
+
+        data: Any = Own([(next(folder.glob("*/*.jpg")).read_bytes(), 1)] * 8)
+        with pytest.raises(gpupipe.ConfigError, match=r"MixUp\(num_classes=None\).* pass num_classes, or .* `classes`"):
+            loader(data, mixed())
+        data.classes = ["cat", "dog", "bird"]
+        with loader(data, mixed()) as batches:
+            assert next(iter(batches))[1].tolist() == [[0, 1, 0]] * 8
+
+    @pytest.mark.parametrize("number", [1, CLASSES - 1])
+    def test_too_few_are_said_when_the_loader_is_built(self, folder: Path, shards: str, number: int) -> None:
+        first = 5 * number  # of each class there are five
+        for data in (folder, shards):
+            with pytest.raises(
+                gpupipe.ConfigError, match=rf"sample {first} \(.*class_{number}.*has the label {number}, .*={number},"
+            ):
+                loader(data, mixed(number))
+
+    def test_an_order_may_leave_the_others_out(self, folder: Path) -> None:
+        with loader(folder, mixed(2), shuffle=False, order=gpupipe.Subset(range(10)), batch_size=10) as batches:
+            assert next(iter(batches))[1].shape == (10, 2)
+
+    def test_explicit_numbers_draw_as_ever(self) -> None:
+        """The fingerprint that states of earlier versions hold."""
+        assert mixed(1000).fingerprint == "5d4d8782cf268823"
+        assert mixed().fingerprint != mixed(1000).fingerprint
 
 
 def test_mixing_can_be_turned_off_for_the_last_epochs(folder: Path, engine: dict[str, Any]) -> None:

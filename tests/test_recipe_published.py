@@ -57,12 +57,12 @@ def test_they_print_themselves(recipe: Recipe | MultiCrop) -> None:
             "bilinear",
             (TrivialAugmentWide(interpolation="bilinear"),),
             RandomErasing(0.1),
-            MixUpOrCutMix(1000, 0.2, 1.0),
+            MixUpOrCutMix(None, 0.2, 1.0),
         ),
-        ("A1", 224, "bicubic", (TimmRandAugment(7, 2, 0.5),), None, MixUpOrCutMix(1000, 0.2, 1.0, label_smoothing=0.1)),
-        ("A2", 224, "bicubic", (TimmRandAugment(7, 2, 0.5),), None, MixUpOrCutMix(1000, 0.1, 1.0)),
-        ("A3", 160, "bicubic", (TimmRandAugment(6, 2, 0.5),), None, MixUpOrCutMix(1000, 0.1, 1.0)),
-        ("deit3", 224, "bicubic", (ThreeAugment(), ColorJitter(0.3, 0.3, 0.3)), None, MixUpOrCutMix(1000, 0.8, 1.0)),
+        ("A1", 224, "bicubic", (TimmRandAugment(7, 2, 0.5),), None, MixUpOrCutMix(None, 0.2, 1.0, label_smoothing=0.1)),
+        ("A2", 224, "bicubic", (TimmRandAugment(7, 2, 0.5),), None, MixUpOrCutMix(None, 0.1, 1.0)),
+        ("A3", 160, "bicubic", (TimmRandAugment(6, 2, 0.5),), None, MixUpOrCutMix(None, 0.1, 1.0)),
+        ("deit3", 224, "bicubic", (ThreeAugment(), ColorJitter(0.3, 0.3, 0.3)), None, MixUpOrCutMix(None, 0.8, 1.0)),
     ],
 )
 def test_training_recipes(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpupipe.recipe import MultiCrop, Recipe
-    from gpupipe.sources import Source
 
 __all__ = ["add_parser", "run"]
 
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     source = open_source(args.data[0] if len(args.data) == 1 else args.data)
     loader = Loader(
         source,
-        _recipe(args, source),
+        _recipe(args),
         batch_size=2,  # samples are mixed in pairs
         shuffle=args.shuffle,
         seed=args.seed,
@@ -79,13 +77,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _recipe(args: argparse.Namespace, source: Source) -> Recipe | MultiCrop:
+def _recipe(args: argparse.Namespace) -> Recipe | MultiCrop:
     import gpupipe
 
     name, arguments = PRESETS[args.recipe]
     preset = getattr(gpupipe, name)
     settings = {} if args.size is None else {"size": args.size}
-    if "num_classes" in inspect.signature(preset).parameters:
-        settings["num_classes"] = int(source.targets.max(initial=0)) + 1
     made: Recipe | MultiCrop = preset(*arguments, **settings)
     return made

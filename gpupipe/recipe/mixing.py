@@ -21,7 +21,8 @@ def _check_alpha(owner: str, field: str, value: float) -> float:
 
 def _check_common(mixing: MixUp | CutMix | MixUpOrCutMix) -> None:
     owner = type(mixing).__name__
-    check_count(owner, "num_classes", mixing.num_classes, 1, 2**31 - 1)
+    if mixing.num_classes is not None:
+        check_count(owner, "num_classes", mixing.num_classes, 1, 2**31 - 1)
     object.__setattr__(mixing, "p", check_number(owner, "p", mixing.p, 0, 1))
     object.__setattr__(mixing, "label_smoothing", check_number(owner, "label_smoothing", mixing.label_smoothing, 0, 1))
 
@@ -30,7 +31,8 @@ def _check_common(mixing: MixUp | CutMix | MixUpOrCutMix) -> None:
 class MixUp:
     """Each image becomes lambda * itself + (1 - lambda) * its neighbour (Zhang et al. 2018, arXiv 1710.09412).
 
-    num_classes: of the labels, which come out as float32 (N, num_classes), mixed alike.
+    num_classes: of the labels, which come out as float32 (N, num_classes), mixed alike. None: as many as the data has,
+                 which the Loader finds out; its `recipe` then has the number.
     alpha: lambda is drawn from Beta(alpha, alpha), for each image by itself; above 0.
     p: the probability of an image to be mixed.
     label_smoothing: 0 to 1, the part of each label that is spread over all classes, as in torch's CrossEntropyLoss.
@@ -40,7 +42,7 @@ class MixUp:
     each image).
     """
 
-    num_classes: int
+    num_classes: int | None = None
     alpha: float = 1.0
     p: float = 1.0
     label_smoothing: float = 0.0
@@ -58,7 +60,7 @@ class CutMix:
     mixed in proportion to the pixels. Settings and neighbours as in `MixUp`.
     """
 
-    num_classes: int
+    num_classes: int | None = None
     alpha: float = 1.0
     p: float = 1.0
     label_smoothing: float = 0.0
@@ -75,9 +77,9 @@ class MixUpOrCutMix:
     mixup_alpha, cutmix_alpha: the alpha of each. The other settings as in `MixUp`.
     """
 
-    num_classes: int
-    mixup_alpha: float
-    cutmix_alpha: float
+    num_classes: int | None = None
+    mixup_alpha: float = 1.0
+    cutmix_alpha: float = 1.0
     p: float = 1.0
     switch_p: float = 0.5
     label_smoothing: float = 0.0

@@ -1,6 +1,7 @@
 """Published training and evaluation recipes, in the parts that are a loader's.
 
-Each takes, as `settings`, `dtype`, `layout`, `exif_orientation` and `decode` of `Recipe`.
+Each takes, as `settings`, `dtype`, `layout`, `exif_orientation` and `decode` of `Recipe`; those that mix take the
+`num_classes` of `MixUp`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-def resnet50_v2_train(size: int = 176, *, num_classes: int = 1000, **settings: Any) -> Recipe:
+def resnet50_v2_train(size: int = 176, *, num_classes: int | None = None, **settings: Any) -> Recipe:
     """torchvision's recipe for the weights `ResNet50_Weights.IMAGENET1K_V2`, also used for its other V2 weights.
 
     Source: references/classification of pytorch/vision, README.md (ResNet-50 with --auto-augment ta_wide) and
@@ -72,7 +73,7 @@ def resnet50_v2_eval(size: int = 224, *, resize: int = 232, **settings: Any) -> 
 
 
 def timm_a_train(
-    variant: Literal["A1", "A2", "A3"], size: int | None = None, *, num_classes: int = 1000, **settings: Any
+    variant: Literal["A1", "A2", "A3"], size: int | None = None, *, num_classes: int | None = None, **settings: Any
 ) -> Recipe:
     """The recipes A1 (600 epochs), A2 (300) and A3 (100, on 160 pixels) of timm for ResNets.
 
@@ -117,7 +118,7 @@ def timm_a_eval(size: int = 224, **settings: Any) -> Recipe:
     return Recipe((crop, *normalization(settings)), **settings)
 
 
-def deit3_train(size: int = 224, *, num_classes: int = 1000, **settings: Any) -> Recipe:
+def deit3_train(size: int = 224, *, num_classes: int | None = None, **settings: Any) -> Recipe:
     """DeiT III's recipe for vision transformers on ImageNet-1k.
 
     Source: Touvron, Cord, Jégou 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), Table 1; augment.py and

@@ -109,7 +109,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_ctrl_c_while_it_measures(name: str, tmp_path: Path) -> None:
     """As a terminal sends it: to the command, its children and theirs."""
     data = str(write_folder(tmp_path / "data", classes=2, per_class=6))
-    options = [] if name == "tune" else ["--model", "tiny"]
+    options = [] if name == "tune" else ["--model", "tiny", "--steps", "1000000"]
     command = [*GPUPIPE, name, data, "--size", "32", "--batch-size", "4", *options, "--output", str(tmp_path / "out")]
     environment = os.environ | {"GPUPIPE_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from gpupipe.draws import mixing
 from gpupipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["Tile", "draw_sheet", "read_tiles", "write_sheet"]
 GAP = 8  # pixels between tiles and around them
 LABEL_HEIGHT = 20  # pixels under a tile for its label
 FONT_SIZE = 13
-BACKGROUND, INK = (255, 255, 255), (20, 20, 20)
+BACKGROUND, INK = (228, 228, 228), (20, 20, 20)  # gray, so that white pictures and black ones have an edge
 SCANNED = 1 << 20  # positions of an epoch that are looked through at once
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
@@ -41,10 +42,10 @@ class Tile:
 def read_tiles(loader: Loader, count: int, repeat: int = 1) -> Iterator[Tile]:
     """The first `count` samples of the loader's current epoch, each as it looks in `repeat` epochs from there on.
 
-    loader: alone in its world, and best of a small batch size, as a whole batch is made for each tile. A sample's tiles
-    follow each other, those of its views too. A shuffled sample stands elsewhere in every epoch, and is shown as it
-    looks there. Fewer tiles come where the epoch is shorter than `count`. Raises ConfigError, and what the loader
-    raises.
+    loader: alone in its world, with on_error="raise", and best of a small batch size, as a whole batch is made for each
+    tile. A sample's tiles follow each other, those of its views too, of which the first has the label. A shuffled
+    sample stands elsewhere in every epoch, and is shown as it looks there. Fewer tiles come where the epoch is shorter
+    than `count`. Raises ConfigError, and what the loader raises.
     """
     for name, value in (("count", count), ("repeat", repeat)):
         if value < 1:
@@ -76,9 +77,10 @@ def _tiles(loader: Loader, epoch: int, position: int) -> Iterator[Tile]:
     row = position % loader.batch_size
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
     images, labels = next(iter(loader))
-    label = _label(loader.source.classes, labels[row].cpu())
+    label = _name(loader.source.classes, int(labels[row])) if labels.ndim == 1 else _mixed(loader, epoch, position)
     for view, recipe in zip(images if isinstance(images, list) else [images], loader.recipe.view_recipes, strict=True):
         yield Tile(_levels(view[row].cpu(), recipe), label)
+        label = ""
 
 
 def _levels(image: torch.Tensor, recipe: Recipe) -> NDArray[np.uint8]:
@@ -91,13 +93,21 @@ def _levels(image: torch.Tensor, recipe: Recipe) -> NDArray[np.uint8]:
     return levels
 
 
-def _label(classes: list[str] | None, label: torch.Tensor) -> str:
-    """The name of the class, or the number where it has none; of the two largest parts where labels are mixed."""
-    if label.ndim == 0:
-        return _name(classes, int(label))
-    parts = label.topk(min(2, len(label)))
-    shares = [(share, index) for share, index in zip(*(part.tolist() for part in parts), strict=True) if share > 0.01]
-    return ", ".join(_name(classes, index) + (f" {share:.0%}" if share < 0.995 else "") for share, index in shares)
+def _mixed(loader: Loader, epoch: int, position: int) -> str:
+    """The class that a sample is of, or both of those mixed with their shares, of which smoothing takes nothing."""
+    start = position - position % loader.batch_size
+    positions = np.arange(start, min(start + loader.batch_size, len(loader.order)), dtype=np.int64)
+    full = len(positions) == loader.batch_size and loader.mixup_enabled
+    how = mixing(loader.recipe.view_recipes[0], loader.seed, epoch, positions, full)
+    assert how is not None, "labels are soft where the recipe mixes"
+    labels = loader.source.meta(loader.order.indices(loader.seed, epoch, positions)).labels
+    row = position - start
+    share, partner = float(how.shares[row]), int(how.mix.partners[row])
+    parts = sorted([(share, int(labels[row])), (1 - share, int(labels[partner]))], reverse=True)
+    names = [_name(loader.source.classes, label) for _, label in parts]
+    if names[0] == names[1] or parts[1][0] < 0.005:  # which would be 0%
+        return names[0]
+    return " + ".join(f"{name} {part:.0%}" for name, (part, _) in zip(names, parts, strict=True))
 
 
 def _name(classes: list[str] | None, label: int) -> str:
@@ -110,13 +120,12 @@ def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
         raise ConfigError(f"contact sheet: columns={columns} must be at least 1")
     if not tiles:
         raise ConfigError("contact sheet: there are no tiles to draw; the dataset or the order is empty")
-    height, width = (max(tile.pixels.shape[axis] for tile in tiles) for axis in (0, 1))
-    corners = tile_corners(len(tiles), (height, width), columns)
-    across, down = max(x for x, _ in corners) + width + GAP, corners[-1][1] + height + LABEL_HEIGHT + GAP
-    sheet = Image.new("RGB", (across, down), BACKGROUND)
+    places = tile_places([tile.pixels.shape[:2] for tile in tiles], columns)
+    size = max(place.x + place.width for place in places) + GAP, places[-1].y + places[-1].height + LABEL_HEIGHT + GAP
+    sheet = Image.new("RGB", size, BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(FONT_SIZE)
-    for tile, (x, y) in zip(tiles, corners, strict=True):
+    for tile, (x, y, width, height) in zip(tiles, places, strict=True):
         tall, wide = tile.pixels.shape[:2]
         sheet.paste(Image.fromarray(tile.pixels), (x + (width - wide) // 2, y + (height - tall) // 2))
         text = _clipped(tile.label, width, draw, font)
@@ -124,13 +133,23 @@ def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
     return sheet
 
 
-def tile_corners(count: int, size: tuple[int, int], columns: int) -> list[tuple[int, int]]:
-    """(x, y) of each tile's top left pixel on the sheet; size is a tile's (height, width)."""
-    height, width = size
-    return [
-        (GAP + (number % columns) * (width + GAP), GAP + (number // columns) * (height + LABEL_HEIGHT + GAP))
-        for number in range(count)
-    ]
+class Place(NamedTuple):
+    """Where a tile stands on the sheet, in pixels; its label stands below."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def tile_places(sizes: Sequence[tuple[int, ...]], columns: int) -> list[Place]:
+    """The place of each tile, sizes being their (height, width): as wide as the widest one of the column."""
+    height = max(tall for tall, _ in sizes)
+    widths = [max(wide for _, wide in sizes[column::columns]) for column in range(min(columns, len(sizes)))]
+    lefts = [GAP + sum(widths[:column]) + column * GAP for column in range(len(widths))]
+    tops = range(GAP, GAP + len(sizes) * (height + LABEL_HEIGHT + GAP), height + LABEL_HEIGHT + GAP)
+    at = (divmod(number, columns) for number in range(len(sizes)))
+    return [Place(lefts[column], tops[row], widths[column], height) for row, column in at]
 
 
 def _clipped(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from gpupipe.contact_sheet import (
     Tile,
     draw_sheet,
     read_tiles,
-    tile_corners,
+    tile_places,
     write_sheet,
 )
 
@@ -48,14 +50,18 @@ def epoch_of(folder: Path, epoch: int, *, recipe: gpupipe.Recipe, **settings: ob
     ]
 
 
+def tile_corners(count: int, size: int, columns: int) -> list[tuple[int, int]]:
+    return [(place.x, place.y) for place in tile_places([(size, size)] * count, columns)]
+
+
 def tiles_of(sheet: Path, count: int, size: int, columns: int) -> list[np.ndarray]:
     pixels = np.asarray(Image.open(sheet))
-    return [pixels[y : y + size, x : x + size] for x, y in tile_corners(count, (size, size), columns)]
+    return [pixels[y : y + size, x : x + size] for x, y in tile_corners(count, size, columns)]
 
 
 def label_area(sheet: Path | Image.Image, number: int, count: int, size: int, columns: int) -> np.ndarray:
     pixels = np.asarray(Image.open(sheet) if isinstance(sheet, Path) else sheet)
-    x, y = tile_corners(count, (size, size), columns)[number]
+    x, y = tile_corners(count, size, columns)[number]
     return pixels[y + size : y + size + LABEL_HEIGHT, x : x + size]
 
 
@@ -131,7 +137,7 @@ def test_every_label_is_written_inside_its_own_space(label: str) -> None:
     areas = [inked(label_area(sheet, number, 3, SIZE, 3)) for number in range(3)]
     assert [area.any() for area in areas] == [False, True, False]
     outside = inked(np.asarray(sheet))
-    for x, y in tile_corners(3, (SIZE, SIZE), 3):
+    for x, y in tile_corners(3, SIZE, 3):
         outside[y : y + SIZE + LABEL_HEIGHT, x : x + SIZE] = False
     assert not outside.any()
 
@@ -207,33 +213,151 @@ def test_the_output_has_to_be_named(folder: Path) -> None:
         main(["show", str(folder)])
 
 
-def test_mixed_samples_are_shown_with_both_labels(folder: Path) -> None:
-    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), gpupipe.CutMix(num_classes=3)))
-    options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0, seed=1, shuffle=True)
-    with gpupipe.Loader(folder, recipe, batch_size=2, **options) as loader:
-        tiles = list(read_tiles(loader, 12))
-        batches = [(images.clone(), targets) for images, targets in loader]
+def shown(tile: Tile) -> dict[str, float]:
+    """The classes under a tile and their shares."""
+    parts = re.fullmatch(r"(class_\d)(?: (\d+)% \+ (class_\d) (\d+)%)?", tile.label)
+    assert parts is not None, tile.label
+    first, share, second, rest = parts.groups()
+    return {first: 1.0} if share is None else {first: int(share) / 100, second: int(rest) / 100}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("kind", [gpupipe.MixUp, gpupipe.CutMix])
+def test_mixed_samples_are_shown_with_both_labels(folder: Path, kind: type, smoothing: float) -> None:
+    """Against the targets of the same recipe without smoothing."""
+
+    def loader(smoothing: float) -> gpupipe.Loader:
+        mixing = kind(num_classes=3, p=0.7, label_smoothing=smoothing)
+        recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), mixing))
+        options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0, seed=1, shuffle=True)
+        return gpupipe.Loader(folder, recipe, batch_size=2, **options)
+
+    with loader(smoothing) as smoothed:
+        tiles = list(read_tiles(smoothed, 12))
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in smoothed.recipe.statistics)
+    with loader(0.0) as plain:
+        batches = [(images.clone(), targets) for images, targets in plain]
     images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in recipe.statistics)
-    for tile, image, target in zip(tiles, images, targets, strict=True):
+    for tile, image, target in zip(tiles, images, targets.tolist(), strict=True):
         np.testing.assert_allclose(tile.pixels, (255 * (image * std + mean)).permute(1, 2, 0).numpy(), atol=0.51)
-        share, first = target.max(0)
-        name = f"class_{int(first)}"
-        assert tile.label.startswith(name if share > 0.995 else f"{name} {float(share):.0%}")
-        assert ("," in tile.label) == bool((target > 0.01).sum() > 1)
-    assert any("," in tile.label for tile in tiles)
+        expected = {f"class_{label}": share for label, share in enumerate(target) if share >= 0.005}
+        assert shown(tile) == pytest.approx(expected, abs=0.0051)
+        assert list(shown(tile)) == sorted(expected, key=lambda name: -expected[name])
+    assert {len(shown(tile)) for tile in tiles} == {1, 2}
 
 
-def test_views_follow_each_other_in_their_own_sizes(folder: Path, tmp_path: Path) -> None:
-    flags = ["--recipe", "dino", "--size", "40", "--count", "2", "--engine", "torch"]
-    assert main(["show", str(folder), "-o", str(tmp_path / "dino.png"), "--columns", "10", *flags]) == 0
-    with gpupipe.Loader(folder, gpupipe.dino_train(40), 2, engine="torch", device="cpu", num_workers=0) as loader:
-        tiles = list(read_tiles(loader, 2))
-    assert [tile.pixels.shape[0] for tile in tiles] == [40, 40, *[96] * 8] * 2
-    sheet = tiles_of(tmp_path / "dino.png", 20, 96, 10)
-    np.testing.assert_array_equal(sheet[2], tiles[2].pixels)
-    np.testing.assert_array_equal(sheet[0][28:68, 28:68], tiles[0].pixels)
-    assert (sheet[0][:28] == BACKGROUND).all()
+def test_what_is_not_mixed_has_its_class_alone(folder: Path) -> None:
+    """The last sample of an odd number, and all with mixing off; the targets are smoothed."""
+    mixing = gpupipe.MixUp(num_classes=3, label_smoothing=0.1)
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), mixing))
+    options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0)
+    with gpupipe.Loader(folder, recipe, 2, order=gpupipe.Subset([0, 4, 8], shuffle=False), **options) as loader:
+        first, second, last = (tile.label for tile in read_tiles(loader, 3))
+        assert "%" in first
+        assert "%" in second
+        assert last == "class_2"
+        loader.mixup_enabled = False
+        assert [tile.label for tile in read_tiles(loader, 3)] == ["class_0", "class_1", "class_2"]
+
+
+def test_the_views_of_a_sample_stand_in_a_row(folder: Path, tmp_path: Path) -> None:
+    flags = ["--recipe", "dino", "--size", "112", "--count", "3", "--engine", "torch"]
+    assert main(["show", str(folder), "-o", str(tmp_path / "dino.png"), *flags]) == 0
+    with gpupipe.Loader(folder, gpupipe.dino_train(112), 2, engine="torch", device="cpu", num_workers=0) as loader:
+        tiles = list(read_tiles(loader, 3))
+    sides = [112] * 2 + [96] * 8
+    assert [tile.pixels.shape[0] for tile in tiles] == sides * 3
+    assert [tile.label for tile in tiles] == ["class_0", *[""] * 9] * 3
+    sheet = np.asarray(Image.open(tmp_path / "dino.png"))
+    assert sheet.shape[:2] == (GAP + 3 * (112 + LABEL_HEIGHT + GAP), GAP + sum(sides) + 10 * GAP)
+    for row in range(3):
+        top, left = GAP + row * (112 + LABEL_HEIGHT + GAP), GAP
+        for side, tile in zip(sides, tiles[10 * row : 10 * row + 10], strict=True):
+            middle = top + (112 - side) // 2
+            np.testing.assert_array_equal(sheet[middle : middle + side, left : left + side], tile.pixels)
+            assert (sheet[top:middle, left : left + side] == BACKGROUND).all()
+            left += side + GAP
+
+
+OWN = """
+import gpupipe
+from beside import SIDE
+
+parts = (gpupipe.ResizeCenterCrop(SIDE, SIDE), gpupipe.Normalize())
+plain = gpupipe.Recipe(parts)
+pair = gpupipe.MultiCrop((plain, gpupipe.Recipe((gpupipe.ResizeCenterCrop(20, 20), gpupipe.Normalize()))))
+number = 7
+
+def made():
+    return plain
+
+def nothing():
+    pass
+
+def fails():
+    return unknown_name
+
+if __name__ == "__main__":
+    raise SystemExit("it trains only as a program")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    (tmp_path / "beside.py").write_text("SIDE = 40\n")
+    (tmp_path / "my.py").write_text(OWN)
+    return tmp_path / "my.py"
+
+
+@pytest.mark.parametrize(("name", "sides"), [("plain", [40]), ("made", [40]), ("pair", [40, 20])])
+def test_a_recipe_of_ones_own(folder: Path, own: Path, name: str, sides: list[int]) -> None:
+    sheet = own.parent / "sheet.png"
+    flags = ["--recipe", f"{own}:{name}", "--count", "1", "--engine", "torch"]
+    assert main(["show", str(folder), "-o", str(sheet), *flags]) == 0
+    assert Image.open(sheet).size == (GAP + sum(side + GAP for side in sides), GAP + 40 + LABEL_HEIGHT + GAP)
+    with gpupipe.Loader(
+        folder, gpupipe.imagenet_eval(40, resize=40), 2, engine="torch", device="cpu", num_workers=0
+    ) as loader:
+        expected = next(read_tiles(loader, 1)).pixels
+    np.testing.assert_array_equal(np.asarray(Image.open(sheet))[GAP : GAP + 40, GAP : GAP + 40], expected)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("{}:number", r"number in .*/my\.py is a builtins\.int, 7, not a gpupipe\.Recipe"),
+        ("{}:nothing", r"what nothing\(\) returned in .*/my\.py is a builtins\.NoneType"),
+        ("{}:fails", r"my\.py, line 17 raised NameError: name 'unknown_name'"),
+        ("{}:plian", r"my\.py has no plian; the recipes in it: plain, pair$"),
+        ("{}", r"neither FILE\.py:NAME nor one of train, eval, "),
+        ("{}:", r"not of the form FILE\.py:NAME"),
+        ("beside.txt:plain", r"not of the form FILE\.py:NAME"),
+        ("missing.py:plain", r"there is no file .*/missing\.py"),
+        ("trian", r"'trian' is neither"),
+    ],
+)
+def test_a_wrong_recipe_is_named(
+    folder: Path, own: Path, capsys: pytest.CaptureFixture[str], recipe: str, message: str
+) -> None:
+    sheet = own.parent / "sheet.png"
+    assert main(["show", str(folder), "-o", str(sheet), "--recipe", recipe.format(own)]) == 2
+    err = capsys.readouterr().err
+    assert re.search(message, err.strip()), err
+    assert not sheet.exists()
+
+
+def test_a_file_that_fails_is_named_with_the_line(folder: Path, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own.write_text("import gpupipe\n\nrecipe = gpupipe.Recipe(())\n")
+    assert main(["show", str(folder), "-o", str(own.parent / "a.png"), "--recipe", f"{own}:recipe"]) == 2
+    assert "my.py, line 3 raised ConfigError: Recipe: operations must be one crop" in capsys.readouterr().err
+
+
+def test_the_size_is_a_presets(folder: Path, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--recipe", f"{own}:plain", "--size", "32"]
+    assert main(["show", str(folder), "-o", str(own.parent / "a.png"), *flags]) == 2
+    assert "--size=32 is for presets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", ["resnet50-v2", "timm-a1", "timm-a2", "timm-a3", "deit3"])

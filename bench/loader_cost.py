@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import statistics
 import tempfile
 import time
@@ -87,12 +88,13 @@ def _counting(repeat: int) -> tuple[float, float, float]:
     """The cost of counting a batch for `Loader.stats`, at which nothing is recorded."""
     meter = Meter()
     batch = EngineBatch((torch.empty(0),), torch.empty(0))
-    batches = meter.waits(batch for _ in iter(int, 1))
+    batches = itertools.repeat(batch)
+    meter.begin()
 
     def one() -> None:
         with Stage("finish") as finish:
-            next(batches)
-        meter.delivered(Finished([], batch.labels, batch.bytes_read, batch.spans, finish))
+            meter.waited(batches)
+        meter.delivered(Finished([], batch.labels, 0, np.arange(1), batch.bytes_read, batch.spans, finish))
 
     return microseconds(one, repeat)
 

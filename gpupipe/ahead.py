@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,10 +24,21 @@ log = logging.getLogger("gpupipe")
 
 T = TypeVar("T")
 Item = TypeVar("Item", contravariant=True)
+Made = TypeVar("Made", covariant=True)
 
 GRACE = 5.0  # seconds in which the thread may end the item that it is making, and then what it waits for
 
 END: Any = object()
+
+
+class Items(Protocol[Made]):
+    """What the thread takes one after the other; StopIteration is their end."""
+
+    def __next__(self) -> Made: ...
+
+    def close(self) -> None:
+        """Called in the thread, when no more are wanted."""
+        ...
 
 
 class Lane(Protocol[Item]):
@@ -57,9 +68,7 @@ class Ahead(Generic[T]):
     `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for.
     """
 
-    def __init__(
-        self, items: Generator[T, None, None], depth: int, lane: Lane[T], interrupt: Callable[[], None]
-    ) -> None:
+    def __init__(self, items: Items[T], depth: int, lane: Lane[T], interrupt: Callable[[], None]) -> None:
         self._items = items
         self._depth = depth
         self._lane = lane
@@ -148,7 +157,7 @@ class Ahead(Generic[T]):
         try:
             while self._wanted():
                 self._lane.before()
-                item = next(self._items, END)
+                item: Any = next(self._items, END)
                 if item is END:
                     return
                 self._lane.made(item)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from gpupipe.engines.choose import EngineSettings
 from gpupipe.errors import ConfigError
 from gpupipe.order import RankBatches
+from gpupipe.place import Place
 
 __all__ = ["DataLoaderAttributes"]
 
@@ -42,14 +43,14 @@ FIXED = {
 
 
 class DataLoaderAttributes:
-    """DataLoader's attributes for a loader that has `settings` and `batches`.
+    """DataLoader's attributes for a loader that has `settings` and a `Place`.
 
     Those that the loader has been built of are read-only once `_built` is set: DataLoader raises a ValueError for some
     of them, and takes others, which here would change nothing.
     """
 
     settings: EngineSettings
-    batches: RankBatches
+    _place: Place
     _built = False
 
     collate_fn: None = None
@@ -64,6 +65,11 @@ class DataLoaderAttributes:
                 f"build another one with {FIXED[name]}"
             )
         super().__setattr__(name, value)
+
+    @property
+    def batches(self) -> RankBatches:
+        """How the current epoch is cut into steps and ranks."""
+        return self._place.batches
 
     @property
     def batch_size(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.draws import Mixing, erasing, mixing
 from gpupipe.engines.augmenting import THREADS, augmented
-from gpupipe.engines.base import EngineBatch
+from gpupipe.engines.base import EngineBatch, Job
 from gpupipe.engines.lease import BufferPool
 from gpupipe.kernels import finish, soft_targets
 from gpupipe.kernels.finish import empty_batch
@@ -25,11 +27,14 @@ class Finished:
     """A batch for the consumer, and what is to be counted of it.
 
     images: of each view, in its recipe's dtype and layout. labels: int64 (N,) or float32 (N, classes).
+    step:   of the epoch. indices: int64 (N,), the samples that are in it, substitutes included.
     spans:  who was busy with it, and when. whole: on a GPU the event after which the batch is there.
     """
 
     images: list[torch.Tensor]
     labels: torch.Tensor
+    step: int
+    indices: NDArray[np.int64]
     bytes_read: int
     spans: tuple[Span, ...]
     finish: Stage
@@ -49,13 +54,13 @@ class Finisher:
 
         mixed: whether to mix, if the recipe does. The last, short batch of an epoch is not, as its pairs may be apart.
         """
-        with Stage("finish") as finish:
-            images, labels = self._all(batch, mixed)
-        return Finished(images, labels, batch.bytes_read, batch.spans, finish)
-
-    def _all(self, batch: EngineBatch, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         job = batch.job
         assert job is not None
+        with Stage("finish") as finish:
+            images, labels = self._all(batch, job, mixed)
+        return Finished(images, labels, batch.step, job.indices, batch.bytes_read, batch.spans, finish)
+
+    def _all(self, batch: EngineBatch, job: Job, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         labels = to_device(batch.labels, self._device)
         how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed)
         images = [self._finished(batch, view, how) for view in range(len(self._views))]

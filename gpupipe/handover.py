@@ -41,12 +41,15 @@ class HandOver:
         while len(self._passed) > BEHIND:
             self._passed.popleft().synchronize()
 
-    def made(self, item: Finished) -> None:
-        """Note where in the stream the batch is whole."""
-        item.whole = self.stream.record_event()
+    def made(self, item: Finished | object) -> None:
+        """Note where in the stream a batch is whole; an error, which takes the place of one, needs nothing."""
+        if isinstance(item, Finished):
+            item.whole = self.stream.record_event()
 
-    def taken(self, item: Finished) -> None:
+    def taken(self, item: Finished | object) -> None:
         """Make the batch safe to use on the consumer's current stream."""
+        if not isinstance(item, Finished):
+            return
         consumer = torch.cuda.current_stream(self.stream.device)
         consumer.wait_event(item.whole)
         for tensor in (*item.images, item.labels):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+import weakref
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,9 +24,10 @@ from gpupipe.engines.choose import EngineName, EngineSettings, choose, concurren
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
 from gpupipe.finishing import Finished, Finisher
 from gpupipe.handover import HandOver
-from gpupipe.integrations.accelerate import announced
+from gpupipe.iteration import Failed, Iteration
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.base import samples_of
+from gpupipe.place import Place
 from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 log = logging.getLogger("gpupipe")
-
-DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
 
 Images: TypeAlias = Any
 """A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
@@ -87,12 +86,14 @@ class Loader(DataLoaderAttributes):
 
     Iterating yields (images, labels), both on the device: images of shape (N, 3, height, width) in the recipe's dtype
     and layout, or a list of them where the recipe has several views; labels int64 (N,), or float32 (N, classes) where
-    it mixes samples, which takes an even batch_size. An epoch that was iterated to its end is followed by the next one;
-    one that was left early starts again. `set_epoch` goes to any epoch.
+    it mixes samples, which takes an even batch_size. Each iteration that has delivered something is followed by the
+    next epoch, also where it was left early; `set_epoch` goes to any epoch, and `load_state_dict` to where a state was
+    saved. On several ranks every rank has to leave an epoch at the same step, or call `set_epoch`.
 
     Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
-    WorkerError for a worker that has died, LoaderTimeoutError. The next iteration then has new workers and gives the
-    same batches; with `state_dict` it goes on at the batch that did not come.
+    WorkerError for a worker that has died, LoaderTimeoutError. The error takes the place of its batch: the next
+    `next()` gives the batch after it, with new workers where one had died. The state stands before the batch that did
+    not come until another one has.
     """
 
     @named
@@ -166,7 +167,7 @@ class Loader(DataLoaderAttributes):
         self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
         self._views = self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))
-        self.batches = RankBatches(len(self.order), batch_size, rank, world_size, drop_last)
+        self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
         if not len(self.batches):
             log.warning(
                 "gpupipe: an epoch of %d samples has no full batch of %d, so with drop_last=True it is empty",
@@ -180,14 +181,11 @@ class Loader(DataLoaderAttributes):
         self._finisher = Finisher(self._views, where)
         self._mixes = self._views[0].mixing is not None
         self._lane = HandOver(where) if where.type == "cuda" else None
-        self._ahead: Ahead[Finished] | None = None
+        self._ahead: Ahead[Finished | Failed] | None = None
         self.meter.finisher = "consumer" if self._lane is None else "thread"
         self._engine: Engine | None = open_engine(self.source, self._views, self.settings)
-        self._epoch = 0
-        self._step = 0  # steps delivered in this epoch
-        self._last_step: int | None = None  # the step delivered last, in whatever epoch
-        self._resume = False  # whether the next iteration goes on at _step rather than at 0
-        self._turn = 0  # counts iterations, so that an older one notices that a newer one has begun
+        self._iteration: weakref.ref[Iteration] | None = None
+        self._last: _Delivered | None = None
         self._built = True
 
     # What DataLoader has.
@@ -216,17 +214,16 @@ class Loader(DataLoaderAttributes):
         """Batches in an epoch: the same on every rank."""
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[tuple[Images, torch.Tensor]]:
-        """The epoch's batches; nothing happens before the first is asked for."""
-        remainder = 0 if self.drop_last else len(self.order) % self.batches.global_batch
-        return announced(self._iterate(), lambda: self._step == len(self), remainder)
+    def __iter__(self) -> Iteration:
+        """The epoch's batches; the workers start now, the first batch comes when it is asked for."""
+        return Iteration(self)
 
     # What it has beyond.
 
     @property
     def epoch(self) -> int:
         """The current epoch: the one being iterated, or the next to come."""
-        return self._epoch
+        return self._place.epoch
 
     @property
     def rank(self) -> int:
@@ -254,7 +251,23 @@ class Loader(DataLoaderAttributes):
 
         Only an epoch's last batch has any, and only on several ranks without `drop_last`.
         """
-        return 0 if self._last_step is None else self.batches.padding(self._last_step)
+        return 0 if self._last is None else self._last.batches.padding(self._last.step)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step, from 0 on, that the batch delivered last has in its epoch; None before the first batch.
+
+        After a resume within an epoch it goes on where the state stood, where `enumerate` begins at 0.
+        """
+        return None if self._last is None else self._last.step
+
+    @property
+    def last_indices(self) -> NDArray[np.int64] | None:
+        """The samples in the batch delivered last, (N,) int64, one for each row, padding included; None before it.
+
+        Where on_error="skip" replaced a bad sample its substitute stands here. `dataset.key(index)` names a sample.
+        """
+        return None if self._last is None else self._last.indices
 
     @property
     def bad_samples(self) -> list[SampleError]:
@@ -269,15 +282,16 @@ class Loader(DataLoaderAttributes):
 
         Raises ConfigError where the number of rows is another, or torch.distributed has other ranks than the loader.
         """
-        if self._last_step is None:
+        if self._last is None:
             raise ConfigError("gather: no batch has been delivered yet; call it in the loop over this Loader")
-        rows = len(self.batches.positions(self._last_step))
+        step, batches = self._last.step, self._last.batches
+        rows = len(batches.positions(step))
         if len(values) != rows:
             raise ConfigError(
                 f"gather: got {len(values)} rows, but the batch delivered last has {rows}; pass one for each of its "
                 "images, padding included"
             )
-        return gathered(values, self.world_size)[: self.batches.samples(self._last_step)]
+        return gathered(values, self.world_size)[: batches.samples(step)]
 
     def stats(self) -> dict[str, float]:
         """What was delivered, how fast, and how long the consumer waited: plain numbers for a progress bar or a log.
@@ -294,7 +308,7 @@ class Loader(DataLoaderAttributes):
             img_per_s, mb_per_s: images and encoded megabytes (1e6 bytes) a second.
             wait_share: the share of the time that wait_s takes, 0 to 1.
         Of the same iteration:
-            first_batch_s: seconds from the first next() to the first batch, which starts the workers.
+            first_batch_s: seconds from the first next() to the first batch; iter() has started the workers.
         Now:
             queue_depth: batches that are made and wait to be taken; left out with DALI on the CPU, which does not tell.
             gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
@@ -306,45 +320,47 @@ class Loader(DataLoaderAttributes):
         return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
 
     def batch_indices(self, step: int) -> NDArray[np.int64]:
-        """The sample indices of this rank's batch at `step` of the current epoch, (N,) int64, without loading it."""
+        """The samples that the order has for this rank at `step` of the current epoch, (N,) int64; nothing is loaded.
+
+        Steps count from the epoch's start, also after a resume. What a delivered batch holds, substitutes of bad
+        samples included, is `last_indices`.
+        """
         return self._job(step).indices
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the current one goes on where a loaded state has put it."""
         if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
             raise ConfigError(f"set_epoch: epoch={epoch!r} must be an int in [0, 2**32)")
-        if epoch != self._epoch:
-            if self._resume and self._step < len(self):
-                log.warning(
-                    "gpupipe: set_epoch(%d) drops the loaded state, which stands in epoch %d; to go on there, begin "
-                    "the training loop with range(loader.epoch, epochs)",
-                    epoch,
-                    self._epoch,
-                )
-            self._epoch, self._step, self._resume = epoch, 0, False
-            self._turn += 1  # an iteration of the old epoch is over
+        self._place.set_epoch(epoch, running=self._running is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """What has been delivered, as a few plain values that JSON can hold (below 1 kB).
 
-        Prefetched batches don't count. It can be loaded with another engine, worker count or world size, as long as
-        the global batch stays the same.
+        Prefetched batches don't count, nor does a batch in whose place an error came. It can be loaded with another
+        engine, worker count or world size; with another global batch if `load_state_dict` is told so. After an
+        iteration that was left early it stands where that was left: there a run that loads it goes on.
         """
-        return self._state(self.batches.delivered(self._step)).as_dict()
+        return self._state(self.batches.delivered(self._place.step)).as_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the last batch that `state` says was delivered. Raises StateError where it does not fit."""
+    def load_state_dict(self, state: dict[str, Any], *, allow_new_global_batch: bool = False) -> None:
+        """Go on after the last batch that `state` says was delivered. Raises StateError where it does not fit.
+
+        allow_new_global_batch: take a state of another batch_size * world_size. Its epoch goes on at its position, each
+        sample still once, in batches of the new size; `len` is then the number of steps as if the epoch had been in
+        such batches throughout, after a shorter first one. The next epoch is cut as ever.
+        """
         loaded = LoaderState.from_dict(state)
-        loaded.check(self._state(0), positions=len(self.order), steps=len(self))
-        self._epoch = loaded.epoch
-        self._step = min(-(-loaded.position // self.batches.global_batch), len(self))
-        self._resume = True
-        self._turn += 1
+        loaded.check(self._state(0), len(self.order), self.batches, allow_new_global_batch)
+        other = loaded.global_batch != self.batches.global_batch
+        origin = loaded.position % self.batches.global_batch if other else loaded.origin
+        self._place.load(loaded.epoch, loaded.position, origin)
 
     def close(self) -> None:
         """End workers and threads and give back memory. Batches that were delivered stay valid."""
-        self._turn += 1
-        self._end_thread()
+        self._place.turn += 1
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -364,92 +380,74 @@ class Loader(DataLoaderAttributes):
             f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
         )
 
-    # How a batch comes about.
+    # What an Iteration asks for.
 
-    def _iterate(self) -> Iterator[tuple[Images, torch.Tensor]]:
-        self._turn += 1  # here, not in __iter__, so that an iterator nobody has asked for a batch ends no other
-        turn = self._turn
-        self._check_turn(turn)
+    @property
+    def _running(self) -> Iteration | None:
+        """The iteration that is under way: it has delivered something, and may go on."""
+        found = None if self._iteration is None else self._iteration()
+        return found if found is not None and found.under_way else None
+
+    def _begun(self, iteration: Iteration) -> None:
+        """That iteration has begun."""
+        self._iteration = weakref.ref(iteration)
+        self.meter.begin()
+
+    def _check_world(self) -> None:
+        """Raise ConfigError where torch.distributed has been initialized with other ranks since."""
         if not self._world_was_given:
             check_world_size(self.world_size)
-        if not self._resume:
-            self._step = 0
-        self._resume = False
-        batches = self._finished(self._step)
-        try:
-            for batch in batches:
-                yield self._handed_out(batch)
-                del batch
-                self._check_turn(turn)
-        finally:
-            batches.close()
-        self._epoch, self._step = self._epoch + 1, 0
 
-    def _check_turn(self, turn: int) -> None:
+    def _opened_engine(self) -> Engine:
+        """The engine. Raises GpupipeError where the loader was closed."""
         if self._engine is None:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
-        if turn != self._turn:
-            raise GpupipeError(
-                "this iterator has ended, because a newer one, set_epoch() or load_state_dict() on the same Loader "
-                "took over; build a second Loader to read two epochs at the same time"
-            )
+        return self._engine
 
-    def _finished(self, start: int) -> Generator[Finished, None, None]:
-        """Finished batches from step `start` on: made in this thread, or for a GPU ahead in one of their own."""
-        self._end_thread()  # of an older iteration, which may be held somewhere
-        if self._ahead is not None:
+    def _end_thread(self) -> None:
+        """End the thread of an older iteration, which may be held somewhere. Raises GpupipeError if it can't end."""
+        if self._ahead is None:
+            return
+        self._ahead.close()
+        if not self._ahead.ended:
             raise GpupipeError(
                 "the thread of an earlier iteration still waits for a sample, so that none can begin; look at the "
                 "storage, try again later, or build a new Loader"
             )
-        mixes = self._mixes
-        if self._lane is None:
-            yield from self._finish(self.meter.waits(self._repaired(start)), start, mixes)
-            return
-        assert self._engine is not None
-        batches = self._finish(self._repaired(start), start, mixes)
-        ahead = self._ahead = Ahead(batches, DEPTH, self._lane, self._engine.interrupt)
-        try:
-            yield from self.meter.waits(ahead)
-        finally:
-            ahead.close()
+        self._ahead = None
 
-    def _end_thread(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-            if self._ahead.ended:
-                self._ahead = None
+    def _interrupt(self) -> None:
+        """Whoever waits for workers is to end soon."""
+        if self._engine is not None:
+            self._engine.interrupt()
 
-    def _finish(self, batches: Iterable[EngineBatch], step: int, mixes: bool) -> Generator[Finished, None, None]:
-        for batch in batches:
-            # Across all ranks, so that every rank mixes, or none.
-            full = self.batches.samples(step) == self.batches.global_batch
-            finished = self._finisher(batch, mixed=full and mixes)
-            del batch
-            yield finished
-            del finished
-            step += 1
+    def _repaired(self, batch: EngineBatch) -> EngineBatch:
+        """The batch with every row made good."""
+        repaired = self._repair(batch)
+        assert repaired.job is not None
+        self._check_labels(repaired, repaired.job)
+        return repaired
 
-    def _repaired(self, start: int) -> Generator[EngineBatch, None, None]:
-        assert self._engine is not None
-        ahead: deque[Job] = deque()
+    def _finished(self, batch: EngineBatch, mixes: bool) -> Finished:
+        """The batch for the consumer. mixes: whether samples are mixed, if the recipe does."""
+        # Across all ranks, so that every rank mixes, or none.
+        full = self.batches.samples(batch.step) == self.batches.global_batch
+        return self._finisher(batch, mixed=full and mixes)
 
-        def jobs() -> Iterator[Job]:
-            for step in range(start, len(self)):
-                ahead.append(self._job(step))
-                yield ahead[-1]
+    def _handed_out(self, batch: Finished) -> tuple[Images, torch.Tensor]:
+        """What the consumer gets; it counts as delivered."""
+        self.meter.delivered(batch)
+        self._last = _Delivered(batch.step, self.batches, batch.indices)
+        self._place.delivered(batch.step)
+        return batch.images[0] if len(batch.images) == 1 else batch.images, batch.labels
 
-        stream = self._engine.stream(jobs())
-        try:
-            for batch in stream:
-                batch.job = ahead.popleft()
-                repaired = self._repair(batch)
-                self._check_labels(repaired, batch.job)
-                del batch
-                yield repaired
-                del repaired
-        finally:
-            stream.close()  # type: ignore[attr-defined]
+    @property
+    def _remainder(self) -> int:
+        """Samples of the epoch's last global batch, 0 if it is full."""
+        rest = self.batches.samples(len(self) - 1) if len(self) else 0
+        return rest % self.batches.global_batch
+
+    # How a batch comes about.
 
     def _check_labels(self, batch: EngineBatch, job: Job) -> None:
         """Where samples are mixed, labels become places in a row of num_classes."""
@@ -458,17 +456,18 @@ class Loader(DataLoaderAttributes):
             check_labels(batch.labels.numpy(), job.indices, mixing, self.source)
 
     def _job(self, step: int) -> Job:
+        """What is to be made at `step` of the current epoch. Raises ConfigError where the order fails."""
         positions = self.batches.positions(step)
         try:
-            indices = self.order.indices(self.seed, self._epoch, positions % max(1, len(self.order)))
+            indices = self.order.indices(self.seed, self.epoch, positions % max(1, len(self.order)))
         except GpupipeError:
             raise
         except Exception as error:  # the order, or the sampler in it, may be a user's own
             raise ConfigError(
                 f"order {self.order.fingerprint}: indices() raised {type(error).__name__} at step {step} of epoch "
-                f"{self._epoch} (positions {positions[0]} to {positions[-1]}): {error}"
+                f"{self.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
             ) from error
-        return Job(self.seed, self._epoch, positions, self._checked(indices, positions))
+        return Job(self.seed, self.epoch, positions, self._checked(indices, positions))
 
     def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """What an order gave, which may be a user's own."""
@@ -487,12 +486,6 @@ class Loader(DataLoaderAttributes):
             )
         return indices.astype(np.int64, copy=False)
 
-    def _handed_out(self, batch: Finished) -> tuple[Images, torch.Tensor]:
-        self.meter.delivered(batch)
-        # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
-        self._last_step, self._step = self._step, self._step + 1
-        return batch.images[0] if len(batch.images) == 1 else batch.images, batch.labels
-
     def _state(self, position: int) -> LoaderState:
         return LoaderState(
             source=self.source.fingerprint,
@@ -501,9 +494,19 @@ class Loader(DataLoaderAttributes):
             seed=self.seed,
             global_batch=self.batches.global_batch,
             drop_last=self.drop_last,
-            epoch=self._epoch,
+            epoch=self.epoch,
             position=position,
+            origin=self.batches.origin,
         )
+
+
+@dataclass(frozen=True)
+class _Delivered:
+    """The batch that was delivered last: its step, how its epoch was cut, and the samples in it."""
+
+    step: int
+    batches: RankBatches
+    indices: NDArray[np.int64]
 
 
 def _check_mixing(views: Views, batch_size: int) -> None:

@@ -55,7 +55,10 @@ class Repair:
         return list(self._bad.values())
 
     def __call__(self, batch: EngineBatch) -> EngineBatch:
-        """The batch with every failed row made good, in place. Raises SampleError under on_error="raise"."""
+        """The batch with every failed row made good, in place; its job then names the samples that are in it.
+
+        Raises SampleError under on_error="raise".
+        """
         for row in sorted(batch.failures):
             self._fill(batch, row, self._remade(batch, row))
         batch.failures = {}
@@ -92,6 +95,7 @@ class Repair:
         out = [torch.empty((1, *view.crop.output_size, 3), dtype=torch.uint8) for view in self._views]
         one = replace(job, positions=job.positions[row : row + 1], indices=np.array([index], dtype=np.int64))
         made = render_batch(self._source, self._views, one, out, augmented=batch.augmented)
+        made.job = one
         if not made.failures:
             return made
         error = made.failures[0]
@@ -105,3 +109,8 @@ class Repair:
         for made, images in zip(one.images, batch.images, strict=True):
             images[row].copy_(to_device(made[0], images.device))
         batch.labels[row] = one.labels[0]
+        assert batch.job is not None
+        assert one.job is not None
+        indices = batch.job.indices.copy()
+        indices[row] = one.job.indices[0]
+        batch.job = replace(batch.job, indices=indices)

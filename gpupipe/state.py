@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from gpupipe.errors import StateError
+from gpupipe.order import RankBatches
 
 __all__ = ["LoaderState"]
 
@@ -16,7 +17,8 @@ REMEDY = {
     "recipe": "other crops, flips or augmentations would be drawn; resume with the recipe that the run began with",
     "order": "the samples would come in another order; resume with the same shuffle, order and dataset size",
     "seed": "pass the seed that the run began with",
-    "global_batch": "keep batch_size * world_size: change batch_size when the number of ranks changes",
+    "global_batch": "keep batch_size * world_size: change batch_size when the number of ranks changes; or call "
+    "load_state_dict(state, allow_new_global_batch=True), and the epoch goes on in batches of the new size",
     "drop_last": "pass the drop_last that the run began with",
 }
 
@@ -26,6 +28,7 @@ class LoaderState:
     """Fingerprints of everything that decides the sequence of samples, and the position in it.
 
     position: global samples of the epoch that have been delivered over all ranks.
+    origin:   where in the epoch the first batch of this size could begin; above 0 where others went before it.
     """
 
     source: str
@@ -36,6 +39,7 @@ class LoaderState:
     drop_last: bool
     epoch: int
     position: int
+    origin: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, with the version of this form."""
@@ -51,27 +55,39 @@ class LoaderState:
                 f"state_dict: version is {state.get('version')!r}, this gpupipe reads {VERSION}; "
                 "load it with the gpupipe version that saved it"
             )
-        missing = [field.name for field in fields(cls) if field.name not in state]
+        missing = [field.name for field in fields(cls) if field.name not in state and field.default is MISSING]
         if missing:
             raise StateError(f"state_dict: {', '.join(missing)} missing; pass what Loader.state_dict() returned")
-        return cls(**{field.name: state[field.name] for field in fields(cls)})
+        return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
 
-    def check(self, own: LoaderState, positions: int, steps: int) -> None:
+    def check(self, own: LoaderState, size: int, batches: RankBatches, new_global_batch: bool) -> None:
         """Raise StateError, naming the field and both values, unless a loader with the state `own` can go on here.
 
-        positions, steps: of the loader's epoch.
+        size: positions of the loader's epoch. batches: how it cuts one. new_global_batch: whether that may be another.
         """
-        for name, limit in (("epoch", 2**32), ("position", 2**62)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 0 <= value < limit:
-                raise StateError(f"state_dict: {name} is {value!r}, no integer from 0 on; the state was changed")
+        self._check_integer("global_batch", 1, 2**62)
+        self._check_integer("epoch", 0, 2**32)
+        self._check_integer("position", 0, size + 1)
+        self._check_integer("origin", 0, self.global_batch)
         for name, remedy in REMEDY.items():
             saved, mine = getattr(self, name), getattr(own, name)
-            if saved != mine:
+            if saved != mine and not (name == "global_batch" and new_global_batch):
                 raise StateError(f"state_dict: {name} is {saved!r}, but this loader has {mine!r}; {remedy}")
-        last = min(steps * self.global_batch, positions)
-        if not 0 <= self.position <= last or (self.position % self.global_batch and self.position != last):
+        self._check_position(batches)
+
+    def _check_integer(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < high:
+            raise StateError(
+                f"state_dict: {name} is {value!r}, no integer in [{low}, {high}); the state was changed after it was "
+                "saved"
+            )
+
+    def _check_position(self, batches: RankBatches) -> None:
+        """That one of the state's own batches ends there."""
+        saved = replace(batches, batch_size=self.global_batch, rank=0, world_size=1, origin=self.origin)
+        if saved.delivered(saved.step_at(self.position)) != self.position:
             raise StateError(
                 f"state_dict: position is {self.position}, which is no step of {self.global_batch} samples within "
-                f"an epoch of {last}; the state was changed after it was saved"
+                f"an epoch of {saved.delivered(len(saved))}; the state was changed after it was saved"
             )

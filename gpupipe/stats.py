@@ -10,8 +10,8 @@ iter()      first batch                                   latest batch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -21,12 +21,7 @@ from gpupipe.tracing import Span, Stage
 __all__ = ["Meter", "gpu_memory"]
 
 
-class _Batch(Protocol):
-    @property
-    def spans(self) -> tuple[Span, ...]: ...
-
-
-B = TypeVar("B", bound=_Batch)
+B = TypeVar("B")
 
 
 class _Moment(NamedTuple):
@@ -49,20 +44,19 @@ class Meter:
         self._first: _Moment | None = None  # of the iteration
         self._latest = _Moment()
 
-    def waits(self, batches: Iterable[B]) -> Iterator[B]:
-        """The batches of an iteration, from an engine or finished, with the time for which each is waited."""
-        iterator = iter(batches)
-        self._first, self._latest, self._began = None, _Moment(), time.perf_counter()
-        while True:
-            with Stage("wait") as wait:
-                batch = next(iterator, None)
-            self.wait_s += wait.seconds
-            if batch is None:
-                return
-            if self.spans is not None:
-                self.spans += [wait.span("consumer"), *batch.spans]
-            yield batch
-            del batch  # its memory is free as soon as the consumer has let go of it
+    def begin(self) -> None:
+        """An iteration begins."""
+        self._first, self._latest, self._began = None, _Moment(), 0.0
+
+    def waited(self, batches: Iterator[B]) -> B | None:
+        """What comes next, and how long that took is counted; None at the end."""
+        with Stage("wait") as wait:
+            batch = next(batches, None)
+        self._began = self._began or wait.start
+        self.wait_s += wait.seconds
+        if self.spans is not None and batch is not None:
+            self.spans.append(wait.span("consumer"))
+        return batch
 
     def delivered(self, batch: Finished) -> None:
         """Count a batch that is about to be handed out."""
@@ -74,7 +68,7 @@ class Meter:
         if self._first is None:
             self._first = self._latest
         if self.spans is not None:
-            self.spans.append(batch.finish.span(self.finisher))
+            self.spans += [*batch.spans, batch.finish.span(self.finisher)]
 
     def as_dict(self) -> dict[str, float]:
         """See `Loader.stats`."""

@@ -273,7 +273,7 @@ def goes_on_a_step_late(context: Context) -> None:
 
     def late(loader: gpupipe.Loader, state: dict[str, Any]) -> None:
         load(loader, state)
-        loader._step += 1
+        loader._place.step += 1
 
     with mock.patch.object(gpupipe.Loader, "load_state_dict", late):
         engines.in_turn(context)

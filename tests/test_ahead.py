@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from images import Numbered, encode, picture
@@ -230,15 +231,15 @@ class TestLoader:
             for batches in truth:
                 assert_equal(collect(loader), batches)
 
-    def test_an_iteration_left_early_starts_again_and_counts_what_was_delivered(self, folder: Any) -> None:
+    def test_an_iteration_left_early_counts_what_was_delivered(self, folder: Any) -> None:
         with self.opened(folder, engine="dali") as loader:
-            whole = collect(loader)
+            whole, later = collect(loader), collect(loader)
             loader.set_epoch(0)
             for _, _ in zip(range(2), loader, strict=False):
                 pass
             state = loader.state_dict()
             assert state["position"] == 8
-            assert_equal(collect(loader), whole)
+            assert_equal(collect(loader), later)
             loader.load_state_dict(state)
             assert_equal(collect(loader), whole[2:])
 
@@ -247,6 +248,7 @@ class TestLoader:
             older = iter(loader)
             first, _ = next(older)
             newer = iter(loader)
+            loader.set_epoch(0)
             assert torch.equal(next(newer)[0], first)
             with pytest.raises(gpupipe.GpupipeError, match="newer one"):
                 next(older)
@@ -378,7 +380,7 @@ class PlayedTensor:
 class TestHandOver:
     def batch(self, played: Played) -> Any:
         tensors: Any = [PlayedTensor(played, name) for name in ("view 1", "view 2", "labels")]
-        return Finished(tensors[:2], tensors[2], 0, (), Stage("finish"))
+        return Finished(tensors[:2], tensors[2], 0, np.arange(2), 0, (), Stage("finish"))
 
     def test_the_consumers_stream_waits_and_the_host_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         played = Played(monkeypatch)

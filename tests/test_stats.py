@@ -69,10 +69,13 @@ class Script:
                 self.now += wait
                 yield EngineBatch((torch.empty(0),), torch.zeros(8), bytes_read=2_000_000)
 
-        for batch in self.meter.waits(batches()):
+        self.meter.begin()
+        made = batches()
+        while (batch := self.meter.waited(made)) is not None:
             with Stage("finish") as stage:
                 self.now += finish
-            self.meter.delivered(Finished([], batch.labels, batch.bytes_read, batch.spans, stage))
+            done = Finished([], batch.labels, 0, np.arange(8), batch.bytes_read, batch.spans, stage)
+            self.meter.delivered(done)
             self.now += step
 
 

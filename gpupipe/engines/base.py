@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpupipe.sources import SampleMeta, Source
 
-__all__ = ["Engine", "EngineBatch", "Job", "fetch", "job_plan"]
+__all__ = ["Batches", "Engine", "EngineBatch", "Job", "fetch", "job_plan"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EngineBatch:
     labels:   int64 (N,).
     failures: row -> why the engine could not make that row; its pixels are undefined.
     augmented: whether the recipe's augmentations have been applied.
-    job:       what was asked for; the loader adds it.
+    job, step: what was asked for, and for which step of the epoch; the loader adds them.
     bytes_read: encoded bytes that were read for it.
     spans:    who was busy with it, and when; stages "read" and "decode".
     """
@@ -54,6 +54,7 @@ class EngineBatch:
     failures: dict[int, SampleError] = field(default_factory=dict)
     augmented: bool = False
     job: Job | None = None
+    step: int = 0
     bytes_read: int = 0
     spans: tuple[Span, ...] = ()
 
@@ -63,14 +64,29 @@ class EngineBatch:
         return replace(self, images=images, labels=self.labels.pin_memory())
 
 
+class Batches(Protocol):
+    """The batches of some jobs."""
+
+    def __iter__(self) -> Iterator[EngineBatch]: ...
+
+    def __next__(self) -> EngineBatch: ...
+
+    def close(self) -> None:
+        """Nothing more is wanted of them. May be called twice."""
+        ...
+
+
 class Engine(Protocol):
     """Makes batches. It knows its source and recipe, and nothing of orders, epochs' ends or ranks."""
 
     name: str
     device: torch.device
 
-    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
-        """A batch for each job, in their order. It may take jobs ahead of the batches that it has given."""
+    def stream(self, jobs: Iterable[Job]) -> Batches:
+        """A batch for each job, in their order. It may take jobs ahead of the batches that it has given.
+
+        What makes them is at work when this returns.
+        """
         ...
 
     def ready(self) -> int | None:

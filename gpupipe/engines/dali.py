@@ -10,7 +10,7 @@ import itertools
 import logging
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +18,12 @@ import torch
 import torch.utils.dlpack
 
 from gpupipe.decoders import Decoders
-from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.base import Batches, EngineBatch, Job
 from gpupipe.engines.dali_feed import Feed, Feeder
 from gpupipe.engines.dali_graph import as_dali, build_pipeline
 from gpupipe.engines.forks import guard_forks
 from gpupipe.engines.lease import Draining
-from gpupipe.errors import GpupipeError, SampleError
+from gpupipe.errors import SampleError
 from gpupipe.recipe import Views
 from gpupipe.tracing import Span, Stage
 
@@ -77,19 +77,26 @@ class DaliEngine:
         self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
         self._draining = Draining()
+        self._failure: Exception | None = None  # why no inputs could be made of a job
 
     # The stream of batches.
 
-    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+    def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job, not augmented."""
         self._start(jobs)
         self._schedule()
+        return self._batches()
+
+    def _batches(self) -> Generator[EngineBatch, None, None]:
         while self._in_flight:
             with Stage("decode") as decode:  # as far as the consumer waited for it: DALI's threads tell no times
                 outputs = self._outputs()
             feed = self._in_flight.popleft()
             self._schedule()  # keep DALI busy while the consumer works
             yield self._batch(outputs, feed, decode.span("DALI"))
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _start(self, jobs: Iterable[Job]) -> None:
         """Ready the pipeline for new jobs; what an abandoned stream left in it is dropped."""
@@ -97,6 +104,7 @@ class DaliEngine:
             self._pipeline = None
         self._in_flight.clear()
         self._jobs = iter(jobs)
+        self._failure = None
         if self._pipeline is None:
             self._build()
         else:
@@ -123,7 +131,12 @@ class DaliEngine:
 
     def _next_inputs(self) -> tuple[Any, ...]:
         """DALI's callback: the inputs of the next job. Its StopIteration ends the epoch."""
-        feed = self._feeder(next(self._jobs))
+        job = next(self._jobs)
+        try:
+            feed = self._feeder(job)
+        except Exception as error:  # raised when the batches before it have been given
+            self._failure = error
+            raise StopIteration from None
         self._in_flight.append(feed)
         return as_dali(feed.inputs)
 
@@ -167,8 +180,6 @@ class DaliEngine:
         Raises the error itself where no sample of the jobs in flight is to blame. Each call puts at least one more
         sample aside, so recovery ends.
         """
-        if isinstance(error, GpupipeError):  # raised while the next job was fed
-            raise error
         pending = list(self._in_flight)
         self._pipeline = None  # before others are built: on a GPU each takes much memory
         traceback.clear_frames(error.__traceback__)  # DALI's own, which hold it too

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.draws.stream import DECODER, Stream
-from gpupipe.engines.base import Engine, EngineBatch, Job, job_plan
+from gpupipe.engines.base import Batches, Engine, EngineBatch, Job, job_plan
 from gpupipe.kernels.philox import uniform
 from gpupipe.kernels.transfer import to_device
 from gpupipe.recipe import Views
@@ -94,18 +93,11 @@ class SharingEngine:
         self._cpu = cpu
         self._share = share
 
-    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+    def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job on the engine's device, not augmented."""
         splits = _Splits(jobs, self._share)
-        with ExitStack() as stack:
-            dali, cpu = self._dali.stream(splits.parts("dali")), self._cpu.stream(splits.parts("cpu"))
-            for batches in (dali, cpu):
-                stack.callback(batches.close)  # type: ignore[attr-defined]
-            while (split := splits.next()) is not None:
-                parts = ((split.dali, dali), (split.cpu, cpu))
-                made = [(rows, next(batches)) for rows, batches in parts if len(rows)]
-                yield made[0][1] if len(made) == 1 else _merged(len(split.job.indices), made, self.device)
-                del made  # before the next is waited for: its memory is used again
+        dali, cpu = self._dali.stream(splits.parts("dali")), self._cpu.stream(splits.parts("cpu"))
+        return _Merged(splits, dali, cpu, self.device)
 
     def ready(self) -> None:
         """None: DALI does not tell."""
@@ -118,6 +110,32 @@ class SharingEngine:
 
     def close(self) -> None:
         """Close both engines."""
+        self._dali.close()
+        self._cpu.close()
+
+
+class _Merged:
+    """The batches of one stream, each of its parts."""
+
+    def __init__(self, splits: _Splits, dali: Batches, cpu: Batches, device: torch.device) -> None:
+        self._splits = splits
+        self._dali = dali
+        self._cpu = cpu
+        self._device = device
+
+    def __iter__(self) -> _Merged:
+        return self
+
+    def __next__(self) -> EngineBatch:
+        split = self._splits.next()
+        if split is None:
+            self.close()
+            raise StopIteration
+        parts = ((split.dali, self._dali), (split.cpu, self._cpu))
+        made = [(rows, next(batches)) for rows, batches in parts if len(rows)]
+        return made[0][1] if len(made) == 1 else _merged(len(split.job.indices), made, self._device)
+
+    def close(self) -> None:
         self._dali.close()
         self._cpu.close()
 

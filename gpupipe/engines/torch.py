@@ -18,13 +18,13 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.utils.data
 
 from gpupipe import system
-from gpupipe.engines.base import EngineBatch, Job
+from gpupipe.engines.base import Batches, EngineBatch, Job
 from gpupipe.engines.board import IDLE, Board
 from gpupipe.engines.faults import death, hang
 from gpupipe.engines.forks import guard_forks
@@ -79,7 +79,7 @@ def _received(made: _Made | EngineBatch) -> EngineBatch:
 SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
 
 
-class _Batches(torch.utils.data.Dataset["_Made | EngineBatch"]):
+class _Dataset(torch.utils.data.Dataset["_Made | EngineBatch"]):
     """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
 
     def __init__(self, source: Source, views: Views, augmented: bool, slots: Slots, board: Board) -> None:
@@ -154,7 +154,7 @@ class TorchEngine:
         self._tasks = _Tasks(self._slots)
         self._iterator: Any = None
         self._loader = WatchedDataLoader(
-            _Batches(source, views, augmented, self._slots, self._board),
+            _Dataset(source, views, augmented, self._slots, self._board),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
@@ -169,40 +169,41 @@ class TorchEngine:
             if (method := start_method(self._loader.multiprocessing_context)) != "fork":
                 check_picklable("dataset", source, method)
 
-    def stream(self, jobs: Iterable[Job]) -> Iterator[EngineBatch]:
+    def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job, on the CPU, pinned if the options say so.
 
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
+        return _Batches(self, jobs)
+
+    def begin(self, jobs: Iterable[Job]) -> Any:
+        """The DataLoader's iterator over new jobs."""
         self._end_workers(keep_persistent=True)
         self._tasks.jobs = jobs
         if self._iterator is None:
             self._board.clear()
             # Of the process that iterates, which may be a fork of the one that built the loader.
             self._loader.worker_init_fn = partial(start_worker, self._board, Identity.own())
-        iterator: Any = None
-        try:
-            iterator = self._iterator = iter(self._loader)
-            for made in iterator:
-                batch = _received(made)
-                del made
-                yield batch
-                del batch  # its slot is free for the next job as soon as the consumer has done with it
-        except (WorkersDied, WorkersHang) as fault:
-            error = self._explained(fault)
+        self._iterator = iter(self._loader)
+        return self._iterator
+
+    def end(self, iterator: Any) -> None:
+        """Nothing more is wanted of one that `begin` gave, which may be an older one."""
+        if not self._loader.persistent_workers:
+            _end(iterator)
+            if self._iterator is iterator:
+                self._iterator = None
+
+    def failed(self, error: BaseException) -> BaseException:
+        """What to raise where an iterator, or its start, raised `error`; the workers are ended."""
+        if isinstance(error, WorkersDied | WorkersHang):
+            shown = self._explained(error)
             self._end_workers(keep_persistent=False, at_once=True)
-            raise error from None
-        except GeneratorExit:  # left early
-            raise
-        except BaseException:  # a Ctrl-C, say: it may have come between the parts of a message from or to a worker
-            self._end_workers(keep_persistent=False)
-            raise
-        finally:
-            if not self._loader.persistent_workers:
-                _end(iterator)  # its own: a newer stream may have begun
-                if self._iterator is iterator:
-                    self._iterator = None
+            return shown
+        # A Ctrl-C, say: it may have come between the parts of a message from or to a worker.
+        self._end_workers(keep_persistent=False)
+        return error
 
     def _explained(self, fault: WorkersDied | WorkersHang) -> Exception:
         if isinstance(fault, WorkersDied):
@@ -232,6 +233,43 @@ class TorchEngine:
     def close(self) -> None:
         """Ends the workers."""
         self._end_workers(keep_persistent=False)
+
+
+class _Batches:
+    """The batches of one stream."""
+
+    def __init__(self, engine: TorchEngine, jobs: Iterable[Job]) -> None:
+        self._engine = engine
+        self._iterator: Any = None
+        try:
+            self._iterator = engine.begin(jobs)
+        except BaseException as error:
+            self._fail(error)
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> EngineBatch:
+        if self._iterator is None:
+            raise StopIteration
+        try:
+            return _received(next(self._iterator))
+        except StopIteration:
+            self.close()
+            raise
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        shown = self._engine.failed(error)
+        if shown is error:
+            raise error
+        raise shown from None
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._engine.end(iterator)
 
 
 def _end(iterator: Any, at_once: bool = False) -> None:

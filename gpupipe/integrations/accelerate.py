@@ -7,36 +7,35 @@ whether the batch at work is an epoch's last, and how many samples the last glob
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-__all__ = ["announced"]
-
-T = TypeVar("T")
+__all__ = ["Announcement"]
 
 
-def announced(batches: Iterator[T], is_last: Callable[[], bool], remainder: int) -> Iterator[T]:
-    """`batches`, announced to Accelerate from the first to the last if the program uses it.
+class Announcement:
+    """An iteration, announced to Accelerate from its first batch to its last if the program uses it.
 
-    is_last:   whether the batch just handed out is the epoch's last.
     remainder: samples of the last global batch, 0 if it is full.
 
     Accelerate keeps one pile of the loaders that are being iterated and asks the one that began last; so a loop over a
     second loader inside a loop over a first works, and a loop that takes turns between two hears of the later only.
     """
-    place = _place()
-    if place is None:
-        yield from batches
-        return
-    place.begin()
-    place.remainder = remainder
-    try:
-        for batch in batches:
-            place.end_of_dataloader = is_last()
-            yield batch
-            del batch  # its memory is free for the next one as soon as the consumer has done with it
-    finally:
-        place.end()
+
+    def __init__(self, remainder: int) -> None:
+        self._place = _place()
+        if self._place is not None:
+            self._place.begin()
+            self._place.remainder = remainder
+
+    def delivered(self, is_last: bool) -> None:
+        """The batch at work is the epoch's last, or it is not."""
+        if self._place is not None:
+            self._place.end_of_dataloader = is_last
+
+    def end(self) -> None:
+        """The iteration is over."""
+        if self._place is not None:
+            self._place.end()
 
 
 def _place() -> Any:

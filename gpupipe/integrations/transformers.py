@@ -60,9 +60,10 @@ class TrainerLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The epoch's batches."""
-        for batch in self.loader:
-            yield dict(zip(self._names, batch, strict=True))
-            del batch  # its memory is free for the next one as soon as the consumer has done with it
+        return map(self._named, self.loader)
+
+    def _named(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Batch:
+        return dict(zip(self._names, batch, strict=True))
 
     def begin_at(self, step: int) -> Iterator[Batch]:
         """The batches of the current epoch from `step` on. Raises ConfigError where `set_epoch` was never called."""

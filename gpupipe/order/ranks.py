@@ -1,6 +1,12 @@
 """How an epoch's positions are cut into steps and ranks.
 
 Step k of rank r reads the positions k*G + r*B ... k*G + (r+1)*B - 1, for B samples a rank and G = B * world_size.
+
+An epoch that goes on with another G is cut anew from the position P that was reached. Its step 0 then stands for the
+first P mod G positions, so that P is the start of a step, and the steps after it have G positions each:
+
+    |<- origin ->|<-- G -->|<-- G -->|<-- G -->|...
+       step 0      step 1    step 2  ^ P: step 3 is the first that is read
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ class RankBatches:
     Every rank has the same number of steps, and of rows in each step. Without `drop_last` the last step is short:
     each rank takes ceil(rest / world_size) rows of it, and fewer than world_size rows in all are padding: positions
     at or past `size`, which stand for the epoch's first positions again. A single rank never pads.
+
+    origin: positions of step 0 where the epoch was begun with other batches, below the global batch; 0: none were.
     """
 
     size: int
@@ -29,12 +37,14 @@ class RankBatches:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+    origin: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise ConfigError(f"batch_size={self.batch_size!r} must be an int of at least 1")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ConfigError(f"rank={self.rank}, world_size={self.world_size}: rank must lie in [0, world_size)")
+        assert 0 <= self.origin < self.global_batch, self
 
     @property
     def global_batch(self) -> int:
@@ -43,14 +53,13 @@ class RankBatches:
 
     def __len__(self) -> int:
         """Steps in an epoch."""
-        whole, rest = divmod(self.size, self.global_batch)
-        return whole + (rest > 0 and not self.drop_last)
+        whole, rest = divmod(self.size - self.origin, self.global_batch)
+        return (self.origin > 0) + whole + (rest > 0 and not self.drop_last)
 
     def positions(self, step: int) -> Indices:
         """int64 global positions that this rank reads at `step`; those at or past `size` are padding."""
-        start = step * self.global_batch
-        rows = min(self.batch_size, -(-(self.size - start) // self.world_size))
-        first = start + self.rank * rows
+        rows = -(-self.samples(step) // self.world_size)
+        first = self.delivered(step) + self.rank * rows
         return np.arange(first, first + rows, dtype=np.int64)
 
     def padding(self, step: int) -> int:
@@ -63,4 +72,11 @@ class RankBatches:
 
     def delivered(self, step: int) -> int:
         """Global positions done once `step` steps are."""
-        return min(step * self.global_batch, self.size)
+        if step == 0:
+            return 0
+        return min(self.origin + (step - (self.origin > 0)) * self.global_batch, self.size)
+
+    def step_at(self, position: int) -> int:
+        """Steps that are done once `position` global positions are: the inverse of `delivered`."""
+        whole = -(-(position - self.origin) // self.global_batch)
+        return min(whole + (self.origin > 0), len(self))

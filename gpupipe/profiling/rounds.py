@@ -166,7 +166,7 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
             pass  # what was made meanwhile comes now
     finally:
         loader.meter.spans = None
-        batches.close()  # type: ignore[attr-defined]  # ends the workers
+        batches.close()  # ends the workers
     return replace(part, spans=[span for span in spans if span.end > part.start and span.start < part.end])
 
 

@@ -81,7 +81,7 @@ class Bench:
                 images += consume(islice(batches, turn))
             synchronize()
             made = Round(images, time.perf_counter() - start, cpu_seconds() - cpu)
-            batches.close()  # type: ignore[attr-defined]
+            batches.close()
         _free_memory()
         print(f"{made.rate:.0f} img/s, {made.cpu_ms:.3f} CPU ms an image: {candidate}", flush=True)
         return made

@@ -1,0 +1,283 @@
+"""One iteration over a loader: the batches from where it stands to the end of the epoch.
+
+    order ──► jobs ──► engine ──► repair ──► finish ──► next()
+                       └── Repaired ──┘         └ in the consumer's thread, or for a GPU ahead in one of their own
+
+An error takes the place of the batch that it kept from coming: `next` raises it, and the next `next` gives the batch
+after that, as a DataLoader's iterator does. A Ctrl-C takes no place: the batch comes when it is asked for again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpupipe.ahead import Ahead
+from gpupipe.engines.base import Engine, EngineBatch, Job
+from gpupipe.errors import GpupipeError
+from gpupipe.finishing import Finished
+from gpupipe.integrations.accelerate import Announcement
+
+if TYPE_CHECKING:
+    from gpupipe.loader import Loader
+
+__all__ = ["Failed", "Finishing", "Iteration", "Jobs", "Repaired"]
+
+Made = TypeVar("Made")
+
+DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What comes in the place of the batch of `step`."""
+
+    step: int
+    error: Exception
+
+
+class Jobs:
+    """The jobs of some steps, each kept until its batch has come. One that can't be made ends them: see `failed`."""
+
+    def __init__(self, make: Callable[[int], Job], steps: range) -> None:
+        self._make: Callable[[int], Job] | None = make
+        self._steps = steps
+        self._open: deque[tuple[int, Job]] = deque()
+        self.failed: Failed | None = None
+
+    def __iter__(self) -> Iterator[Job]:
+        for step in self._steps:
+            if self._make is None:
+                return
+            try:
+                job = self._make(step)
+            except Exception as error:  # of the user's order or sampler; the batches before it are still to come
+                self.failed = Failed(step, error)
+                return
+            self._open.append((step, job))
+            yield job
+
+    def next_open(self) -> tuple[int, Job]:
+        """The step and the job whose batch has come."""
+        return self._open.popleft()
+
+    def close(self) -> None:
+        """No more jobs; what made them is let go, as an engine may keep this for longer than its loader lives."""
+        self._make = None
+
+
+class Repaired:
+    """The batches of an engine, in order, each with its step and job, made good by `repair`."""
+
+    def __init__(self, engine: Engine, jobs: Jobs, repair: Callable[[EngineBatch], EngineBatch]) -> None:
+        self._jobs = jobs
+        self._repair = repair
+        self._stream = engine.stream(jobs)
+
+    def __iter__(self) -> Repaired:
+        return self
+
+    def __next__(self) -> EngineBatch | Failed:
+        batch = next(self._stream, None)
+        if batch is not None:
+            batch.step, batch.job = self._jobs.next_open()
+            return attempt(self._repair, batch)
+        failed, self._jobs.failed = self._jobs.failed, None
+        if failed is None:
+            raise StopIteration
+        return failed
+
+    def close(self) -> None:
+        """End the engine's stream."""
+        self._stream.close()
+        self._jobs.close()
+
+
+class Finishing:
+    """Finished batches, for a thread of their own: everything begins with the first that is asked for."""
+
+    def __init__(self, opened: Callable[[], Repaired], finish: Callable[[EngineBatch], Finished]) -> None:
+        self._opened: Callable[[], Repaired] | None = opened
+        self._finish: Callable[[EngineBatch], Finished] | None = finish
+        self._batches: Repaired | None = None
+
+    def __next__(self) -> Finished | Failed:
+        if self._opened is None or self._finish is None:
+            raise StopIteration
+        if self._batches is None:
+            self._batches = self._opened()
+        made = next(self._batches)
+        return made if isinstance(made, Failed) else attempt(self._finish, made)
+
+    def close(self) -> None:
+        """End the engine's stream, and let go of the loader, which holds the thread that holds this."""
+        if self._batches is not None:
+            self._batches.close()
+        self._opened = self._finish = None
+
+
+def attempt(step: Callable[[EngineBatch], Made], batch: EngineBatch) -> Made | Failed:
+    """What the step makes of the batch, or why it can't."""
+    try:
+        return step(batch)
+    except Exception as error:
+        return Failed(batch.step, error)
+
+
+class Iteration:
+    """The iterator of a Loader.
+
+    It begins, and its workers start, when it is made; but if another iteration of the loader is under way, only when
+    its first batch is asked for. Until then `set_epoch`, `load_state_dict` and other iterations leave it as it is.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._owner = os.getpid()
+        self._turn: int | None = None
+        self._batches: Any = None  # Repaired, or an Ahead of Finished
+        self._next = 0  # the step of the next batch
+        self._given = self._over = False
+        self._announcement: Announcement | None = None
+        _LIVE.add(self)
+        if loader._running is None:
+            with suppress(Exception):  # what it is will be raised where a batch is asked for
+                self._begin()
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        self._check()
+        if self._turn != self._loader._place.turn:
+            self._begin()
+        while self._next < len(self._loader):
+            if self._batches is None:
+                self._open()
+            item = self._taken()
+            if item is not None:
+                return self._handed_out(item)
+            self._close_batches()  # the order failed, so what comes after that has not been asked for
+        self._end()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End what is under way. May be called twice."""
+        self._over = True
+        self._close_batches()
+        if self._announcement is not None:
+            self._announcement.end()
+            self._announcement = None
+
+    def __del__(self) -> None:
+        try:
+            raise GeneratorExit  # for `interrupts_held`: a KeyboardInterrupt that is raised here reaches nobody
+        except GeneratorExit:
+            if hasattr(self, "_announcement"):
+                self.close()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it has given a batch and may give more."""
+        return self._given and not self._over and self._turn == self._loader._place.turn
+
+    def _check(self) -> None:
+        self._loader._opened_engine()
+        if self._given and self._turn != self._loader._place.turn:
+            raise GpupipeError(
+                "this iterator has ended, because a newer one, set_epoch() or load_state_dict() on the same Loader "
+                "took over; build a second Loader to read two epochs at the same time"
+            )
+
+    def _begin(self) -> None:
+        self._check()
+        loader = self._loader
+        loader._check_world()
+        self._close_batches()
+        self._turn = loader._place.begin()
+        self._next = loader._place.step
+        loader._begun(self)
+        self._mixes = loader.mixup_enabled
+        if self._next < len(loader):
+            self._open()
+
+    def _open(self) -> None:
+        """Batches from the next step on."""
+        loader, engine = self._loader, self._loader._opened_engine()
+        loader._end_thread()  # of an older iteration, which may be held somewhere
+        jobs = Jobs(loader._job, range(self._next, len(loader)))
+        if loader._lane is None:
+            self._batches = Repaired(engine, jobs, loader._repaired)
+            return
+        # Without this iterator in it, so that one that nobody holds any more ends the thread.
+        finish = partial(loader._finished, mixes=self._mixes)
+        finishing = Finishing(lambda: Repaired(engine, jobs, loader._repaired), finish)
+        self._batches = loader._ahead = Ahead(finishing, DEPTH, loader._lane, engine.interrupt)
+        try:
+            iter(self._batches)
+        except BaseException:
+            self._close_batches()
+            raise
+
+    def _taken(self) -> Finished | Failed | None:
+        """What comes next, finished; None if nothing does."""
+        try:
+            item = self._loader.meter.waited(self._batches)
+            return attempt(self._finish, item) if isinstance(item, EngineBatch) else item
+        except Exception:  # the engine's own
+            self._close_batches()
+            self._next += 1
+            raise
+        except BaseException:  # a Ctrl-C
+            self._close_batches()
+            raise
+
+    def _finish(self, batch: EngineBatch) -> Finished:
+        return self._loader._finished(batch, self._mixes)
+
+    def _handed_out(self, item: Finished | Failed) -> Any:
+        loader = self._loader
+        if self._announcement is None:
+            self._announcement = Announcement(loader._remainder)
+        if isinstance(item, Failed):
+            self._next = item.step + 1
+            try:
+                raise item.error
+            finally:
+                del item  # else the error and this frame would hold each other, and a batch in another of its frames
+        batch = loader._handed_out(item)
+        # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
+        self._next = item.step + 1
+        self._given = True
+        self._announcement.delivered(is_last=self._next == len(loader))
+        return batch
+
+    def _end(self) -> None:
+        self.close()
+        self._loader._place.ended()
+
+    def _close_batches(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+
+
+_LIVE: weakref.WeakSet[Iteration] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """At exit, before the interpreter takes itself apart, in whatever module an iterator is held."""
+    for iteration in list(_LIVE):
+        if iteration._owner == os.getpid():  # a fork ends none of its parent's workers
+            iteration._loader._interrupt()
+            iteration.close()

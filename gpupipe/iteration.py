@@ -14,7 +14,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,14 +141,17 @@ class Iteration:
         self._loader = loader
         self._owner = os.getpid()
         self._turn: int | None = None
-        self._batches: Any = None  # Repaired, or an Ahead of Finished
+        self._batches: Repaired | Ahead[Finished | Failed] | None = None
         self._next = 0  # the step of the next batch
         self._given = self._over = False
         self._announcement: Announcement | None = None
         _LIVE.add(self)
+        self._failure: Exception | None = None  # why the start failed; for whom asks for the first batch
         if loader._running is None:
-            with suppress(Exception):  # what it is will be raised where a batch is asked for
+            try:
                 self._begin()
+            except Exception as error:
+                self._failure = error
 
     def __iter__(self) -> Iteration:
         return self
@@ -158,12 +160,17 @@ class Iteration:
         if self._over:
             raise StopIteration
         self._check()
+        failure, self._failure = self._failure, None
         if self._turn != self._loader._place.turn:
             self._begin()
+        elif failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # else the error and this frame would hold each other
         while self._next < len(self._loader):
-            if self._batches is None:
-                self._open()
-            item = self._taken()
+            # Not `or`: a thread's queue that is empty counts as false.
+            item = self._taken(self._open() if self._batches is None else self._batches)
             if item is not None:
                 return self._handed_out(item)
             self._close_batches()  # the order failed, so what comes after that has not been asked for
@@ -210,28 +217,35 @@ class Iteration:
         if self._next < len(loader):
             self._open()
 
-    def _open(self) -> None:
-        """Batches from the next step on."""
+    def _open(self) -> Repaired | Ahead[Finished | Failed]:
+        """Batches from the next step on, or an error in the place of the first of them."""
+        try:
+            self._batches = opened = self._opened()
+            return opened
+        except Exception:
+            self._next += 1
+            raise
+
+    def _opened(self) -> Repaired | Ahead[Finished | Failed]:
         loader, engine = self._loader, self._loader._opened_engine()
         loader._end_thread()  # of an older iteration, which may be held somewhere
         jobs = Jobs(loader._job, range(self._next, len(loader)))
         if loader._lane is None:
-            self._batches = Repaired(engine, jobs, loader._repaired)
-            return
+            return Repaired(engine, jobs, loader._repaired)
         # Without this iterator in it, so that one that nobody holds any more ends the thread.
         finish = partial(loader._finished, mixes=self._mixes)
         finishing = Finishing(lambda: Repaired(engine, jobs, loader._repaired), finish)
-        self._batches = loader._ahead = Ahead(finishing, DEPTH, loader._lane, engine.interrupt)
+        ahead = loader._ahead = Ahead(finishing, DEPTH, loader._lane, engine.interrupt)
         try:
-            iter(self._batches)
+            return iter(ahead)
         except BaseException:
-            self._close_batches()
+            ahead.close()
             raise
 
-    def _taken(self) -> Finished | Failed | None:
+    def _taken(self, batches: Repaired | Ahead[Finished | Failed]) -> Finished | Failed | None:
         """What comes next, finished; None if nothing does."""
         try:
-            item = self._loader.meter.waited(self._batches)
+            item = self._loader.meter.waited(batches)
             return attempt(self._finish, item) if isinstance(item, EngineBatch) else item
         except Exception:  # the engine's own
             self._close_batches()

@@ -158,27 +158,36 @@ class TestAnnounced:
     def test_without_accelerate_nothing_is_imported_or_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "accelerate.state", None)
         monkeypatch.setitem(sys.modules, "accelerate.data_loader", None)  # an import would fail
-        assert list(accelerate.announced(iter([1, 2]), lambda: True, 0)) == [1, 2]
+        announcement = accelerate.Announcement(0)
+        announcement.delivered(is_last=True)
+        announcement.end()
 
-    def test_a_batch_is_let_go_before_the_next_is_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = []
+    def test_from_the_first_batch_to_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[object] = []
         place = SimpleNamespace(begin=lambda: told.append("begin"), end=lambda: told.append("end"))
         monkeypatch.setattr(accelerate, "_place", lambda: place)
-        held: list[weakref.ref[Thing]] = []
+        samples = [(encode(picture(20, 24, seed=i)), i) for i in range(10)]
+        with gpupipe.Loader(samples, gpupipe.imagenet_train(16), 4, engine="torch", num_workers=0) as loader:
+            for _ in loader:
+                told.append((place.remainder, place.end_of_dataloader))
+            assert told == ["begin", (2, False), (2, False), (2, True), "end"]
+            next(iter(loader))
+            assert told[5:] == ["begin", "end"]
 
-        def things() -> Iterator[Thing]:
-            for _ in range(3):
-                assert all(ref() is None for ref in held)
-                thing = Thing()
-                held.append(weakref.ref(thing))
-                yield thing
-                del thing
 
-        for thing in accelerate.announced(things(), lambda: len(held) == 3, 1):
-            assert place.end_of_dataloader == (len(held) == 3)
-            del thing
-        assert len(held) == 3
-        assert told == ["begin", "end"]
+class TestLoader:
+    @pytest.mark.parametrize("named", [False, True])
+    def test_a_batch_is_let_go_before_the_next_is_made(self, named: bool) -> None:
+        samples = [(encode(picture(20, 24, seed=i)), i) for i in range(40)]
+        with gpupipe.Loader(samples, gpupipe.imagenet_train(16), 4, engine="torch", num_workers=0) as loader:
+            gone = []
+            for batch in gpupipe.TrainerLoader(loader) if named else loader:
+                images = batch["pixel_values"] if named else batch[0]
+                if gone:
+                    assert gone[-1]() is None
+                gone.append(weakref.ref(images))
+                del batch, images
+            assert len(gone) == 10
 
 
 class TestTrainerLoader:

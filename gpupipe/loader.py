@@ -31,7 +31,7 @@ from gpupipe.place import Place
 from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
 from gpupipe.samplers import BatchSampler, EpochSampler
-from gpupipe.sources import DatasetSource, Source, open_source
+from gpupipe.sources import Source, names_files, open_source
 from gpupipe.state import LoaderState
 from gpupipe.stats import Meter, gpu_memory
 
@@ -49,8 +49,8 @@ Images: TypeAlias = Any
 class Loader(DataLoaderAttributes):
     """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
 
-    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list); any sized object whose
-                 `__getitem__` gives (encoded bytes, label); or an opened `Source`.
+    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); any sized
+                 object whose `__getitem__` gives (encoded bytes, label); or an opened `Source`.
     recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
                  your own, or a `MultiCrop` of several.
     batch_size:  samples per batch of this rank.
@@ -163,7 +163,7 @@ class Loader(DataLoaderAttributes):
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.source: Source = open_source(data)
-        self.dataset: Any = self.source.dataset if isinstance(self.source, DatasetSource) else self.source
+        self.dataset: Any = self.source if names_files(data) else data
         self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
         self._views = self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))

@@ -21,6 +21,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.locking import folder_lock
 from gpupipe.sources import FolderSource, ShardSource, explain_damage
 from gpupipe.sources.headers import FORMATS
+from gpupipe.sources.packed import PLAN_NAME, SHARD_NAME
 from gpupipe.sources.progress import progress
 from gpupipe.sources.shards import CLASSES_NAME, open_shards
 from gpupipe.sources.tar import BLOCK
@@ -30,8 +31,6 @@ __all__ = ["PLAN_NAME", "PackSettings", "Packed", "pack"]
 
 Packable = FolderSource | ShardSource
 
-PLAN_NAME = ".gpupipe-pack.json"
-SHARD_NAME = "shard-{:06d}.tar"
 VERSION = 1
 KEY = re.compile(r"[^A-Za-z0-9_-]+")
 KEY_NAME_LENGTH = 60  # with number and extension well below the 100 bytes of a plain tar header
@@ -98,7 +97,7 @@ def pack(source: Packable, destination: str | os.PathLike[str], settings: PackSe
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(folder, wait=False):
-            _keep_plan(folder, source, settings)
+            _keep_plan(folder, source, settings, len(cuts))
             _write_classes(folder, source)
             _write_shards(source, order, cuts, names, settings, workers or usable_cpus())
     except BlockingIOError as error:
@@ -169,9 +168,10 @@ def _check_destination(source: Packable, folder: Path) -> None:
         )
 
 
-def _keep_plan(folder: Path, source: Packable, settings: PackSettings) -> None:
+def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: int) -> None:
     """Store what is being packed, or compare with what an earlier run stored. Raises ConfigError on a difference."""
     plan = {"version": VERSION, "source": source.fingerprint, "samples": len(source), **asdict(settings)}
+    plan["shards"] = shards  # tells an interrupted packing from a whole one
     path = folder / PLAN_NAME
     if not path.exists():
         _write_atomically(path, json.dumps(plan, indent=1).encode() + b"\n")

@@ -18,6 +18,7 @@ from torch.utils.data import (
     DataLoader,
     RandomSampler,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -183,12 +184,13 @@ def test_every_attribute_of_a_dataloader_is_there() -> None:
 
 
 def test_the_dataset_is_the_users_own(folder: Path, shards: str) -> None:
-    for data in (DATA, [(b"x", 0)], gpupipe.open_source(DATA)):
+    opened = gpupipe.open_source(DATA)
+    for data in (DATA, [(b"x", 0)], opened, Subset(opened, [3, 5]), Subset(DATA, [3, 5])):  # type: ignore[arg-type]
         with open_loader(data) as loader:
-            assert loader.dataset is (data if not isinstance(data, gpupipe.sources.DatasetSource) else DATA)
+            assert loader.dataset is data
             assert len(loader.source) == len(loader.dataset)
-            assert loader.source.location(0) == f"{type(loader.dataset).__name__}[0]"
-    for files in (folder, shards):
+    assert opened.location(0) == "Numbered[0]"
+    for files in (folder, shards, [shards]):
         with open_loader(files) as loader:
             assert loader.dataset is loader.source
             assert len(loader.source.targets) == 25

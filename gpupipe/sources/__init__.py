@@ -6,7 +6,7 @@ from gpupipe.sources.base import Encoded, SampleMeta, Source
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
-from gpupipe.sources.opening import open_source
+from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
 from gpupipe.sources.subset import SubsetSource
 
@@ -19,5 +19,6 @@ __all__ = [
     "Source",
     "SubsetSource",
     "explain_damage",
+    "names_files",
     "open_source",
 ]

@@ -12,7 +12,16 @@ from gpupipe.errors import ConfigError, DataError
 
 __all__ = ["expand_shards", "is_url"]
 
-URL = re.compile(r"^(pipe:|[A-Za-z][A-Za-z0-9+.-]*://)")
+# With one slash too, which is what pathlib makes of two.
+URL = re.compile(r"^(pipe:|[A-Za-z][A-Za-z0-9+.-]+:/)")
+# By what a URL begins with: the usual command that copies what it names.
+COPY = {
+    "s3://": "aws s3 cp --recursive",
+    "gs://": "gcloud storage cp --recursive",
+    "hf://": "hf download",
+    "http://": "wget",
+    "https://": "wget",
+}
 
 
 def expand_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -23,7 +32,8 @@ def expand_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     shards = [shard for pattern in patterns for shard in _expand(os.fspath(pattern))]
     if not shards:
         raise DataError(
-            "the list of shards is empty: pass paths or a pattern such as 'folder/train-{000000..000099}.tar'"
+            "the list of shards is empty, perhaps of a glob that found none: pass paths or a pattern such as "
+            "'folder/train-{000000..000099}.tar'"
         )
     seen: set[Path] = set()
     for shard in shards:
@@ -69,6 +79,7 @@ def is_url(text: str) -> bool:
 
 def _refuse_url(part: str) -> None:
     if is_url(part):
+        command = next((f", as with `{command}`" for scheme, command in COPY.items() if part.startswith(scheme)), "")
         raise ConfigError(
-            f"{part!r} is a URL or command: shards are read from local files only; copy them to a disk first"
+            f"{part!r} is a URL or command: data is read from local files only; copy it to a disk first{command}"
         )

@@ -1,0 +1,134 @@
+"""What users pass as data that is none here, and what to write instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpupipe.errors import ConfigError
+from gpupipe.sources.folder import EXTENSIONS
+
+__all__ = ["refuse", "refuse_list", "refuse_path"]
+
+OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives (encoded bytes, label)"
+
+# By how a path ends.
+FILES: dict[tuple[str, ...], str] = {
+    (".zip", ".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
+    (".parquet", ".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of a row",
+    (".csv", ".tsv", ".json", ".jsonl", ".txt"): f"a list in a text file, which gpupipe does not read: pass {OWN}, "
+    "or sort the files into one folder per class (links will do)",
+    (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not read: decoded "
+    f"images need no decoder, a DataLoader serves them; for encoded ones pass {OWN}",
+    (".lmdb", ".mdb", ".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
+    f"does not read: pass {OWN}, or write .tar shards from it",
+    EXTENSIONS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
+    (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video, and gpupipe takes images",
+}
+
+FOLDER = (
+    "a folder in a list, and several are not read as one. Pass one without the list; for more of images, make a folder "
+    "whose class folders hold links to those of all (all/dog/a -> a/dog, all/dog/b -> b/dog); of .tar shards, pass "
+    "their names, as ['a/*.tar', 'b/*.tar']"
+)
+
+IMAGE_FOLDER = "torchvision.datasets.folder.DatasetFolder"
+
+HUGGING_FACE = (
+    "whose images come decoded: have their bytes by data.cast_column('image', datasets.Image(decode=False)), and pass "
+    f"{OWN}: (row['image']['bytes'], row['label'])"
+)
+
+
+def refuse_path(path: str) -> None:
+    """Raise ConfigError for what can be neither a shard nor a folder."""
+    for endings, what in FILES.items():
+        if path.lower().endswith(endings) and not os.path.isdir(os.path.expanduser(path)):
+            raise ConfigError(f"data: {path!r} is {what}")
+
+
+def refuse_list(paths: Sequence[str]) -> None:
+    """Raise ConfigError for the first of the paths that can't be a shard."""
+    for path in paths:
+        refuse_path(path)
+        if os.path.isdir(os.path.expanduser(path)):
+            raise ConfigError(f"data: {path!r} is {FOLDER}")
+
+
+def refuse(data: Any) -> None:
+    """Raise ConfigError for an object that is known and gives no encoded images by their number."""
+    for base in type(data).__mro__:
+        explain = OBJECTS.get(_name(base))
+        what = explain(data) if explain is not None else None
+        if what is not None:
+            raise ConfigError(f"data is {_article(type(data).__name__)}, {what}")
+    if isinstance(data, (list, tuple)):
+        _refuse_samples(data)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _refuse_samples(data: list[Any] | tuple[Any, ...]) -> None:
+    first = data[0] if data else None
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], (str, os.PathLike)):
+        raise ConfigError(
+            f"data is a list of {len(data)} samples, the first {first!r}, a path where the bytes belong: pass {OWN}; "
+            "there read the file, as (Path(path).read_bytes(), label)"
+        )
+
+
+def _image_folder(data: Any) -> str | None:
+    """torchvision's, unless it was made to give bytes: by another loader, or another __getitem__."""
+    own = (getattr(data, "loader", None), getattr(type(data), "__getitem__", None))
+    if any(not str(getattr(part, "__module__", "")).startswith("torchvision.") for part in own):
+        return None
+    return (
+        f"whose images come decoded: pass its folder, Loader({_root(data)!r}, ...); its transform becomes the recipe, "
+        "as gpupipe.imagenet_train(224)"
+    )
+
+
+def _root(data: Any) -> str:
+    # torchvision's ImageNet has the split below its root.
+    return str(getattr(data, "split_folder", data.root))
+
+
+def _part_of_image_folder(data: Any) -> str | None:
+    inner = getattr(data, "dataset", None)
+    if inner is None or not any(_name(base) == IMAGE_FOLDER for base in type(inner).__mro__):
+        return None
+    what = _image_folder(inner)
+    if what is None:
+        return None
+    return (
+        f"of an {type(inner).__name__}, whose images come decoded: pass the same part of its folder, "
+        f"torch.utils.data.Subset(gpupipe.open_source({_root(inner)!r}), data.indices)"
+    )
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# By the full name of the object's class, or of one that it inherits from. What returns None takes the object after all.
+OBJECTS: dict[str, Callable[[Any], str | None]] = {
+    IMAGE_FOLDER: _image_folder,
+    "torch.utils.data.dataset.Subset": _part_of_image_folder,
+    "torch.utils.data.dataloader.DataLoader": lambda data: (
+        "whose place a Loader takes: pass what its dataset reads (a folder, .tar shards), or " + OWN
+    ),
+    "torch.utils.data.dataset.IterableDataset": lambda data: (
+        "which gives samples in a sequence, while gpupipe asks for them by their number, so as to shuffle and resume "
+        f"anywhere: pass .tar shards themselves ('train-{{000000..000099}}.tar'), or {OWN}"
+    ),
+    "datasets.arrow_dataset.Dataset": lambda data: HUGGING_FACE,
+    "datasets.iterable_dataset.IterableDataset": lambda data: (
+        "which gives samples in a sequence, while gpupipe asks for them by their number: load it without streaming"
+    ),
+    "builtins.dict": lambda data: (
+        None if 0 in data else f"of {', '.join(map(repr, [*data][:4]))}: pass one of its parts"
+    ),
+}

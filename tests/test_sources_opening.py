@@ -1,0 +1,223 @@
+"""What `open_source` makes of a path or an object, and what it says of those that are no data here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.utils.data
+import webdataset
+from images import write_folder
+from tars import jpeg, write_samples, write_tar
+from torchvision.datasets import DatasetFolder, ImageFolder
+
+import gpupipe
+from gpupipe.errors import ConfigError, DataError
+from gpupipe.pack import PackSettings, pack
+from gpupipe.sources import DatasetSource, FolderSource, ShardSource, open_source
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("images"), classes=2, per_class=4)
+
+
+class TestFolderOfShards:
+    @pytest.fixture
+    def packed(self, root: Path, tmp_path: Path) -> Path:
+        source = open_source(root)
+        assert isinstance(source, FolderSource)
+        pack(source, tmp_path / "packed", PackSettings(samples_per_shard=3), 1)
+        return tmp_path / "packed"
+
+    def test_what_pack_wrote_is_opened_by_its_folder(self, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = open_source(str(packed / "shard-{000000..000002}.tar"))
+        monkeypatch.chdir(packed.parent)
+        for name in (packed, str(packed), "packed", "./packed/"):
+            source = open_source(name)
+            assert isinstance(source, ShardSource)
+            assert source.fingerprint == expected.fingerprint
+            assert source.classes == ["class_0", "class_1"]
+            assert [source.key(i) for i in range(len(source))] == [expected.key(i) for i in range(8)]
+
+    def test_shards_of_any_origin_come_in_the_order_of_their_names(self, tmp_path: Path) -> None:
+        for name in ("b", "a", "c"):
+            write_samples(tmp_path / f"{name}.tar")
+        (tmp_path / "._a.tar").write_bytes(b"what macOS leaves")
+        (tmp_path / "d.tar.tmp").write_bytes(b"being written")
+        source = open_source(tmp_path)
+        assert isinstance(source, ShardSource)
+        assert [Path(shard).name for shard in source.shards] == ["a.tar", "b.tar", "c.tar"]
+
+    def test_label_field_is_theirs(self, tmp_path: Path) -> None:
+        fields = json.dumps({"label": 1, "fine": 7}).encode()
+        write_tar(tmp_path / "s.tar", [("a.jpg", jpeg(0)), ("a.json", fields)])
+        assert open_source(tmp_path).targets.tolist() == [1]
+        assert open_source(tmp_path, label_field="fine").targets.tolist() == [7]
+
+    def test_an_interrupted_packing_is_told(self, packed: Path) -> None:
+        (packed / "shard-000001.tar").rename(packed / "shard-000001.tar.tmp")
+        with pytest.raises(DataError, match=r"lacks 1 of its 3 shards, the first shard-000001\.tar: .*interrupted"):
+            open_source(packed)
+        assert len(open_source(str(packed / "*.tar"))) == 5
+        (packed / ".gpupipe-pack.json").write_text("{}")
+        with pytest.raises(DataError, match=r"\.gpupipe-pack\.json can't be read"):
+            open_source(packed)
+
+    def test_shards_beside_images_are_ambiguous(self, root: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(root, tmp_path / "both")
+        write_samples(folder / "old.tar")
+        with pytest.raises(ConfigError, match=r"old\.tar\) and class folders with images \(class_0/img_0\.jpg\)"):
+            open_source(folder)
+        (folder / "old.tar").unlink()
+        assert isinstance(open_source(folder), FolderSource)
+
+    def test_folders_without_images_do_not_count(self, tmp_path: Path) -> None:
+        write_samples(tmp_path / "a.tar")
+        (tmp_path / "logs" / "more").mkdir(parents=True)
+        (tmp_path / "logs" / "more" / "log.txt").touch()
+        assert isinstance(open_source(tmp_path), ShardSource)
+
+    def test_shards_one_folder_down_are_pointed_at(self, tmp_path: Path) -> None:
+        for split in ("train", "val"):
+            (tmp_path / split).mkdir()
+            write_samples(tmp_path / split / "a.tar")
+        with pytest.raises(ConfigError, match=rf"2 of its folders hold \.tar shards: pass one, as {tmp_path}/train"):
+            open_source(tmp_path)
+        (tmp_path / "val" / "a.tar").unlink()
+        (tmp_path / "val" / "a.jpg").write_bytes(jpeg(0))
+        with pytest.raises(DataError, match="no images in 1 of 2 class folders"):
+            open_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("data.zip", "an archive .*unpack it"),
+        ("train.PARQUET", r"a table, .* \(encoded bytes, label\)"),
+        ("labels.csv", "a list in a text file, .* one folder per class"),
+        ("images.h5", "arrays, .* a DataLoader serves them"),
+        ("images.npy", "arrays"),
+        ("train.tfrecord", "a kind of store"),
+        ("film.mp4", "a video"),
+        ("cat.jpg", "is an image, without a label: pass a folder"),
+        ("CAT.PNG", "is an image"),
+        (["a.jpg", "b.jpg"], r"'a\.jpg' is an image, without a label"),
+        (["a.tar", "b.parquet"], r"'b\.parquet' is a table"),
+        ("s3://bucket/train.tar", "is a URL .*`aws s3 cp --recursive`"),
+        (Path("s3://bucket/train"), "is a URL"),
+        ("gs://bucket/train", "is a URL .*`gcloud storage cp --recursive`"),
+        ("https://host/train-{000..009}.tar", "is a URL .*`wget`"),
+        ("hf://datasets/imagenet", "is a URL .*`hf download`"),
+        ("pipe:curl host", "is a URL or command"),
+        (["s3://bucket/a.tar"], "is a URL"),
+    ],
+    ids=str,
+)
+def test_paths_of_other_kinds(path: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        open_source(path)
+    if isinstance(path, str) and ":" not in path:  # nor where it is there
+        (tmp_path / path).write_bytes(b"PK")
+        with pytest.raises(ConfigError, match=message):
+            open_source(path)
+
+
+def test_a_folder_may_be_called_as_it_likes(root: Path, tmp_path: Path) -> None:
+    for name in ("data.zip", "cat.jpg", "a.csv"):
+        (tmp_path / name).symlink_to(root)
+        assert isinstance(open_source(tmp_path / name), FolderSource)
+
+
+def test_a_compressed_shard(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b" + bytes(600))
+    with pytest.raises(DataError, match=r"compressed \(gzip\), .*unpack it first"):
+        open_source(tmp_path / "a.tar.gz")
+
+
+def test_a_list_of_folders(root: Path, tmp_path: Path) -> None:
+    for folders in ([root, root], [root]):
+        with pytest.raises(
+            ConfigError, match=rf"'{root}' is a folder in a list, and several are not read as one.*links"
+        ):
+            open_source(folders)
+    assert isinstance(open_source([write_samples(tmp_path / "a.tar")]), ShardSource)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[Any]:
+        yield b"", 0
+
+
+def imitation(name: str, *bases: type) -> type:
+    """A class that goes by the full name of a library's that is not installed here."""
+    module, _, short = name.rpartition(".")
+    return type(short, bases, {"__module__": module, "__len__": lambda self: 3, "__getitem__": lambda self, i: {}})
+
+
+def samples(root: Path) -> list[tuple[Path, int]]:
+    return [(path, 0) for path in root.glob("*/*.jpg")]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (ImageFolder, r"an ImageFolder, whose images come decoded: pass its folder, Loader\('/.*its transform becomes"),
+        (
+            lambda root: torch.utils.data.Subset(ImageFolder(root), [1, 2]),
+            r"a Subset, of an ImageFolder, .*Subset\(gpupipe\.open_source\('/.*'\), data\.indices\)",
+        ),
+        (
+            lambda root: torch.utils.data.random_split(ImageFolder(root), [3, 5])[0],
+            r"Subset\(gpupipe\.open_source",
+        ),
+        (lambda root: torch.utils.data.DataLoader(ImageFolder(root)), "a DataLoader, whose place a Loader takes"),
+        (lambda root: Stream(), "a Stream, which gives samples in a sequence"),
+        (lambda root: webdataset.WebDataset("a.tar", shardshuffle=False), r"a WebDataset, .*pass \.tar shards"),
+        (samples, r"a list of 8 samples, the first .*, a path where the bytes belong: .*read_bytes\(\), label\)"),
+        (lambda root: {"train": 1, "test": 2}, "a dict, of 'train', 'test': pass one of its parts"),
+        (lambda root: imitation("datasets.arrow_dataset.Dataset")(), r"cast_column\('image', datasets\.Image\(decode"),
+        (lambda root: imitation("datasets.iterable_dataset.IterableDataset")(), "without streaming"),
+        (lambda root: imitation("datasets.dataset_dict.DatasetDict", dict)(validation=1), "of 'validation': pass one"),
+    ],
+)
+def test_objects_of_other_kinds(make: Any, message: str, root: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        gpupipe.Loader(make(root), gpupipe.imagenet_eval(8))
+
+
+class Bytes(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return Path(path).read_bytes(), label
+
+
+def read_bytes(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def test_those_made_to_give_bytes_are_taken(root: Path) -> None:
+    expected = open_source(root)
+    folder = ImageFolder(root)
+    made = [
+        Bytes(root),
+        ImageFolder(root, loader=read_bytes),  # type: ignore[arg-type]
+        DatasetFolder(str(root), read_bytes, (".jpg",)),
+        torch.utils.data.Subset(Bytes(root), range(8)),
+        {index: (read_bytes(path), label) for index, (path, label) in enumerate(folder.samples)},
+    ]
+    for data in made:
+        source = open_source(data)
+        assert isinstance(source, DatasetSource)
+        got, meta = source.fetch(np.arange(8))
+        assert [part.tobytes() for part in got] == [expected.read(index).tobytes() for index in range(8)]
+        assert meta.labels.tolist() == expected.targets.tolist()

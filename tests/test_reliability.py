@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -53,6 +54,17 @@ def test_gpupipe_passes(sandbox: Sandbox, case: Case, seed: int) -> None:
 @pytest.mark.parametrize("name", ["fine", "victims"])
 def test_a_good_case_passes(sandbox: Sandbox, name: str) -> None:
     outcome = sandbox.run_case(fakes.CASES[name], fakes.Right, 0)
+    assert (outcome.status, outcome.reason) == ("passed", "")
+
+
+def test_victims_are_interrupted_in_a_background_job_too() -> None:
+    """Where a shell has SIGINT ignored, which children inherit."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Sandbox() as background:
+            outcome = background.run_case(fakes.CASES["victims"], fakes.Right, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (outcome.status, outcome.reason) == ("passed", "")
 
 

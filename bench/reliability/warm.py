@@ -189,7 +189,8 @@ def in_child(case: Case, contender: Any, seed: int, folder: Path) -> NoReturn:
 
 
 def prepare_process(folder: Path) -> None:
-    """Temporary files go into the folder, and stacks are printed after a crash or SIGUSR1."""
+    """Temporary files go into the folder, stacks are printed after a crash or SIGUSR1, and Ctrl-C interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     tempfile.tempdir = None
     os.environ["TMPDIR"] = str(folder / "tmp")
     (folder / "tmp").mkdir()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import tarfile
@@ -19,6 +20,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What takes minutes runs only when it is asked for, as with `-m large`."""
     if "large" not in config.option.markexpr:
         items[:] = [item for item in items if not item.get_closest_marker("large")]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs a trainer's library is skipped where it is missing, which the extra `test` does not bring."""
+    for mark in item.iter_markers("trainers"):
+        for library in mark.args:
+            if importlib.util.find_spec(library) is None:
+                pytest.skip(f"{library} is not installed: pip install -e '.[trainers]'")
 
 
 @pytest.fixture(autouse=True)

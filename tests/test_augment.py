@@ -141,11 +141,13 @@ def test_a_blur_wider_than_the_image_is_reflected_on() -> None:
     assert np.abs(got[0].numpy() - exact).max() < 0.501
 
 
+@pytest.mark.trainers("timm")
 def test_solarize_add_is_timms() -> None:
-    timm = pytest.importorskip("timm.data.auto_augment")
+    from timm.data.auto_augment import solarize_add
+
     image = bench.made_images(16, 16)[:1]
     for more in (0, 33, 110):
-        wanted = np.asarray(timm.solarize_add(Image.fromarray(image[0].numpy()), more))
+        wanted = np.asarray(solarize_add(Image.fromarray(image[0].numpy()), more))
         assert np.array_equal(augment_reference(image, *program((Op.SOLARIZE_ADD, more)))[0], wanted)
 
 

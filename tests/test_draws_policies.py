@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -164,11 +165,12 @@ def test_pairs_come_equally_often() -> None:
 # timm
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def timm() -> Any:
-    return pytest.importorskip("timm.data.auto_augment")
+    return importlib.import_module("timm.data.auto_augment")
 
 
+@pytest.mark.trainers("timm")
 @pytest.mark.parametrize("increasing", [False, True])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_arguments_are_timms(timm: Any, increasing: bool, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +195,7 @@ def pillow(timm: Any, name: str, image: torch.Tensor, value: float) -> torch.Ten
     return torch.from_numpy(np.array(made))
 
 
+@pytest.mark.trainers("timm")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations_are_timms_on_pillow_images_nearly(timm: Any, name: str) -> None:
     """Borders apart, where torchvision mixes the fill in another way."""

@@ -21,6 +21,7 @@ class Randperm:
         return torch.randperm(1000, generator=torch.Generator().manual_seed(epoch)).numpy()[positions]
 
 
+@pytest.mark.trainers("timm")
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_has_the_samples_of_timms_sampler_two_at_a_time(world: int, repeats: int) -> None:
@@ -28,12 +29,13 @@ def test_has_the_samples_of_timms_sampler_two_at_a_time(world: int, repeats: int
 
     Its copies are in a row; two samples' copies are the same 2 * repeats positions in both.
     """
-    timm = pytest.importorskip("timm.data.distributed_sampler")
+    from timm.data.distributed_sampler import RepeatAugSampler
+
     order = Repeated(Randperm(), repeats)
     for epoch in (0, 5):
         theirs = []
         for rank in range(world):
-            sampler = timm.RepeatAugSampler(range(1000), num_replicas=world, rank=rank, num_repeats=repeats)
+            sampler = RepeatAugSampler(range(1000), num_replicas=world, rank=rank, num_repeats=repeats)
             sampler.set_epoch(epoch)
             theirs.append(list(sampler))
         interleaved = np.array(theirs).T.ravel()

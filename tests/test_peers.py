@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from gpupipe.errors import ConfigError
 BENCH = Path(__file__).parent.parent / "bench"
 LIBRARIES = {"tf_data": "tensorflow", "spdl_ffmpeg": "spdl.io", "mosaicml_streaming": "streaming"}
 LIBRARIES |= {"ffcv_jpeg": "ffcv", "litdata_v2": "litdata", "grain_pillow": "grain", "hf_datasets": "datasets"}
-LIBRARIES |= {"simplejpeg_torch": "simplejpeg", "timm_loader": "timm"}
+LIBRARIES |= {"simplejpeg_torch": "simplejpeg"}
 EXACT = ("simplejpeg", "timm", "ffcv", "grain", "hf-datasets")
 
 
@@ -43,8 +44,12 @@ def peer_names() -> list[str]:
     return list(PEERS)
 
 
+def marked(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.trainers("timm") if name == "timm" else ())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
-@pytest.mark.parametrize("name", [name for name in peer_names() if name != "floor"])
+@pytest.mark.parametrize("name", [marked(name) for name in peer_names() if name != "floor"])
 def test_each_makes_what_was_asked_for(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from peers import PEERS
 

@@ -279,10 +279,10 @@ class TestCommand:
         assert "batch_size=0" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
-    @pytest.mark.parametrize("name", ["no_such_net", "timm:no_such_net"])
+    @pytest.mark.parametrize(
+        "name", ["no_such_net", pytest.param("timm:no_such_net", marks=pytest.mark.trainers("timm"))]
+    )
     def test_a_wrong_model(self, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        if name.startswith("timm:"):
-            pytest.importorskip("timm")
         assert main(["profile", str(folder), "--model", name, "--output", str(tmp_path / "out")]) == 2
         assert f"model='{name}' is not one of" in capsys.readouterr().err
 

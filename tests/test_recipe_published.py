@@ -131,10 +131,11 @@ def test_what_is_refused() -> None:
         gpupipe.resnet50_v2_train(dtype="uint8")
 
 
+@pytest.mark.trainers("timm")
 def test_timms_own_settings() -> None:
-    auto_augment = pytest.importorskip("timm.data.auto_augment")
-    models = pytest.importorskip("timm.models")
-    factory = pytest.importorskip("timm.data.transforms_factory")
+    from timm import models
+    from timm.data import auto_augment, transforms_factory
+
     theirs = auto_augment.rand_augment_transform("rand-m7-mstd0.5-inc1", {})
     ours = TRAIN["A1"].augmentations[0]
     assert ours.num_ops == theirs.num_layers
@@ -145,5 +146,5 @@ def test_timms_own_settings() -> None:
     assert ours.fill == tuple(round(255 * level) for level in IMAGENET_MEAN)
     config = models.get_pretrained_cfg("resnet50.a1_in1k")
     assert (config.crop_pct, config.interpolation) == (0.95, EVAL["A"].crop.interpolation)
-    made = factory.transforms_imagenet_eval(224, config.crop_pct, interpolation=config.interpolation)
+    made = transforms_factory.transforms_imagenet_eval(224, config.crop_pct, interpolation=config.interpolation)
     assert EVAL["A"].crop.resize == made.transforms[0].size == math.floor(224 / 0.95)

@@ -5,7 +5,6 @@ The programs are in `trainers/`. Labels are the samples' numbers, so what a run 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -33,9 +32,9 @@ SAMPLES, STEPS = 41, 11  # of an epoch, as in trainers/common.py
 pytestmark = pytest.mark.timeout(400)  # of which most is what the trainers take to be imported, several times over
 
 
-def needs(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install -e '.[trainers]'")
+def needs(library: str, *values: object) -> Any:
+    """Parameters of a test that this library runs in."""
+    return pytest.param(*values, marks=pytest.mark.trainers(library))
 
 
 def run(program: str, *arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -76,17 +75,16 @@ def assert_the_same(out: Path, parts: list[str], rank: int = 0) -> list[list[int
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "library", "parts"),
+    ("program", "parts"),
     [
-        ("torchvision_loop.py", "torch", ["9:6", "18:15"]),
-        ("timm_loop.py", "timm", ["8:7", "17:16"]),  # its saver keeps two checkpoints
-        ("lightning_fit.py", "lightning", ["9:6", "18:15", "20:11"]),
-        ("accelerate_loop.py", "accelerate", ["9:6", "18:15"]),
-        ("transformers_trainer.py", "transformers", ["9:6", "13:11", "18:15"]),
+        ("torchvision_loop.py", ["9:6", "18:15"]),
+        needs("timm", "timm_loop.py", ["8:7", "17:16"]),  # its saver keeps two checkpoints
+        needs("lightning", "lightning_fit.py", ["9:6", "18:15", "20:11"]),
+        needs("accelerate", "accelerate_loop.py", ["9:6", "18:15"]),
+        needs("transformers", "transformers_trainer.py", ["9:6", "13:11", "18:15"]),
     ],
 )
-def test_killed_and_resumed(program: str, library: str, parts: list[str], tmp_path: Path) -> None:
-    needs(library)
+def test_killed_and_resumed(program: str, parts: list[str], tmp_path: Path) -> None:
     done = run(program, tmp_path, *parts)
     assert done.returncode == 0, done.stderr
     batches = assert_the_same(tmp_path, parts)
@@ -110,8 +108,8 @@ def test_ddp_killed_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.trainers("accelerate")
 def test_accelerate_gathers_each_sample_once(tmp_path: Path) -> None:
-    needs("accelerate")
     done = run("accelerate_gather.py", tmp_path, 2, 3)
     assert done.returncode == 0, done.stderr
     for world in (2, 3):
@@ -133,9 +131,9 @@ def of_ranks(folder: Path, kind: str, epoch: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.trainers("lightning")
 class TestLightningOnTwoProcesses:
     def test_each_sample_once(self, tmp_path: Path) -> None:
-        needs("lightning")
         done = run("lightning_ddp.py", tmp_path, "ddp", "inside")
         assert done.returncode == 0, done.stderr
         for epoch in range(2):
@@ -143,7 +141,6 @@ class TestLightningOnTwoProcesses:
             assert of_ranks(tmp_path, "val", epoch) == list(range(7))
 
     def test_a_loader_that_was_built_too_early_says_so(self, tmp_path: Path) -> None:
-        needs("lightning")
         done = run("lightning_ddp.py", tmp_path, "ddp_fork", "before")
         assert done.returncode != 0
         assert "built for world_size=1, but torch.distributed now has 2 ranks" in done.stderr
@@ -221,8 +218,8 @@ class TestTrainerLoader:
         for batch, expected in zip(rest, whole[skip:], strict=True):
             assert all(torch.equal(batch[name], expected[name]) for name in expected)
 
+    @pytest.mark.trainers("accelerate")
     def test_accelerate_skips(self, loader: gpupipe.Loader) -> None:
-        needs("accelerate")
         from accelerate import skip_first_batches
 
         batches = gpupipe.TrainerLoader(loader)

@@ -1,0 +1,120 @@
+"""What CI runs: README's commands, each in an environment of its own, and a failure of any step is one of the whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = [
+    "pip install --quiet -e .[dev]",
+    "python -c import sys; from gpupipe.kernels import native; sys.exit(native.problem())",
+    "ruff check .",
+    "ruff format --check .",
+    "mypy",
+    "pytest -n 2 -m trainers",
+    "pip install -e .[bench]",
+    "gpupipe bench",
+    "pip install -e .[test]",
+    "pytest -n 2",
+]
+NOTE = """#!/bin/sh
+words="$(basename "$0")${*:+ $*}"
+echo "$words" >> "$NOTES"
+if [ "$words" = "gpupipe bench" ]; then
+  mkdir bench-out && printf '%s' "$MEASURED" > bench-out/results.csv
+fi
+[ "$words" != "$FAILS" ]
+"""
+VENV = """#!/bin/sh
+[ "$1 $2" = "-m venv" ] && [ ! -e "$3" ] && mkdir -p "$3/bin" || exit 1
+for name in pip python ruff mypy pytest gpupipe; do cp "$(dirname "$0")/note" "$3/bin/$name"; done
+"""
+MEASURED = "".join(
+    f"{name},1.5,1.0\n"
+    for name in ("gpupipe-torch", "gpupipe-dali-cpu", "torchvision-pillow", "torchvision-v2", "dali-native-cpu")
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """README.md and .ci/run, beside programs that only note how they were called."""
+    programs = {"note": NOTE, "python3": VENV, "c++": "#!/bin/sh\n", "cc": "#!/bin/sh\n"}
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "project" / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / "project" / ".ci")
+    shutil.copy(ROOT / "README.md", tmp_path / "project")
+    return tmp_path / "project"
+
+
+def run(project: Path, fails: str = "", measured: str = MEASURED) -> tuple[int, list[str], str]:
+    """The exit code, what was called, and what was printed."""
+    notes, scratch = project.parent / "notes", project.parent / "scratch"
+    scratch.mkdir()
+    settings = {"PATH": f"{project.parent / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(scratch)}
+    settings |= {"NOTES": str(notes), "FAILS": fails, "MEASURED": measured}
+    done = subprocess.run(
+        ["bash", str(project / ".ci" / "run")], env=os.environ | settings, capture_output=True, text=True, check=False
+    )
+    assert list(scratch.iterdir()) == [], "an environment was left behind"
+    return done.returncode, notes.read_text().splitlines() if notes.exists() else [], done.stdout
+
+
+def test_runs_the_checks_and_readmes_commands(project: Path) -> None:
+    code, called, printed = run(project)
+    assert (code, called) == (0, STEPS)
+    assert len(re.findall(r"^== \d\d:\d\d:\d\d ", printed, re.MULTILINE)) == 3  # environments
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_stops_at_a_step_that_fails(project: Path, step: str) -> None:
+    code, called, _ = run(project, fails=step)
+    assert code != 0
+    assert called == STEPS[: STEPS.index(step) + 1]
+
+
+def test_a_contender_that_was_not_measured_is_a_failure(project: Path) -> None:
+    code, called, printed = run(project, measured=MEASURED.replace("gpupipe-torch,1.5,1.0", "gpupipe-torch,,"))
+    assert (code, called[-1]) == (1, "gpupipe bench")
+    assert "gpupipe bench did not measure gpupipe-torch" in printed
+
+
+def test_a_readme_without_the_two_commands_is_a_failure(project: Path) -> None:
+    readme = project / "README.md"
+    readme.write_text(re.sub(r"^    pip install -e .*&& pytest.*\n", "", readme.read_text(), flags=re.MULTILINE))
+    code, called, printed = run(project)
+    assert (code, called) == (1, [])
+    assert "README.md gives 1 commands" in printed
+
+
+def test_the_workflow_runs_it_on_the_oldest_and_the_newest_python() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    versions = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert job["strategy"]["matrix"]["python"] == [versions[0], versions[-1]]
+
+
+def test_what_needs_a_trainer_names_libraries_of_the_extra(request: pytest.FixtureRequest) -> None:
+    """A name that no extra brings would be skipped for ever."""
+    extra = re.search(r"^trainers = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert extra is not None
+    marks = [mark for item in request.session.items for mark in item.iter_markers("trainers")]
+    assert all(mark.args for mark in marks)
+    assert {library for mark in marks for library in mark.args} <= set(re.findall(r'"([a-z]+)', extra[1]))
+
+
+def test_what_needs_a_trainer_is_marked() -> None:
+    """Without the mark it would be skipped in every environment of CI's."""
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("*.py")}
+    skipped = r"importorskip\(\s*[\"'](timm|accelerate|lightning|transformers)"
+    assert [name for name, text in sources.items() if re.search(skipped, text)] == []

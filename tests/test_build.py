@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from gpupipe.kernels import native
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_COMPILER = {"CC": "/nonexistent", "CXX": "/nonexistent", "LDSHARED": "/nonexistent"}
-COPIED = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "gpupipe", "kernels")
+LICENSES = {"LICENSE", "NOTICE", "THIRD_PARTY.md"}
+COPIED = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", *sorted(LICENSES), "gpupipe", "kernels")
 
 pytest.importorskip("setuptools", minversion="77", reason="the build needs setuptools 77 or newer")
 
@@ -111,5 +114,28 @@ def test_the_sdist_holds_what_a_build_reads(project: Path, tmp_path: Path) -> No
     sources = {str(path.relative_to(project)) for path in (project / "kernels" / "cpu").iterdir()}
     written = [*(project / "kernels").glob("*.py"), *(project / "kernels" / "gpu").glob("*.py")]
     python = {f"gpupipe/{path.relative_to(project)}" for path in written}
-    assert sources | python | {"setup.py", "pyproject.toml", "README.md"} <= packed
+    assert sources | python | LICENSES | {"setup.py", "pyproject.toml", "README.md"} <= packed
     assert {name for name in packed if name.endswith(".so") or name.startswith("tests/")} == set()
+
+
+def test_a_wheel_holds_the_licenses_of_what_is_in_it(project: Path, tmp_path: Path) -> None:
+    """libjpeg-turbo's is laid there by kernels/wheel/libjpeg_turbo.sh, for the wheels that it is linked into."""
+    (project / "LICENSE.libjpeg-turbo").write_text("as it stands in the sources")
+    result = setup_py(project, "bdist_wheel", "--dist-dir", str(tmp_path), **NO_COMPILER)
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        information = f"gpupipe-{wheel.name.split('-')[1]}.dist-info"
+        texts = {name: archive.read(name).decode() for name in archive.namelist() if name.startswith(information)}
+    packed = {name: text for name, text in texts.items() if "/licenses/" in name}
+    read = {f"{information}/licenses/{name}": (project / name).read_text() for name in LICENSES}
+    assert packed == read | {f"{information}/licenses/LICENSE.libjpeg-turbo": "as it stands in the sources"}
+    assert "License-Expression: Apache-2.0\n" in texts[f"{information}/METADATA"]
+
+
+def test_the_license_is_apaches_to_the_letter_and_the_jpeg_group_is_named() -> None:
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    for name in ("NOTICE", "THIRD_PARTY.md"):
+        text = " ".join((ROOT / name).read_text().split())
+        assert "this software is based in part on the work of the independent jpeg group." in text.lower()

@@ -218,6 +218,12 @@ def test_every_version_is_pinned_and_every_dependency_is_there() -> None:
         assert numbers(versions[normalized(name)]) >= numbers(floor), name
 
 
+def test_the_license_of_every_package_is_named_once() -> None:
+    _, *rows = re.findall(r"^\| [^|]+ \| ([^|]+) \|$", (ROOT / "THIRD_PARTY.md").read_text(), re.MULTILINE)
+    named = [normalized(name) for row in rows for name in row.split(", ")]
+    assert sorted(named) == sorted(pinned())
+
+
 def numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
@@ -321,6 +327,8 @@ def test_the_project_stage_builds_a_whole_wheel(tmp_path: Path) -> None:
     (wheel,) = (tmp_path / "wheels").glob("gpupipe-*.whl")
     shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
     packed = {str(path.relative_to(tmp_path / "unpacked")) for path in (tmp_path / "unpacked").rglob("*.py")}
+    licenses = {path.name for path in (tmp_path / "unpacked").glob("*.dist-info/licenses/*")}
+    assert licenses == {"LICENSE", "NOTICE", "THIRD_PARTY.md"}
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "gpupipe").rglob("*.py")}
     modules = (path for pattern in ("*.py", "gpu/*.py") for path in (ROOT / "kernels").glob(pattern))
     kernels = {f"gpupipe/{path.relative_to(ROOT)}" for path in modules}

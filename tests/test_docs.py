@@ -62,9 +62,3 @@ def test_readme_names_tests_that_exist():
 def test_readme_links_lead_somewhere():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists()
-
-
-def test_ci_calls_what_the_readme_says():
-    command = re.search(r'pip install -e "\.\[test\]" && (.+?)  ', README)
-    assert command is not None
-    assert command[1] in (ROOT / ".ci" / "run").read_text().splitlines()

@@ -1,8 +1,12 @@
-"""Whether an installed wheel decodes as Pillow does. NumPy and Pillow are all it needs: torch and DALI are large."""
+"""Whether an installed wheel decodes as Pillow does, and holds the licenses of what is in it.
+
+NumPy and Pillow are all this needs: torch and DALI are large.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import io
 import sys
@@ -23,6 +27,12 @@ def without_torch() -> None:
     sys.modules["gpupipe.kernels"] = package
 
 
+def missing_licenses() -> list[str]:
+    needed = ("LICENSE", "LICENSE.libjpeg-turbo", "NOTICE", "THIRD_PARTY.md")
+    packed = {path.name for path in importlib.metadata.files("gpupipe") or () if "licenses" in path.parts}
+    return [name for name in needed if name not in packed]
+
+
 def made_jpeg() -> bytes:
     rows, columns = np.mgrid[:300, :400]
     pixels = np.stack([columns % 256, rows % 256, rows * columns % 251], axis=-1)
@@ -32,6 +42,9 @@ def made_jpeg() -> bytes:
 
 
 def main() -> int:
+    if missing := missing_licenses():
+        print(f"the wheel lacks {', '.join(missing)}")
+        return 1
     without_torch()
     native = importlib.import_module("gpupipe.kernels.native")
     decode = importlib.import_module("gpupipe.kernels.decode")

@@ -6,7 +6,7 @@ import torch
 from orders import everything
 
 from gpupipe.errors import ConfigError
-from gpupipe.order import Repeated, Sequential, Shuffled
+from gpupipe.order import RankBatches, Repeated, Sequential, Shuffled
 
 
 class Randperm:
@@ -52,6 +52,19 @@ def test_two_samples_in_turn() -> None:
     assert everything(Repeated(Sequential(4), 2, 8)).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
     assert everything(Repeated(Sequential(4), 1)).tolist() == [0, 1, 2, 3]
     assert everything(Repeated(Sequential(4), 3, 10)).tolist() == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("batch_size", [12, 8])
+def test_the_copies_come_in_one_batch_of_one_rank_but_for_those_at_its_ends(batch_size: int) -> None:
+    order, cut = Repeated(Shuffled(1000), 3), 0
+    for rank in range(4):
+        batches = RankBatches(len(order), batch_size, rank, 4, drop_last=True)
+        for step in range(len(batches)):
+            samples = order.indices(0, 0, batches.positions(step))
+            inside = samples[-batches.positions(step)[0] % 6 : batch_size - (batches.positions(step)[-1] + 1) % 6]
+            assert set(np.unique(inside, return_counts=True)[1]) <= {3}
+            cut += batch_size - len(inside)
+    assert (cut == 0) == (batch_size == 12)
 
 
 def test_the_last_of_an_odd_number_of_samples_is_alone() -> None:

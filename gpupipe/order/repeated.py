@@ -22,14 +22,16 @@ class Repeated:
     be mixed with another crop of itself. Only if the order has an odd number of samples is the last one alone in its
     group, and then in a row.
 
-    The copies stand close together, so they come in one global batch (where the batch is no multiple of 2 * repeats,
-    the copies of one sample may lie on both sides of its border). Position, and with it the rank's slice, decides
-    where a copy goes: most copies of a sample come on the same rank.
+    An epoch shows only a part of the samples: with 3 repeats, and as many positions as the order has, a third of them.
+
+    The copies stand close together, and a rank reads its part of a global batch in a row. So the copies of a sample
+    come in one batch of one rank; where that batch is no multiple of 2 * repeats, those of the samples at its ends are
+    cut apart. DeiT's and timm's samplers deal the copies out to the ranks instead: their global batch has the same
+    samples, but of each rank's samples more are different ones.
 
     order:       any order; its first samples are taken, so give it a shuffled one.
     repeats:     copies of each sample, 1 or more.
-    num_samples: positions in an epoch, at most repeats * len(order). By default len(order), as in DeiT: with 3 repeats
-                 an epoch shows a third of the samples, three times each.
+    num_samples: positions in an epoch, at most repeats * len(order). By default len(order), as in DeiT.
     """
 
     order: Order

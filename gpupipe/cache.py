@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cache_folder", "recall", "remember"]
+__all__ = ["cache_folder", "everything", "recall", "remember"]
 
 log = logging.getLogger("gpupipe")
 
@@ -27,12 +28,26 @@ def cache_folder() -> Path:
 
 def recall(kind: str, key: dict[str, Any]) -> dict[str, Any] | None:
     """What was remembered last under `kind` ("selftest", say) for this key; None where nothing was, or not readably."""
+    stored = _stored(_path(kind, key))
+    return stored[1] if stored is not None and stored[0] == key else None
+
+
+def everything(kind: str) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
+    """File, key and value of all that is remembered under `kind`, readably."""
+    for path in sorted(cache_folder().glob(f"{kind}-*.json")):
+        stored = _stored(path)
+        if stored is not None:
+            yield path, *stored
+
+
+def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Key and value in a file; None where they are not there or not readable."""
     try:
-        stored = json.loads(_path(kind, key).read_text())
-        value = stored["value"] if stored["key"] == key else None
+        stored = json.loads(path.read_text()) if path.is_file() else {}  # a pipe in its place would never end
+        key, value = stored["key"], stored["value"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, dict) else None
+    return (key, value) if isinstance(key, dict) and isinstance(value, dict) else None
 
 
 def remember(kind: str, key: dict[str, Any], value: dict[str, Any]) -> Path | None:

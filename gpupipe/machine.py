@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DALI", "NVIMAGECODEC", "decoder_facts", "driver_version", "installed"]
+__all__ = ["DALI", "NVIMAGECODEC", "decoder_facts", "driver_version", "facts_with", "installed"]
 
 DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
 NVIMAGECODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
@@ -19,10 +19,14 @@ def decoder_facts(device: torch.device) -> dict[str, Any]:
     """GPU ("" for a CPU), driver, DALI and nvImageCodec by name and version: a key for `gpupipe.cache`."""
     import torch  # here: `gpupipe doctor` asks for versions where torch can't be imported
 
-    on_gpu = device.type == "cuda"
+    return facts_with(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
+
+
+def facts_with(gpu: str) -> dict[str, Any]:
+    """The same for a GPU of this name, "" for a CPU."""
     return {
-        "gpu": torch.cuda.get_device_name(device) if on_gpu else "",
-        "driver": driver_version() if on_gpu else None,
+        "gpu": gpu,
+        "driver": driver_version() if gpu else None,
         "dali": _version(DALI),
         "nvimagecodec": _version(NVIMAGECODEC),
     }

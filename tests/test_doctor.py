@@ -23,7 +23,7 @@ from gpupipe.selftest.children import Outcome
 from gpupipe.selftest.made import made_images
 from gpupipe.selftest.plans import GPU_PLANS, DecodePlan, Trial
 from gpupipe.selftest.verdict import Verdict
-from gpupipe.tuned import Tuned
+from gpupipe.tuned import Tuned, keep
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU: dict[str, Any] = {
@@ -352,6 +352,18 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert "exit code:" in out
     assert "--shm-path" not in out  # for tests and entry points of images only
+
+
+def test_what_was_tuned_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
+    pretend(monkeypatch, NO_GPU, None)
+    assert "nothing is kept: `gpupipe tune DATA`" in doctor.check_tuning(doctor.Settings()).detail
+    assert keep(torch.device("cpu"), Tuned("torch", 7, 2), cpus=9)
+    found = doctor.check_tuning(doctor.Settings())
+    assert (found.status, found.remedy) == ("ok", "")
+    assert found.detail.startswith("engine='torch', num_workers=7, prefetch_factor=2, for processes with 9 CPUs, ")
+    pretend(monkeypatch, ONE_GPU, (13, 0))
+    assert "nothing is kept" in doctor.check_tuning(doctor.Settings()).detail
 
 
 # Decoding

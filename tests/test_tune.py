@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,15 +32,17 @@ from gpupipe.tuning import rig
 from gpupipe.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
 from gpupipe.tuning.cpus import some_cpus
 from gpupipe.tuning.final import TuningError, choose, play_off
+from gpupipe.tuning.others import Others, busy_seconds, own_seconds
 from gpupipe.tuning.report import COLUMNS, code, rows
 from gpupipe.tuning.rig import Rig
-from gpupipe.tuning.run import search
+from gpupipe.tuning.run import Outcome, search
 from gpupipe.tuning.search_cpu import search_cpu
 from gpupipe.tuning.search_gpu import search_gpu
 from gpupipe.tuning.settings import TuneSettings
 from gpupipe.tuning.trials import Trial, Trials
 
 MINUTES = 4.0
+PIPES: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 BALANCED = Machine(16, hardware=14000, hybrid=9000, hybrid_cpu=1 / 3000, hardware_cpu=1 / 20000, cpu=1 / 900)
 KINDS = {
@@ -180,7 +187,8 @@ class TestChoice:
             ((100, 101, 102), (101, 102, 103), (102, 103, 104), "default"),  # all the same
             ((100, 101, 102), (190, 198, 200), (199, 200, 201), "single"),
             ((100, 101, 102), (190, 191, 192), (199, 200, 201), "both"),
-            ((100, 101, 102), (185, 195, 205), (190, 200, 210), "single"),  # 2.5% apart, but the rounds vary by 5%
+            ((100, 101, 102), (195, 185, 205), (190, 200, 210), "single"),  # 2.5% apart, but once it was ahead
+            ((100, 101, 102), (185, 195, 205), (190, 200, 210), "both"),  # 2.5% apart, and so in every round
             ((100, 101, 102), (100, 188, 300), (190, 200, 210), "both"),  # rounds that vary wildly prove no more
         ],
     )
@@ -278,11 +286,57 @@ def test_rows_hold_everything() -> None:
     assert (second["failed"], second["img_per_s"], second["worker_processes"]) == ("died", None, 16)
 
 
+STAT = """cpu  100 0 50 900 0 7 7 5 0 0
+cpu0 {0} 100 50 900 0 7 7 30 0 0
+cpu1 999 0 0 900 0 0 0 0 0 0
+cpu10 {1} 0 0 900 0 0 0 0 0 0
+intr 1 2 3
+"""
+
+
+class TestOthers:
+    def test_busy_seconds(self, tmp_path: Path) -> None:
+        (tmp_path / "stat").write_text(STAT.format(20, 300))
+        ticks = os.sysconf("SC_CLK_TCK")
+        assert busy_seconds([0], tmp_path / "stat") == (20 + 100 + 50 + 30) / ticks  # the host's part too
+        assert busy_seconds([0, 10], tmp_path / "stat") == (200 + 300) / ticks
+
+    def test_the_share_is_what_this_process_did_not_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of 2 CPUs for 10 seconds: 8 seconds of work, of which 5 are this process's."""
+        now = {"time": 100.0, "busy": 1000.0, "own": 50.0}
+        monkeypatch.setattr("gpupipe.tuning.others.time.monotonic", lambda: now["time"])
+        monkeypatch.setattr("gpupipe.tuning.others.busy_seconds", lambda cpus: now["busy"])
+        monkeypatch.setattr("gpupipe.tuning.others.own_seconds", lambda: now["own"])
+        others = Others([3, 4])
+        assert others.share() == 0
+        now.update(time=110.0, busy=1008.0, own=55.0)
+        assert others.share() == pytest.approx(3 / 20)
+        now.update(own=58.5)  # the kernel counts in hundredths
+        assert others.share() == 0
+
+    def test_own_seconds_have_ended_children(self) -> None:
+        before = own_seconds()
+        spent = "import time\nwhile time.process_time() < 0.5: pass"
+        subprocess.run([sys.executable, "-c", spent], check=True)
+        assert own_seconds() - before >= 0.49
+        before = own_seconds()
+        with subprocess.Popen([sys.executable, "-c", f"{spent}\nprint(flush=True); input()"], **PIPES) as running:
+            assert running.stdout.readline()  # the time is spent
+            during = own_seconds()
+            running.communicate("\n")
+        assert during - before >= 0.49
+        assert own_seconds() >= during  # what it did is not forgotten when it ends
+
+
 class TestCommand:
     @pytest.fixture
     def kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
         return tmp_path / "out"
+
+    @pytest.fixture(autouse=True)
+    def _quiet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Others, "share", lambda self: 0.04)  # tests run on busy machines too
 
     def test_from_end_to_end(
         self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -298,9 +352,11 @@ class TestCommand:
         assert len(lines) == len(content["measured"]) >= 1
         assert content["winner"]["img_per_s"] > 0
         assert content["environment"]["settings"]["data"] == ["data"]
+        assert (content["kept"], content["others_cpu_share"]) == (True, 0.04)
         printed = capsys.readouterr().out
         assert content["code"] in printed
-        assert "kept: " in printed
+        assert "\nkept: " in printed
+        assert "other processes took 4% of the CPUs" in printed
         device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         assert (tuned(device) is None) == (usable_cpus() > 1)  # for processes with one CPU
         monkeypatch.setattr("gpupipe.system.usable_cpus", lambda: 1)
@@ -308,6 +364,71 @@ class TestCommand:
         with gpupipe.Loader(data, gpupipe.imagenet_train(32)) as loader:
             assert (loader.engine, loader.num_workers) == (winner["engine"], winner["num_workers"])
             assert loader.prefetch_factor == winner["prefetch_factor"]
+
+    def test_nothing_is_kept_on_a_busy_machine(
+        self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Others, "share", lambda self: 0.1)
+        winner = trial(torch_engine(1), 100, 101, 102)
+        outcome = Outcome([winner], [winner], winner, winner.candidate, others=0.1)
+        monkeypatch.setattr("gpupipe.tuning.run.tune", lambda *arguments: outcome)
+        data = write_folder(tmp_path / "data", classes=1, per_class=2)
+        assert main(["tune", str(data), "--output", str(kept)]) == 1
+        printed = capsys.readouterr().out
+        assert code(winner.candidate) in printed
+        assert "not kept: other processes took 10% of the CPUs meanwhile" in printed
+        assert json.loads((kept / "tune.json").read_text())["kept"] is False
+        assert not list((tmp_path / "cache").glob("tuned-*"))
+
+    def test_what_is_kept_can_be_seen_and_forgotten(
+        self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        device = torch.device("cpu")
+        for cpus, found in ((8, TestChoice.single), (2, torch_engine(2))):
+            assert keep(device, found, cpus, others=0.031)
+        other = tmp_path / "cache" / "tuned-0123.json"
+        other.write_text(json.dumps({"key": {"gpu": "H200", "cpus": 8}, "value": {}}))
+        for flag, word in (("--kept", "kept"), ("--forget", "forgotten")):
+            assert main(["tune", flag]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert len(lines) == 2
+            assert all(line.startswith(f"{word}: engine='torch', num_workers=") for line in lines)
+            assert any(re.search(r"with 8 CPUs, measured 20\d\d-\d\d-\d\d \d\d:\d\d UTC", line) for line in lines)
+            assert all("took 3% of the CPUs" in line for line in lines)
+        assert list((tmp_path / "cache").glob("tuned-*")) == [other]  # of another device
+        assert tuned(device) is None
+        assert main(["tune", "--forget"]) == 0
+        assert capsys.readouterr().out == "nothing is kept for batches on the CPU\n"
+
+    def test_what_others_have_left_is_not_used(
+        self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An older gpupipe's settings, those of another DALI, and no settings at all."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        device = torch.device("cpu")
+        assert keep(device, TestChoice.single)
+        (path,) = (tmp_path / "cache").glob("tuned-*")
+        stored = json.loads(path.read_text())
+        path.write_text(json.dumps(stored | {"value": stored["value"]["settings"]}))
+        assert tuned(device) is None
+        (tmp_path / "cache" / "tuned-x.json").write_text(
+            json.dumps(stored | {"key": stored["key"] | {"dali": "nvidia-dali-cuda120 1.0"}})
+        )
+        (tmp_path / "cache" / "tuned-y.json").write_text("{")
+        os.mkfifo(tmp_path / "cache" / "tuned-z.json")
+        assert main(["tune", "--kept"]) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert "settings of another version of gpupipe, unused" in first
+        assert "with other versions than are here now, so unused" in second
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [([], "DATA is missing"), (["data", "--forget"], "--forget takes no DATA"), (["data", "--kept"], "--kept")],
+    )
+    def test_data_or_what_is_kept(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["tune", *arguments]) == 2
+        assert message in capsys.readouterr().err
 
     def test_ranks_find_what_was_kept_for_as_many_cpus(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gpupipe.system.usable_cpus", lambda: 64)

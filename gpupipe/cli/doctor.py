@@ -20,6 +20,7 @@ from gpupipe import selftest, system
 from gpupipe.errors import ConfigError
 from gpupipe.machine import DALI, NVIMAGECODEC, installed
 from gpupipe.selftest.plans import CPU_PLANS
+from gpupipe.tuned import kept
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -317,6 +318,16 @@ def check_triton(settings: Settings) -> Finding:
     return Finding(name, "ok", f"compiled and run on {len(devices)} GPUs")
 
 
+def check_tuning(settings: Settings) -> Finding:
+    """What `gpupipe tune` has left for loaders on each kind of GPU here, or on the CPU."""
+    del settings
+    names = sorted({gpu["name"] for gpu in selftest.machine_facts()["gpus"]}) or [""]
+    found = [one.text for name in names for one in kept(name)]
+    return Finding(
+        "tuning", "ok", "; ".join(found) or "nothing is kept: `gpupipe tune DATA` finds the fastest settings"
+    )
+
+
 def _turbo_release(number: int) -> str:
     """libjpeg-turbo's version number as it is written: 2001005 -> "2.1.5"."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
@@ -392,6 +403,7 @@ CHECKS: tuple[Check, ...] = (
     check_open_files,
     check_start_methods,
     check_kernels,
+    check_tuning,
     check_cpu_decoding,
     check_gpu_decoding,
     check_triton,

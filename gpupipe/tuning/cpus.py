@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["pin", "some_cpus"]
+__all__ = ["chosen", "pin", "some_cpus"]
 
 TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
 
 
 def pin(count: int) -> None:
     """Let this process and its children run on `count` of its CPUs only."""
-    allowed = os.sched_getaffinity(0)
-    if count < len(allowed):
-        os.sched_setaffinity(0, some_cpus(allowed, count))
+    os.sched_setaffinity(0, chosen(count))
+
+
+def chosen(count: int) -> list[int]:
+    """The CPUs that `pin` takes of those that this process may use."""
+    return some_cpus(os.sched_getaffinity(0), count)
 
 
 def some_cpus(allowed: set[int], count: int, topology: str = TOPOLOGY) -> list[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
-from gpupipe.benchmark.measurement import Spread, spread
 from gpupipe.errors import GpupipeError
 from gpupipe.tuned import Tuned
 from gpupipe.tuning.candidates import parts
@@ -14,7 +14,7 @@ __all__ = ["TuningError", "choose", "play_off"]
 
 BEST = 3  # of the search
 LEAST, MOST = 3, 7  # rounds
-NOISE, MOST_NOISE = 0.02, 0.05  # of the rate: a smaller difference is none, a larger one is always some
+NOISE, MOST_NOISE = 0.02, 0.05  # of the rate: a smaller difference is none, a larger one always counts
 
 
 class TuningError(GpupipeError):
@@ -51,19 +51,20 @@ def _finalists(trials: Trials, default: Tuned) -> list[Trial]:
 def choose(finalists: Sequence[Trial], default: Tuned) -> Trial:
     """The simplest of those that are as fast as the fastest, by the median of the final rounds.
 
-    As fast is what lies less than 2% behind; or less than the rounds of either vary to one side, up to 5%.
+    As fast is what lies less than 2% behind in the median of the rounds; or less than 5%, if it was ahead in one of
+    them. Rounds are compared one by one: what a machine does from minute to minute slows both in the same round.
     """
-    fastest = max(finalists, key=lambda trial: _spread(trial).median)
-    equal = [trial for trial in finalists if _as_fast(_spread(trial), _spread(fastest))]
-    return min(equal, key=lambda trial: (parts(trial.candidate, default), -_spread(trial).median))
+    fastest = max(finalists, key=_median)
+    equal = [trial for trial in finalists if _as_fast(trial, fastest)]
+    return min(equal, key=lambda trial: (parts(trial.candidate, default), -_median(trial)))
 
 
-def _as_fast(one: Spread, fastest: Spread) -> bool:
-    vary = max((one.high - one.low) / 2, (fastest.high - fastest.low) / 2)
-    return fastest.median - one.median <= min(max(NOISE * fastest.median, vary), MOST_NOISE * fastest.median)
+def _as_fast(one: Trial, fastest: Trial) -> bool:
+    rounds = zip(one.finals, fastest.finals, strict=True)
+    behind = [1 - own.rate / best.rate for own, best in rounds]
+    middle = statistics.median(behind)
+    return middle < NOISE or (middle < MOST_NOISE and min(behind) <= 0)
 
 
-def _spread(trial: Trial) -> Spread:
-    found = spread([one.rate for one in trial.finals])
-    assert found is not None, "finalists are measured"
-    return found
+def _median(trial: Trial) -> float:
+    return statistics.median(one.rate for one in trial.finals)

@@ -136,13 +136,20 @@ def _decoders(decoders: Decoders) -> str:
     return f"gpupipe.Decoders({', '.join(f'{name}={value!r}' for name, value in values)})"
 
 
-def write_all(outcome: Outcome, facts: dict[str, Any], output: Path) -> list[Path]:
+def write_all(outcome: Outcome, facts: dict[str, Any], kept: bool, output: Path) -> list[Path]:
     """Write tune.csv, a row for each candidate, and tune.json into the folder `output`; returns their paths."""
     output.mkdir(parents=True, exist_ok=True)
     paths = [output / "tune.csv", output / "tune.json"]
     measured = rows(outcome.trials)
     write_csv(paths[0], COLUMNS, measured)
     winner = asdict(outcome.winner.candidate) | {"img_per_s": _median(outcome.winner)}
-    content = {"environment": facts, "winner": winner, "code": code(outcome.winner.candidate), "measured": measured}
+    content = {
+        "environment": facts,
+        "others_cpu_share": round(outcome.others, 4),
+        "kept": kept,
+        "winner": winner,
+        "code": code(outcome.winner.candidate),
+        "measured": measured,
+    }
     paths[1].write_text(json.dumps(content, indent=2) + "\n")
     return paths

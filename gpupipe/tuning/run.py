@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,9 @@ import torch
 from gpupipe.decoders import Decoders
 from gpupipe.tuned import Tuned
 from gpupipe.tuning.candidates import dali_engine, torch_engine
+from gpupipe.tuning.cpus import chosen
 from gpupipe.tuning.final import choose, play_off
+from gpupipe.tuning.others import Others
 from gpupipe.tuning.rig import Rig
 from gpupipe.tuning.search_cpu import search_cpu
 from gpupipe.tuning.search_gpu import Allowed, search_gpu
@@ -25,12 +27,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that was measured, the finalists, which of them won, and what a loader does by itself."""
+    """All that was measured, the finalists, which of them won, and what a loader does by itself.
+
+    others: the share of the CPUs' time that other processes took meanwhile, 0 to 1.
+    """
 
     trials: list[Trial]
     finalists: list[Trial]
     winner: Trial
     default: Tuned
+    others: float = 0.0
 
 
 def tune(settings: TuneSettings, device: torch.device, log: Path, say: Say, allowed: Allowed) -> Outcome:
@@ -42,7 +48,8 @@ def tune(settings: TuneSettings, device: torch.device, log: Path, say: Say, allo
     with Rig(settings, str(device), log) as rig:
         say("reading a sample of the data")
         rig.read()
-        return search(rig, settings, device, say, allowed)
+        others = Others(chosen(settings.cpus))
+        return replace(search(rig, settings, device, say, allowed), others=others.share())
 
 
 def search(measure: Measure, settings: TuneSettings, device: torch.device, say: Say, allowed: Allowed) -> Outcome:

@@ -1,0 +1,55 @@
+"""What other processes take of the CPUs that candidates run on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+__all__ = ["BUSY", "Others", "busy_seconds"]
+
+BUSY = 0.10
+"""From this share of the CPUs' time on, others decide with which settings are fastest: those differ by less."""
+
+STAT = Path("/proc/stat")
+WORK = (1, 2, 3, 8)  # user, nice, system, steal (what a virtual machine's host takes): words of a line; not interrupts
+
+
+class Others:
+    """Counts, from its making on, how long these CPUs worked for anyone but this process and its descendants."""
+
+    def __init__(self, cpus: Collection[int]) -> None:
+        self._cpus = cpus
+        self._start = time.monotonic()
+        self._before = self._taken()
+
+    def share(self) -> float:
+        """Their part of the CPUs' time so far, 0 to 1."""
+        seconds = len(self._cpus) * (time.monotonic() - self._start)
+        return min(max(self._taken() - self._before, 0.0) / seconds, 1.0) if seconds else 0.0
+
+    def _taken(self) -> float:
+        return busy_seconds(self._cpus) - own_seconds()
+
+
+def busy_seconds(cpus: Collection[int], stat: Path = STAT) -> float:
+    """How long these CPUs have worked since the machine was started."""
+    names = {f"cpu{cpu}" for cpu in cpus}
+    lines = (line.split() for line in stat.read_text().splitlines())
+    ticks = sum(int(words[column]) for words in lines if words and words[0] in names for column in WORK)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """CPU time so far of this process, its descendants, and those of them that have ended and were waited for."""
+    import psutil
+
+    total, this = 0.0, psutil.Process()
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total

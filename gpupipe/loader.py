@@ -265,7 +265,7 @@ class Loader(DataLoaderAttributes):
     def last_indices(self) -> NDArray[np.int64] | None:
         """The samples in the batch delivered last, (N,) int64, one for each row, padding included; None before it.
 
-        Where on_error="skip" replaced a bad sample its substitute stands here. `dataset.key(index)` names a sample.
+        Where on_error="skip" replaced a bad sample its substitute stands here. `source.key(index)` names a sample.
         """
         return None if self._last is None else self._last.indices
 

@@ -63,6 +63,7 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
         batch_size=batch_size,
         num_workers=processes,
         augmented=True,
+        generator=torch.Generator(),
         **ahead,
     )
     start = time.perf_counter()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Ahead", "Lane"]
+__all__ = ["Ahead", "Lane", "beside_consumer"]
 
 log = logging.getLogger("gpupipe")
 
@@ -29,6 +29,13 @@ Made = TypeVar("Made", covariant=True)
 GRACE = 5.0  # seconds in which the thread may end the item that it is making, and then what it waits for
 
 END: Any = object()
+
+NAME = "gpupipe-ahead"
+
+
+def beside_consumer() -> bool:
+    """Whether this thread is one that makes items, so that the consumer's runs at the same time."""
+    return threading.current_thread().name == NAME
 
 
 class Items(Protocol[Made]):
@@ -78,7 +85,7 @@ class Ahead(Generic[T]):
         self._begun = self._ended = self._closed = False
         self._owner = os.getpid()
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="gpupipe-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
 
     def __iter__(self) -> Ahead[T]:
         if not self._begun:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 from gpupipe.engines.choose import EngineSettings
+from gpupipe.engines.worker import WorkerInit
 from gpupipe.errors import ConfigError
 from gpupipe.order import RankBatches
 from gpupipe.place import Place
@@ -54,7 +54,6 @@ class DataLoaderAttributes:
     _built = False
 
     collate_fn: None = None
-    worker_init_fn: Callable[[int], None] | None = None
     in_order: Literal[True] = True
     pin_memory_device: Literal[""] = ""
 
@@ -105,6 +104,11 @@ class DataLoaderAttributes:
     def timeout(self) -> float:
         """Seconds to wait for a batch, 0 for ever."""
         return self.settings.timeout
+
+    @property
+    def worker_init_fn(self) -> WorkerInit | None:
+        """What is called in each worker process with its number."""
+        return self.settings.worker_init_fn
 
     @property
     def multiprocessing_context(self) -> Any:

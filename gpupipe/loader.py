@@ -21,6 +21,7 @@ from gpupipe.decoders import Decoders
 from gpupipe.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.engines.base import Engine, EngineBatch, Job
 from gpupipe.engines.choose import EngineName, EngineSettings, choose, concurrency, open_engine
+from gpupipe.engines.worker import WorkerInit, worker_seeds
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
 from gpupipe.finishing import Finished, Finisher
 from gpupipe.handover import HandOver
@@ -70,6 +71,9 @@ class Loader(DataLoaderAttributes):
     pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
     persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine, and refused with
                  num_workers=0, as prefetch_factor is.
+    worker_init_fn: called with its number in each worker process, after torch has seeded that, as in DataLoader. It
+                 can't decide what `__getitem__` draws from the global generators of torch, numpy and random: these
+                 are seeded for each sample from (seed, epoch, position).
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
                  its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
                  num_workers=0, or from a dataset of yours with DALI) has no timeout.
@@ -114,6 +118,7 @@ class Loader(DataLoaderAttributes):
         persistent_workers: bool = False,
         timeout: float = 300,
         multiprocessing_context: str | BaseContext | None = None,
+        worker_init_fn: WorkerInit | None = None,
         engine: EngineName = "auto",
         device: str | torch.device = "auto",
         rank: int | None = None,
@@ -158,6 +163,7 @@ class Loader(DataLoaderAttributes):
             timeout=workers.timeout,
             multiprocessing_context=workers.multiprocessing_context,
             decoders=found.decoders,
+            worker_init_fn=worker_init_fn,
         )
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
@@ -183,7 +189,9 @@ class Loader(DataLoaderAttributes):
         self._lane = HandOver(where) if where.type == "cuda" else None
         self._ahead: Ahead[Finished | Failed] | None = None
         self.meter.finisher = "consumer" if self._lane is None else "thread"
-        self._engine: Engine | None = open_engine(self.source, self._views, self.settings)
+        self._engine: Engine | None = open_engine(
+            self.source, self._views, self.settings, worker_seeds(self.seed, rank)
+        )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
         self._built = True

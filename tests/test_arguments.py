@@ -134,7 +134,7 @@ def test_names_of_other_loaders_come_before_what_is_missing() -> None:
 def test_the_signature_is_still_there() -> None:
     parameters = inspect.signature(gpupipe.Loader).parameters
     assert list(parameters)[:4] == ["data", "recipe", "batch_size", "shuffle"]
-    known = set(inspect.signature(DataLoader).parameters) - {"dataset", "worker_init_fn"}
+    known = set(inspect.signature(DataLoader).parameters) - {"dataset"}
     assert known <= set(parameters)
 
 
@@ -216,7 +216,7 @@ class TestSetting:
 
     def test_arguments_are_all_covered(self) -> None:
         arguments = set(inspect.signature(gpupipe.Loader).parameters) - {"data", "on_error"}
-        assert arguments | {"dataset", "source"} | {"worker_init_fn"} == set(FIXED)
+        assert arguments | {"dataset", "source"} == set(FIXED)
 
     def test_anything_else_can_be_set(self) -> None:
         with open_loader() as loader:

@@ -11,7 +11,7 @@ __all__ = ["Stream", "below"]
 
 # The fourth counter word: which operation draws (bits 16 to 23), for which view (8 to 15), and its how-manieth block of
 # four words (0 to 7). Words from 2**24 on are the orders'. Augmentations take the operations from 16 on.
-CROP, FLIP, ERASE, MIX, DECODER = 0 << 16, 1 << 16, 2 << 16, 3 << 16, 4 << 16
+CROP, FLIP, ERASE, MIX, DECODER, DATASET, WORKERS = 0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16
 
 
 class Stream:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.draws import Plan, plan
+from gpupipe.engines.seeding import seeding
 from gpupipe.errors import SampleError
 from gpupipe.recipe import Recipe
+from gpupipe.sources import DatasetSource, Encoded, SampleMeta, Source
 from gpupipe.tracing import Span
 
 if TYPE_CHECKING:
     import torch
-
-    from gpupipe.sources import SampleMeta, Source
 
 __all__ = ["Batches", "Engine", "EngineBatch", "Job", "fetch", "job_plan"]
 
@@ -115,21 +116,38 @@ def job_plan(recipe: Recipe, job: Job, meta: SampleMeta, view: int = 0) -> Plan:
 Fetched = tuple[list[NDArray[np.uint8] | None], "SampleMeta", dict[int, SampleError]]
 
 
-def fetch(source: Source, indices: NDArray[np.int64]) -> Fetched:
-    """Encoded bytes and facts of the samples, and an error for each row that can't be read."""
+def fetch(source: Source, job: Job) -> Fetched:
+    """Encoded bytes and facts of a job's samples, and an error for each row that can't be read.
+
+    What a user's dataset draws from the global random generators follows from the job, too.
+    """
+    if not isinstance(source, DatasetSource):
+        return _fetch(lambda rows: source.fetch(job.indices[rows]), len(job.indices))
+    with seeding(source, job.seed, job.epoch, job.positions) as seed:
+        read = partial(_read, source, job, seed)
+        return _fetch(read, len(job.indices))
+
+
+Read = Callable[[slice], tuple[list[Encoded], SampleMeta]]
+
+
+def _read(
+    source: DatasetSource, job: Job, seed: Callable[[int], None], rows: slice
+) -> tuple[list[Encoded], SampleMeta]:
+    return source.fetch(job.indices[rows], lambda place: seed(rows.start + place))
+
+
+def _fetch(read: Read, count: int) -> Fetched:
     with suppress(SampleError):
-        encoded, meta = source.fetch(indices)
+        encoded, meta = read(slice(0, count))
         return list(encoded), meta, {}
-    return _fetch_each(source, indices)  # its errors stand for themselves, not "during handling of" the first one
+    return _fetch_each(read, count)  # its errors stand for themselves, not "during handling of" the first one
 
 
-def _fetch_each(source: Source, indices: NDArray[np.int64]) -> Fetched:
-    """As `fetch`, one by one, so that one bad sample leaves the others whole."""
-    from gpupipe.sources import SampleMeta
-
-    encoded: list[NDArray[np.uint8] | None] = [None] * len(indices)
+def _fetch_each(read: Read, count: int) -> Fetched:
+    """One by one, so that one bad sample leaves the others whole."""
+    encoded: list[NDArray[np.uint8] | None] = [None] * count
     failures: dict[int, SampleError] = {}
-    count = len(indices)
     meta = SampleMeta(
         labels=np.full(count, -1, np.int64),
         heights=np.zeros(count, np.int32),
@@ -139,7 +157,7 @@ def _fetch_each(source: Source, indices: NDArray[np.int64]) -> Fetched:
     )
     for row in range(count):
         try:
-            (encoded[row],), one = source.fetch(indices[row : row + 1])
+            (encoded[row],), one = read(slice(row, row + 1))
         except SampleError as error:
             failures[row] = error
         else:

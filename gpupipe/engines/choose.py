@@ -16,6 +16,7 @@ from gpupipe.arguments import whole
 from gpupipe.decoders import Decoders
 from gpupipe.engines.base import Engine
 from gpupipe.engines.sharing import Share, SharingEngine
+from gpupipe.engines.worker import WorkerInit
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.kernels import native
 from gpupipe.recipe import Views
@@ -57,11 +58,16 @@ class EngineSettings:
     timeout: float
     multiprocessing_context: Any
     decoders: Decoders | None = None
+    worker_init_fn: WorkerInit | None = None
 
     def __post_init__(self) -> None:
         # As tuned, perhaps: the Loader has checked what it was given.
         whole("num_workers", self.num_workers, 0)
         whole("prefetch_factor", self.prefetch_factor, 1)
+        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
+            raise ConfigError(
+                f"worker_init_fn={self.worker_init_fn!r} must be a function of the worker's number, or None"
+            )
         if self.decoders is not None:
             self._check_decoders(self.decoders)
 
@@ -198,16 +204,21 @@ def _trusted(found: Tuned, wish: str, device: torch.device) -> Tuned:
         return replace(found, engine="torch", prefetch_factor=PREFETCH["torch"], decoders=None)
 
 
-def open_engine(source: Source, views: Views, settings: EngineSettings) -> Engine:
-    """The engine that the settings name, ready to stream; says once which one it is."""
+def open_engine(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+    """The engine that the settings name, ready to stream; says once which one it is.
+
+    seeds: where those of worker processes come from.
+    """
     if settings.engine == "dali":
-        return _open_dali(source, views, settings)
+        return _open_dali(source, views, settings, seeds)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
     # A GPU augments a batch itself, in a fraction of a worker's time.
-    return _open_torch(source, views, settings, settings.prefetch_factor, augmented=settings.device.type == "cpu")
+    return _open_torch(
+        source, views, settings, seeds, settings.prefetch_factor, augmented=settings.device.type == "cpu"
+    )
 
 
-def _open_dali(source: Source, views: Views, settings: EngineSettings) -> Engine:
+def _open_dali(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
     from gpupipe.engines.dali import DaliEngine
 
     decoders = settings.decoders or Decoders()
@@ -229,12 +240,18 @@ def _open_dali(source: Source, views: Views, settings: EngineSettings) -> Engine
     )
     if not decoders.cpu_share:
         return dali
-    cpu = _open_torch(source, views, settings, PREFETCH["torch"], augmented=False)
+    cpu = _open_torch(source, views, settings, seeds, PREFETCH["torch"], augmented=False)
     return SharingEngine(dali, cpu, Share(source, views, decoders.cpu_share))
 
 
 def _open_torch(
-    source: Source, views: Views, settings: EngineSettings, prefetch_factor: int, *, augmented: bool
+    source: Source,
+    views: Views,
+    settings: EngineSettings,
+    seeds: torch.Generator,
+    prefetch_factor: int,
+    *,
+    augmented: bool,
 ) -> Engine:
     from gpupipe.engines.torch import TorchEngine
 
@@ -245,6 +262,7 @@ def _open_torch(
         num_workers=workers,
         pin_memory=settings.pin_memory,
         augmented=augmented,
+        generator=seeds,
     )
     if workers == 0:
         if settings.device.type == "cuda":
@@ -260,6 +278,7 @@ def _open_torch(
         persistent_workers=settings.persistent_workers,
         timeout=settings.timeout,
         multiprocessing_context=settings.multiprocessing_context,
+        worker_init_fn=settings.worker_init_fn,
     )
 
 

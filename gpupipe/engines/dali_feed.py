@@ -104,7 +104,7 @@ class Feeder:
     def _fetched(self, job: Job) -> tuple[Encoded, SampleMeta, dict[int, SampleError]]:
         if self.as_paths:
             return _padded(self._source.paths(job.indices) or []), self._source.meta(job.indices), {}
-        fetched, meta, failures = fetch(self._source, job.indices)
+        fetched, meta, failures = fetch(self._source, job)
         return [placeholder() if data is None else data for data in fetched], meta, failures
 
     def _add_failures(self, feed: Feed, meta: SampleMeta) -> None:

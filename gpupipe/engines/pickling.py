@@ -27,7 +27,7 @@ def check_picklable(name: str, sent: Any, start_method: str) -> None:
     path, part = _blamed(name, sent)
     remedy = "or pass multiprocessing_context='fork'" if "fork" in multiprocessing.get_all_start_methods() else ""
     raise ConfigError(
-        f"multiprocessing_context={start_method!r} sends the dataset to its workers by pickle, but {path} "
+        f"multiprocessing_context={start_method!r} sends the {name} to its workers by pickle, but {path} "
         f"({type(part).__name__}) can't be pickled: {_problem(part)}; define functions at the top of a module, open "
         f"files and connections when the first sample is asked for, leave locks out in __getstate__, {remedy}"
     )

@@ -37,7 +37,7 @@ def render_batch(
     augmented: whether to apply the recipes' augmentations too. Rows that can't be made are in the batch's failures.
     """
     with Stage("read") as read:
-        encoded, meta, failures = fetch(source, job.indices)
+        encoded, meta, failures = fetch(source, job)
     with Stage("decode") as decode:
         note(BATCH)
         failures |= _decoded(source, views, job, encoded, meta, out, threads)

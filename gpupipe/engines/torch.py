@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.utils.data
@@ -32,15 +32,13 @@ from gpupipe.engines.pickling import check_picklable
 from gpupipe.engines.rendering import render_batch
 from gpupipe.engines.slots import Slots
 from gpupipe.engines.watched import WatchedDataLoader, WorkersDied, WorkersHang, start_method
-from gpupipe.engines.worker import start_worker
+from gpupipe.engines.worker import WorkerInit, start_worker
 from gpupipe.errors import SampleError
 from gpupipe.processes import Identity
 from gpupipe.recipe import Views
+from gpupipe.sources import DatasetSource, Source
 from gpupipe.tracing import Span
 from gpupipe.whereabouts import note
-
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
 
 __all__ = ["TorchEngine"]
 
@@ -127,7 +125,7 @@ def _as_is(batch: Any) -> Any:
 class TorchEngine:
     """Worker processes that decode, crop and resize on the CPU; other `options` go to the DataLoader as they are.
 
-    augmented: whether the workers also apply the recipe's augmentations.
+    augmented: whether the workers also apply the recipe's augmentations. generator: where their seeds come from.
     """
 
     name = "torch"
@@ -141,6 +139,8 @@ class TorchEngine:
         batch_size: int,
         num_workers: int,
         augmented: bool,
+        generator: torch.Generator,
+        worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
         **options: Any,
     ) -> None:
@@ -152,6 +152,7 @@ class TorchEngine:
         SLOTS[id(self._slots)] = self._slots
         self._board = Board(num_workers, batch_size)
         self._tasks = _Tasks(self._slots)
+        self._worker_init_fn = worker_init_fn
         self._iterator: Any = None
         self._loader = WatchedDataLoader(
             _Dataset(source, views, augmented, self._slots, self._board),
@@ -159,7 +160,7 @@ class TorchEngine:
             sampler=self._tasks,
             num_workers=num_workers,
             collate_fn=_as_is,
-            generator=torch.Generator(),  # its own, so that making batches leaves torch's global generator alone
+            generator=generator,
             multiprocessing_context=multiprocessing_context,
             received=_received,
             **options,
@@ -168,6 +169,7 @@ class TorchEngine:
             guard_forks()
             if (method := start_method(self._loader.multiprocessing_context)) != "fork":
                 check_picklable("dataset", source, method)
+                check_picklable("worker_init_fn", worker_init_fn, method)
 
     def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job, on the CPU, pinned if the options say so.
@@ -184,7 +186,9 @@ class TorchEngine:
         if self._iterator is None:
             self._board.clear()
             # Of the process that iterates, which may be a fork of the one that built the loader.
-            self._loader.worker_init_fn = partial(start_worker, self._board, Identity.own())
+            dataset = self._source.dataset if isinstance(self._source, DatasetSource) else self._source
+            start = partial(start_worker, self._board, Identity.own(), dataset, self._worker_init_fn)
+            self._loader.worker_init_fn = start
         self._iterator = iter(self._loader)
         return self._iterator
 

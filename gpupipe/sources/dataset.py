@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +42,7 @@ class DatasetSource(Source):
         self.class_to_idx: dict[str, int] | None = getattr(dataset, "class_to_idx", None)
         name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
         self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
+        self.draws: bool | None = None  # from the global random generators; None: not known yet
         self._size = size  # nothing is kept for each sample: two billion of them cost no more memory than two
 
     def __len__(self) -> int:
@@ -70,9 +71,15 @@ class DatasetSource(Source):
         """
         return self._item(index)[0]
 
-    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
-        """Bytes and facts with one `__getitem__` per sample."""
-        items = [self._item(index) for index in indices.tolist()]
+    def fetch(
+        self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None
+    ) -> tuple[list[Encoded], SampleMeta]:
+        """Bytes and facts with one `__getitem__` per sample; `before` is called with its row before each of them."""
+        items = []
+        for row, index in enumerate(indices.tolist()):
+            if before is not None:
+                before(row)
+            items.append(self._item(index))
         headers = np.array([probe_bytes(data.data) for data, _ in items], np.int32).reshape(len(items), 3)
         return [data for data, _ in items], SampleMeta(
             labels=np.array([label for _, label in items], np.int64),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -46,8 +48,8 @@ class SampleError(GpupipeError, RuntimeError):
     """One sample can't be read or decoded.
 
     `index` is its index in the source, `location` says where it lies (file, or key, shard and offset), `reason` what is
-    wrong. `original` is the traceback, as text, of what a dataset of the user's own raised; empty for anything else. It
-    stays with the error where a process sends it to another.
+    wrong. Where a dataset of the user's own raised an exception, the error is of that type, too (see `gpupipe.raised`),
+    and `original` is its traceback, as text, which stays with the error where a process sends it to another.
     """
 
     def __init__(self, index: int, location: str, reason: str, remedy: str = "", original: str = "") -> None:
@@ -58,10 +60,24 @@ class SampleError(GpupipeError, RuntimeError):
         self.original = original
         if original:
             self.__cause__ = OriginalTraceback(original)  # printed with the error; `raise ... from` puts the real one
-        super().__init__(f"sample {index} ({location}): {reason}; {self.remedy}")
+        # By name: super() could be a type of the user's with other arguments.
+        Exception.__init__(self, str(self))
 
-    def __reduce__(self) -> tuple[type[SampleError], tuple[int, str, str, str, str]]:
-        return type(self), (self.index, self.location, self.reason, self.remedy, self.original)
+    def __str__(self) -> str:
+        return f"sample {self.index} ({self.location}): {self.reason}; {self.remedy}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def bare(self) -> SampleError:
+        """A copy without tracebacks, whose frames would live as long as it does."""
+        return type(self)(*self._fields())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._fields()
+
+    def _fields(self) -> tuple[int, str, str, str, str]:
+        return self.index, self.location, self.reason, self.remedy, self.original
 
 
 class OriginalTraceback(Exception):

@@ -99,8 +99,7 @@ class Repair:
         if not made.failures:
             return made
         error = made.failures[0]
-        # A copy without the traceback, whose frames would live as long as the loader.
-        self._bad[index] = SampleError(error.index, error.location, error.reason, error.remedy, error.original)
+        self._bad[index] = error.bare()
         if self._on_error == "skip":
             log.warning("bad sample replaced: sample %d (%s): %s", index, error.location, error.reason)
         return error

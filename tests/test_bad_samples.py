@@ -260,6 +260,15 @@ def test_an_exception_in_user_code_is_named(engine):
         assert raised.value.index == 7
 
 
+def test_a_label_of_another_shape_is_named(engine):
+    data = [(GOOD, 0 if number != 7 else torch.tensor([0, 1, 0])) for number in range(12)]
+    with (
+        open_loader(data, **engine) as loader,
+        pytest.raises(gpupipe.DataError, match=r"list\[7\] is tuple .* the label is Tensor of shape \(3,\)"),
+    ):
+        collect(loader)
+
+
 def test_user_code_that_fails_can_be_skipped(engine):
     with open_loader(Faulty(), on_error="skip", **engine) as loader:
         labels = torch.cat([labels for _, labels in collect(loader)]).tolist()

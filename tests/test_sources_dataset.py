@@ -120,6 +120,73 @@ def test_items_of_another_kind_are_refused(item: Any, kind: str) -> None:
         open_source(Images([item])).read(0)
 
 
+class Treacherous:
+    """An item whose every method raises."""
+
+    def __iter__(self) -> Any:
+        raise LookupError("lost the row")
+
+    def __len__(self) -> int:
+        raise LookupError("lost the row")
+
+    def __repr__(self) -> str:
+        raise LookupError("lost the row")
+
+    def __index__(self) -> int:
+        raise LookupError("lost the row")
+
+
+LABELS = {
+    "a one-hot tensor": (torch.tensor([0, 1, 0]), r"the label is Tensor of shape \(3,\)"),
+    "a tensor of one element": (torch.tensor([1]), r"the label is Tensor of shape \(1,\)"),
+    "an array": (np.array([[1, 2]]), r"the label is ndarray of shape \(1, 2\)"),
+    "no element": (np.array([]), r"the label is ndarray of shape \(0,\)"),
+    "objects": (np.array([None, 1], object), r"the label is ndarray of shape \(2,\)"),
+    "one object": (np.array(None, object), r"the label is ndarray \(array\(None"),
+    "None": (None, r"the label is NoneType \(None\)"),
+    "a dict": ({"class": 3}, r"the label is dict \({'class': 3}\)"),
+    "a list": ([3], r"the label is list \(\[3\]\)"),
+    "text": ("cat", r"the label is str \('cat'\)"),
+    "digits": ("3", r"the label is str \('3'\)"),
+    "bytes": (b"3", r"the label is bytes \(b'3'\)"),
+    "a float": (3.0, r"the label is float \(3.0\)"),
+    "numpy's float": (np.float32(3), r"the label is float32 \("),
+    "a float tensor": (torch.tensor(3.0), r"the label is Tensor \(tensor\(3"),
+    "numpy's text": (np.str_("cat"), r"the label is str_ \("),
+    "too large": (2**63, r"the label 9223372036854775808 has no place in int64"),
+    "too small": (-(2**63) - 1, r"the label -9223372036854775809 has no place in int64"),
+    "too large for numpy": (np.uint64(2**63), r"the label 9223372036854775808 has no place in int64"),
+    "far too large": (10**4000, r"the label 1000.*000 has no place in int64"),
+    "treacherous": (Treacherous(), r"the label|lost the row"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_of_another_kind_are_named(name: str) -> None:
+    label, said = LABELS[name]
+    with pytest.raises(DataError, match=rf"Images\[1\] is tuple of \(bytes, {type(label).__name__}\); .*{said}"):
+        open_source(Images([(jpeg(0), 0), (jpeg(0), label)])).fetch(np.arange(2))
+
+
+@pytest.mark.parametrize("label", [2**63 - 1, -(2**63), np.uint64(7), np.bool_(True), torch.tensor(False), True])
+def test_labels_at_the_edge(label: Any) -> None:
+    assert open_source(Images([(jpeg(0), label)])).fetch(np.arange(1))[1].labels.tolist() == [int(label)]
+
+
+@pytest.mark.parametrize(
+    "encoded", [Treacherous(), np.uint8(3), np.array(3, np.uint8), np.zeros((2, 2), np.uint8), ["a"], None, 3, [b"x"]]
+)
+def test_other_bytes_are_named(encoded: Any) -> None:
+    with pytest.raises(DataError, match=rf"Images\[0\] is tuple of \({type(encoded).__name__}, int\)"):
+        open_source(Images([(encoded, 0)])).read(0)
+
+
+def test_an_item_that_raises_is_named() -> None:
+    with pytest.raises(DataError, match=r"Images\[0\] is Treacherous.*lost the row") as caught:
+        open_source(Images([Treacherous()])).read(0)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
 def test_labels_are_not_known_at_once() -> None:
     with pytest.raises(DataError, match="labels of Images are known only by reading"):
         _ = open_source(images()).targets

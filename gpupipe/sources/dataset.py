@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-import traceback
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.errors import DataError, SampleError
+from gpupipe.errors import DataError
+from gpupipe.raised import as_raised
 from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
 from gpupipe.sources.headers import probe_bytes
 from gpupipe.whereabouts import Noted
@@ -97,8 +98,7 @@ class DatasetSource(Source):
                 item = self.dataset[index]
         except Exception as error:
             reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
-            original = "".join(traceback.format_exception(error))
-            raise SampleError(index, self.location(index), reason, original=original) from error
+            raise as_raised(error, index, self.location(index), reason) from error
         return self._parse(index, item)
 
     def location(self, index: int) -> str:
@@ -117,7 +117,7 @@ class DatasetSource(Source):
         try:
             encoded, label = item
             return _as_bytes(encoded), _as_label(label)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # the item and its parts may be of classes of the user's own
             raise DataError(
                 f"{self.location(index)} is {_describe(item)}; it must be (the bytes of an image file, "
                 f"an integer label): {error}. Return the undecoded file, without transforms; for an ImageFolder pass "
@@ -128,17 +128,26 @@ class DatasetSource(Source):
 def _as_bytes(encoded: Any) -> Encoded:
     if isinstance(encoded, (bytes, bytearray, memoryview)):
         return np.frombuffer(encoded, np.uint8)
-    array = np.ascontiguousarray(encoded)
+    array = np.asarray(encoded)
     if array.dtype != np.uint8 or array.ndim != 1:
         raise TypeError(f"the first is {type(encoded).__name__} ({array.dtype}, {array.ndim} dimensions)")
-    return array
+    return np.ascontiguousarray(array)
 
 
 def _as_label(label: Any) -> int:
-    return operator.index(label.item() if hasattr(label, "item") else label)
+    shape = tuple(getattr(label, "shape", ()))
+    if shape:  # of one element, too: DataLoader would make a column of them, of another shape than (N,)
+        raise TypeError(f"the label is {type(label).__name__} of shape {shape}; take label[i] or label.item()")
+    try:
+        number = operator.index(label.item() if hasattr(label, "item") else label)
+    except TypeError:
+        raise TypeError(f"the label is {type(label).__name__} ({reprlib.repr(label)})") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"the label {reprlib.repr(number)} has no place in int64")
+    return number
 
 
 def _describe(item: Any) -> str:
-    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
-        return f"{type(item).__name__} of ({', '.join(type(part).__name__ for part in item[:4])})"
-    return type(item).__name__
+    if type(item) not in (tuple, list):  # another class's own code may raise
+        return type(item).__name__
+    return f"{type(item).__name__} of ({', '.join(type(part).__name__ for part in item[:4])})"

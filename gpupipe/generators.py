@@ -34,7 +34,7 @@ def own_generators(holder: object) -> list[Any]:
 def seed_all(generators: Iterable[Any], words: Sequence[int]) -> None:
     """Seed each generator from four random words of 32 bits; torch's, NumPy's and Python's get other numbers each.
 
-    The three global ones take 7 us (`torch.manual_seed`, which asks for every kind of device, 120 us by itself).
+    The three global ones take 10 us (`torch.manual_seed`, which asks for every kind of device, 120 us by itself).
     """
     first, second, third, fourth = words
     for generator in generators:

@@ -94,10 +94,10 @@ class Loader(DataLoaderAttributes):
     next epoch, also where it was left early; `set_epoch` goes to any epoch, and `load_state_dict` to where a state was
     saved. On several ranks every rank has to leave an epoch at the same step, or call `set_epoch`.
 
-    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
-    WorkerError for a worker that has died, LoaderTimeoutError. The error takes the place of its batch: the next
-    `next()` gives the batch after it, with new workers where one had died. The state stands before the batch that did
-    not come until another one has.
+    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample
+    (and of the type that your dataset raised, where it did), WorkerError for a worker that has died,
+    LoaderTimeoutError. The error takes the place of its batch: the next `next()` gives the batch after it, with new
+    workers where one had died. The state stands before the batch that did not come until another one has.
     """
 
     @named

@@ -266,7 +266,7 @@ MESSAGES = [
         "at its start",
         partial(DeadlyAtStart, SAMPLES),
         "ended with exit code 1 at its start",
-        "__main__",
+        "with spawn or forkserver",
         multiprocessing_context="spawn",
         num_workers=1,  # each imports all modules
     ),

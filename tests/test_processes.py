@@ -191,6 +191,51 @@ def test_the_program_may_choose_a_start_method_after_it_has_built_a_loader() -> 
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCH.parent)
 
 
+SPAWNING = """
+import gpupipe
+
+class Images(list):
+    pass
+
+try:
+    with gpupipe.Loader(
+        Images([(b"", 0)]), gpupipe.imagenet_eval(8), engine="torch", device="cpu", num_workers=1,
+        multiprocessing_context="spawn",
+    ) as loader:
+        next(iter(loader))
+except gpupipe.WorkerError as error:
+    print(error)
+"""
+
+
+class TestSpawnedWorkersThatDoNotStart:
+    def told(self, *arguments: str, program: str = "") -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            input=program,
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=BENCH.parent,
+            env=os.environ | {"PYTHONPATH": str(BENCH.parent)},
+        )
+        assert "Error: " in done.stderr  # why, as the worker printed it
+        assert "at its start; what it printed says why; with spawn or forkserver" in done.stdout
+        return done.stdout
+
+    @pytest.mark.parametrize("how", ["-c", "stdin"])
+    def test_a_program_without_a_file_is_not_told_of_main(self, how: str) -> None:
+        """As in a notebook, whose `__main__` has no file either."""
+        message = self.told("-c", SPAWNING) if how == "-c" else self.told("-", program=SPAWNING)
+        assert "put the dataset into a module" in message
+        assert "multiprocessing_context='fork'" in message
+        assert "__main__" not in message
+
+    def test_a_script_is(self, tmp_path: Path) -> None:
+        (tmp_path / "script.py").write_text(SPAWNING)
+        assert "below `if __name__ == '__main__':`" in self.told(str(tmp_path / "script.py"))
+
+
 class TestPersistentWorkers:
     def test_an_interrupt_before_they_have_begun_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupt(iterator: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from gpupipe import processes
@@ -22,9 +24,14 @@ CAUSES = {
     -6: "native code gave up; what it printed says why",
     -15: "something told it to end; a batch system does so at its time limit",
 }
-AT_START = (
+SCRIPT_AT_START = (
     "what it printed says why; with spawn or forkserver the script has to begin its work below "
     "`if __name__ == '__main__':`"
+)
+NO_SCRIPT_AT_START = (
+    "what it printed says why; with spawn or forkserver it is a new Python, which can't import what a notebook, the "
+    "prompt, `python -c` or standard input defines: put the dataset into a module (a .py file) and import it, with "
+    "standard input the program too, or pass multiprocessing_context='fork'"
 )
 EXITED = "something in it called sys.exit() or os._exit(); look for that in the dataset's code"
 
@@ -74,5 +81,11 @@ def _place(board: Board, source: Source, worker: int) -> str:
 
 def _cause(code: int, starting: bool) -> str:
     if code >= 0:
-        return AT_START if starting else EXITED
+        return _at_start() if starting else EXITED
     return CAUSES.get(code, "look into what it printed, and into dmesg")
+
+
+def _at_start() -> str:
+    main = sys.modules.get("__main__")
+    has_file = getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+    return SCRIPT_AT_START if has_file else NO_SCRIPT_AT_START

@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -46,7 +47,13 @@ UNSERVED: dict[str, tuple[Any, str]] = {
     "in_order": (True, "batches always come in the order of the epoch; leave it out"),
 }
 
+INDICES = "pass order=gpupipe.Subset(indices), with shuffle=True in it to shuffle them"
+
 SAMPLERS = {
+    "list": INDICES,
+    "ndarray": INDICES,
+    "range": INDICES,
+    "Tensor": INDICES,
     "DistributedSampler": "leave it out: each rank takes its own part of the epoch; pass shuffle=True to shuffle",
     "RandomSampler": "pass shuffle=True, or the sampler as order=",
     "SequentialSampler": "leave it out",
@@ -88,7 +95,7 @@ def refuse_unserved(**given: Any) -> None:
             continue
         if name == "sampler":
             instead = SAMPLERS.get(type(value).__name__, instead)
-        raise ConfigError(f"{name}={value!r} is not taken: {instead}")
+        raise ConfigError(f"{name}={reprlib.repr(value)} is not taken: {instead}")
 
 
 def whole(name: str, value: Any, least: int, below: int | None = None) -> int:

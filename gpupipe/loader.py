@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 import weakref
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -541,4 +542,7 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
         return order
     if isinstance(order, torch.utils.data.Sampler):
         return SamplerOrder(order)
-    raise ConfigError(f"order={order!r} must be a gpupipe order or a torch Sampler")
+    raise ConfigError(
+        f"order={reprlib.repr(order)} must be a gpupipe order or a torch Sampler; indices become one by "
+        "gpupipe.Subset(indices)"
+    )

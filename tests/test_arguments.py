@@ -17,6 +17,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
@@ -28,7 +29,15 @@ import gpupipe
 from gpupipe.attributes import FIXED
 
 DATA = Numbered(10, [encode(picture(20, 20))])
+MANY = list(range(1000))
 RECIPE = gpupipe.imagenet_eval(8)
+
+
+class Every(Sampler[int]):
+    """A sampler of a user's own."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
 
 
 def open_loader(data: Any = DATA, **options: Any) -> gpupipe.Loader:
@@ -102,7 +111,10 @@ def test_what_dataloader_refuses_is_refused(options: dict[str, Any]) -> None:
         ({"in_order": 1}, "in_order=1"),
         ({"pin_memory_device": "cuda:1"}, "pin_memory_device='cuda:1' is not taken: pass device="),
         ({"batch_sampler": BatchSampler(range(10), 2, False)}, r"pass order= .* and batch_size="),
-        ({"sampler": [3, 1]}, "pass it as order="),
+        ({"sampler": [3, 1]}, r"sampler=\[3, 1\] is not taken: pass order=gpupipe\.Subset\(indices\)"),
+        ({"sampler": MANY}, r"sampler=\[0, 1, 2, 3, 4, 5, \.\.\.\] is not taken"),
+        ({"sampler": Every(DATA)}, "pass it as order="),
+        ({"order": MANY}, r"order=\[0, 1, 2, 3, 4, 5, \.\.\.\] must be .*gpupipe\.Subset\(indices\)"),
         ({"sampler": RandomSampler(range(10))}, "pass shuffle=True"),
         ({"sampler": SequentialSampler(range(10))}, "leave it out"),
         ({"sampler": SubsetRandomSampler([1, 2])}, r"order=gpupipe\.Subset\(indices, shuffle=True\)"),
@@ -111,7 +123,7 @@ def test_what_dataloader_refuses_is_refused(options: dict[str, Any]) -> None:
         ({"label_field": "class"}, r"open_source\(data, label_field=\.\.\.\)"),
         ({"transform": list}, "what is done to the images is the recipe"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_else_is_refused_says_what_serves(options: dict[str, Any], message: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=message):
@@ -148,6 +160,7 @@ def test_the_signature_is_still_there() -> None:
         {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "timeout": 30},
         {"sampler": None, "batch_sampler": None, "collate_fn": None, "in_order": True, "pin_memory_device": ""},
         {"generator": torch.Generator().manual_seed(3), "shuffle": True},
+        {"worker_init_fn": print, "num_workers": 1},
     ],
     ids=str,
 )

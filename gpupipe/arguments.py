@@ -18,7 +18,7 @@ import torch.multiprocessing
 
 from gpupipe.errors import ConfigError
 
-__all__ = ["WorkerArguments", "flag", "named", "refuse_unserved", "seed_of", "whole"]
+__all__ = ["WorkerArguments", "flag", "named", "refuse_unserved", "seed_of", "shortened", "whole"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -87,6 +87,13 @@ def _unknown(name: str, known: list[str]) -> Exception:
     return TypeError(f"Loader.__init__() got an unexpected keyword argument {name!r}{meant}")
 
 
+def shortened(value: Any) -> str:
+    """Its repr, of a long list no more than the beginning."""
+    short = reprlib.Repr()
+    short.maxother = 200
+    return short.repr(value)
+
+
 def refuse_unserved(**given: Any) -> None:
     """Raise ConfigError for one of `UNSERVED` that has another value than the one it can have."""
     for name, value in given.items():
@@ -95,7 +102,7 @@ def refuse_unserved(**given: Any) -> None:
             continue
         if name == "sampler":
             instead = SAMPLERS.get(type(value).__name__, instead)
-        raise ConfigError(f"{name}={reprlib.repr(value)} is not taken: {instead}")
+        raise ConfigError(f"{name}={shortened(value)} is not taken: {instead}")
 
 
 def whole(name: str, value: Any, least: int, below: int | None = None) -> int:

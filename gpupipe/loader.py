@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import reprlib
 import weakref
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.ahead import Ahead
-from gpupipe.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, whole
+from gpupipe.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, shortened, whole
 from gpupipe.attributes import DataLoaderAttributes
 from gpupipe.classes import check_labels, with_num_classes
 from gpupipe.decoders import Decoders
@@ -543,6 +542,6 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
     if isinstance(order, torch.utils.data.Sampler):
         return SamplerOrder(order)
     raise ConfigError(
-        f"order={reprlib.repr(order)} must be a gpupipe order or a torch Sampler; indices become one by "
+        f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
         "gpupipe.Subset(indices)"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources.folder import EXTENSIONS
+from gpupipe.sources.patterns import is_url
 
 __all__ = ["refuse", "refuse_list", "refuse_path"]
 
@@ -16,7 +17,7 @@ OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives 
 # By how a path ends.
 FILES: dict[tuple[str, ...], str] = {
     (".zip", ".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
-    (".parquet", ".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of a row",
+    (".parquet", ".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of row i",
     (".csv", ".tsv", ".json", ".jsonl", ".txt"): f"a list in a text file, which gpupipe does not read: pass {OWN}, "
     "or sort the files into one folder per class (links will do)",
     (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not read: decoded "
@@ -33,6 +34,8 @@ FOLDER = (
     "their names, as ['a/*.tar', 'b/*.tar']"
 )
 
+ARRAYS = f"and decoded images need no decoder: a DataLoader serves them; for encoded ones pass {OWN}"
+
 IMAGE_FOLDER = "torchvision.datasets.folder.DatasetFolder"
 
 HUGGING_FACE = (
@@ -42,7 +45,9 @@ HUGGING_FACE = (
 
 
 def refuse_path(path: str) -> None:
-    """Raise ConfigError for what can be neither a shard nor a folder."""
+    """Raise ConfigError for what can be neither a shard nor a folder. URLs are refused where patterns are expanded."""
+    if is_url(path):
+        return
     for endings, what in FILES.items():
         if path.lower().endswith(endings) and not os.path.isdir(os.path.expanduser(path)):
             raise ConfigError(f"data: {path!r} is {what}")
@@ -68,7 +73,7 @@ def refuse(data: Any) -> None:
 
 
 def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _refuse_samples(data: list[Any] | tuple[Any, ...]) -> None:
@@ -128,6 +133,9 @@ OBJECTS: dict[str, Callable[[Any], str | None]] = {
     "datasets.iterable_dataset.IterableDataset": lambda data: (
         "which gives samples in a sequence, while gpupipe asks for them by their number: load it without streaming"
     ),
+    "numpy.ndarray": lambda data: None if data.dtype == object else ARRAYS,
+    "torch.Tensor": lambda data: ARRAYS,
+    "torch.utils.data.dataset.TensorDataset": lambda data: ARRAYS,
     "builtins.dict": lambda data: (
         None if 0 in data else f"of {', '.join(map(repr, [*data][:4]))}: pass one of its parts"
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from gpupipe.engines.choose import EngineSettings
 from gpupipe.engines.worker import WorkerInit
@@ -53,7 +53,6 @@ class DataLoaderAttributes:
     _place: Place
     _built = False
 
-    collate_fn: None = None
     in_order: Literal[True] = True
     pin_memory_device: Literal[""] = ""
 
@@ -64,6 +63,25 @@ class DataLoaderAttributes:
                 f"build another one with {FIXED[name]}"
             )
         super().__setattr__(name, value)
+
+    @staticmethod
+    def collate_fn(samples: Any) -> NoReturn:
+        """Raises ConfigError: engines make whole batches. A DataLoader that was built of a loader's parts calls it."""
+        raise ConfigError(
+            "a DataLoader has been built of the parts of a gpupipe.Loader, as accelerate.skip_first_batches does, but "
+            "only the Loader itself makes batches: iterate that. To go on within an epoch use its load_state_dict, in "
+            "Accelerate register_for_checkpointing(loader) and load_state; for transformers.Trainer wrap it in a "
+            "gpupipe.TrainerLoader"
+        )
+
+    def __getitems__(self, indices: Any) -> NoReturn:
+        """Raises ConfigError: a loader is no dataset. A DataLoader that was given one as its dataset calls it."""
+        raise ConfigError(
+            "a DataLoader was given a gpupipe.Loader as its dataset, as transformers.Trainer does with its datasets, "
+            "those of evaluate() and predict() too, but a Loader stands in the place of the DataLoader: return "
+            "gpupipe.TrainerLoader(loader) from the Trainer's get_train_dataloader, get_eval_dataloader and "
+            "get_test_dataloader; single samples are in loader.dataset"
+        )
 
     @property
     def batches(self) -> RankBatches:
@@ -102,8 +120,8 @@ class DataLoaderAttributes:
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for a batch, 0 for ever."""
-        return self.settings.timeout
+        """Seconds to wait for a batch, 0 for ever; 0 where num_workers is 0, as nothing is waited for."""
+        return self.settings.timeout if self.settings.num_workers else 0.0
 
     @property
     def worker_init_fn(self) -> WorkerInit | None:

@@ -31,7 +31,7 @@ from gpupipe.order.base import samples_of
 from gpupipe.place import Place
 from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
-from gpupipe.samplers import BatchSampler, EpochSampler
+from gpupipe.samplers import BatchSampler, epoch_sampler
 from gpupipe.sources import Source, names_files, open_source
 from gpupipe.state import LoaderState
 from gpupipe.stats import Meter, gpu_memory
@@ -180,7 +180,7 @@ class Loader(DataLoaderAttributes):
                 len(self.order),
                 self.batches.global_batch,
             )
-        self.sampler = EpochSampler(self)
+        self.sampler = epoch_sampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         self._repair = Repair(self.source, self._views, self.order, on_error)
         self.meter = Meter()

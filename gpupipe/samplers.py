@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
+
+from gpupipe.order import Sequential
 
 if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
-__all__ = ["BatchSampler", "EpochSampler"]
+__all__ = ["BatchSampler", "EpochSampler", "epoch_sampler"]
 
 
 class EpochSampler(torch.utils.data.Sampler[int]):
@@ -33,6 +35,20 @@ class EpochSampler(torch.utils.data.Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""
         self._loader.set_epoch(epoch)
+
+
+class SequentialEpochSampler(EpochSampler, torch.utils.data.SequentialSampler):
+    """The same where the order is that of the dataset: trainers ask by the class whether a loader shuffles."""
+
+    @property
+    def data_source(self) -> Any:  # type: ignore[override]
+        """The dataset."""
+        return self._loader.dataset
+
+
+def epoch_sampler(loader: Loader) -> EpochSampler:
+    """The `sampler` of a loader: one of torch's SequentialSamplers where it is not shuffled, as a DataLoader's is."""
+    return SequentialEpochSampler(loader) if isinstance(loader.order, Sequential) else EpochSampler(loader)
 
 
 class BatchSampler(torch.utils.data.Sampler[list[int]]):

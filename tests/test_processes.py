@@ -73,7 +73,7 @@ def open_loader(data: Any, engine: str = "torch", workers: int = 0, **options: A
 
 
 def test_a_hang_ends_by_default() -> None:
-    with open_loader(Numbered(8)) as loader:
+    with open_loader(Numbered(8), workers=1) as loader:
         assert loader.timeout == 300
 
 

@@ -8,15 +8,12 @@ and the dataset gives the batch of a step; what is skipped is never loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 import torch.utils.data
 
 from gpupipe.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gpupipe.loader import Loader
+from gpupipe.loader import Loader
 
 __all__ = ["TrainerLoader"]
 
@@ -31,12 +28,18 @@ class TrainerLoader:
 
     Iterating yields {images: (N, 3, height, width), labels: (N,)}, as `loader` gives them. `resume_from_checkpoint`
     goes on at the checkpoint's step, to the bit, without loading what came before it. The Trainer itself keeps the
-    step; that the data, the seed and the batch size are those of before is up to the program.
+    step; that the data, the seed and the batch size are those of before is up to the program. Raises ConfigError for
+    anything else than a Loader.
     """
 
     prefetch_factor = None  # else a DataLoader that is built from the parts has accelerate's 2, which needs workers
 
     def __init__(self, loader: Loader, images: str = "pixel_values", labels: str = "labels") -> None:
+        if not isinstance(loader, Loader):
+            raise ConfigError(
+                f"TrainerLoader: got {loader!r}, no gpupipe.Loader; where eval_dataset is a dict, the Trainer passes a "
+                "name in it: take self.eval_dataset[name]"
+            )
         self.loader = loader
         self.sampler = loader.sampler
         self.dataset = _Epoch(self)

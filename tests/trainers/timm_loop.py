@@ -1,4 +1,4 @@
-"""A loop that touches of a loader what timm's train.py does, with timm's own parts around it."""
+"""A loop that touches of a loader what timm's train.py does by default, with timm's own parts around it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def train(run: Run) -> None:
             network.train()
             for step, (images, labels) in enumerate(loader, updates % steps):
                 optimizer.zero_grad()
-                images, labels = images.to("cpu", torch.float32), labels.to("cpu")
                 torch.nn.functional.cross_entropy(network(images), classes(labels)).backward()
                 optimizer.step()
                 updates += 1

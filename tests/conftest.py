@@ -3,7 +3,9 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a test makes reaches the user's cache folder."""
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler, which it does not install where SIGINT is ignored, as in a shell's background job.
+
+    Programs that are started meanwhile do not inherit that, either.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert capsys.readouterr().err == "gpupipe index: interrupted\n"
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("name", ["tune", "profile"])
 def test_ctrl_c_while_it_measures(name: str, tmp_path: Path) -> None:
     """As a terminal sends it: to the command, its children and theirs."""
@@ -113,7 +114,7 @@ def test_ctrl_c_while_it_measures(name: str, tmp_path: Path) -> None:
     command = [*GPUPIPE, name, data, "--size", "32", "--batch-size", "4", *options, "--output", str(tmp_path / "out")]
     environment = os.environ | {"GPUPIPE_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as running:
         while running.poll() is None and len(_children(running.pid)) < 1:  # it measures in a child, or loads in one
             time.sleep(0.05)

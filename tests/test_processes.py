@@ -264,15 +264,7 @@ def test_workers_end_also_where_they_cannot_be_asked_to(monkeypatch: pytest.Monk
     assert not multiprocessing.active_children()
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Python's own handler, which it does not install where SIGINT is ignored, as in a shell's background job."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
+@pytest.mark.usefixtures("interruptible")
 class TestInterrupts:
     def test_comes_at_the_end_and_once(self) -> None:
         steps = []

@@ -134,6 +134,18 @@ class TestTransformers:
     def test_evaluate_and_predict(self, transformers: Any) -> None:
         assert transformers["evaluated"] == [*[list(range(7))] * 4, [7, 3]]
 
+    def test_on_two_processes_each_sample_once(self, tmp_path: Path) -> None:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        done = run("transformers_ddp.py", tmp_path, launcher=launcher)
+        assert done.returncode == 0, done.stderr
+        ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+        steps = [one + other for one, other in zip(*(rank["trained"] for rank in ranks), strict=True)]
+        expected = order(0) + order(1)
+        for epoch in range(2):  # padding: the last global batch has one sample for two ranks
+            expected[(epoch + 1) * STEPS - 1] += order(epoch)[0][:1]
+        assert steps == expected
+        assert all(rank["seen"] == [list(range(7))] * 2 for rank in ranks)
+
     def test_several_eval_sets(self, transformers: Any) -> None:
         assert transformers["a dict of eval sets"] == ["eval_one_loss", "eval_other_loss"]
         assert "take self.eval_dataset[name]" in transformers["a dict of eval sets, not looked up"]

@@ -16,6 +16,9 @@ from images import write_folder
 from gpupipe.cli import COMMANDS, index, main
 
 GPUPIPE = [sys.executable, "-m", "gpupipe"]
+# A shell's background jobs, tests among them, inherit that SIGINT is ignored; a terminal's commands do not.
+IN_A_TERMINAL = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+IN_A_TERMINAL += "; from gpupipe.cli import main; sys.exit(main(sys.argv[1:]))"
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from gpupipe.cli import main; sys.exit(main(sys.argv[1:]))"
 OF_DATA = {
     "bench": [],
@@ -111,7 +114,8 @@ def test_ctrl_c_while_it_measures(name: str, tmp_path: Path) -> None:
     """As a terminal sends it: to the command, its children and theirs."""
     data = str(write_folder(tmp_path / "data", classes=2, per_class=6))
     options = [] if name == "tune" else ["--model", "tiny", "--steps", "1000000"]
-    command = [*GPUPIPE, name, data, "--size", "32", "--batch-size", "4", *options, "--output", str(tmp_path / "out")]
+    numbers = ["--size", "32", "--batch-size", "4", "--output", str(tmp_path / "out")]
+    command = [sys.executable, "-c", IN_A_TERMINAL, name, data, *numbers, *options]
     environment = os.environ | {"GPUPIPE_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import multiprocessing
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from images import encode, picture
 from PIL import Image
+from scipy.stats import binom
 from torch import nn
 
 import gpupipe
 from gpupipe.cli import main
+from gpupipe.kernels import decode_crops
+from gpupipe.profiling.interval import interval
 from gpupipe.profiling.report import lines
 from gpupipe.profiling.rounds import Part, Profile, measure, open_loader, training_step
 from gpupipe.profiling.settings import ProfileSettings
@@ -40,67 +46,145 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class Pictures:
-    """A dataset of one picture, whose every read takes `seconds`."""
+class Clock:
+    """Time that passes only where something takes it."""
 
-    def __init__(self, side: int, seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "perf_counter", made)
+    return made
+
+
+class Pictures:
+    """A dataset of one picture; `read` is called for every read of it."""
+
+    def __init__(self, side: int = 48, read: Callable[[], None] = lambda: None) -> None:
         self.encoded = encode(picture(side, side), quality=90)
-        self.seconds = seconds
+        self.read = read
 
     def __len__(self) -> int:
         return 16
 
     def __getitem__(self, index: int) -> tuple[bytes, int]:
-        time.sleep(self.seconds)
+        self.read()
         return self.encoded, index % CLASSES
 
 
 class Light(nn.Module):
-    """A model that looks at the mean colour, and takes `seconds` for it."""
+    """A model that looks at the mean colour; `work` is called whenever it does."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, work: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.work = work
         self.linear = nn.Linear(3, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
+        self.work()
         return self.linear(images.mean((2, 3)))
 
 
 def measured(data: object, model: nn.Module, **changes: object) -> Profile:
-    settings = ProfileSettings(**(dict(batch_size=4, workers=2, steps=4, size=32, engine="torch", rounds=3) | changes))
+    given = dict(batch_size=4, workers=2, steps=4, size=32, engine="torch", minutes=0.0001) | changes
+    settings = ProfileSettings(**given)  # type: ignore[arg-type]
     said: list[str] = []
     with open_loader(data, settings, "cpu") as loader:
         profile = measure(loader, training_step(model, loader.device), settings, said.append)
-    assert len(said) == 1 + 2 * settings.rounds
+    assert len(said) == 1 + 2 * len(profile.real)
     return profile
 
 
 class TestMeasurement:
-    def test_slow_reads(self) -> None:
-        profile = measured(Pictures(48, seconds=0.01), Light())
+    """On a clock that only reads, decoding and the model move on, in one process."""
+
+    def timed(
+        self,
+        clock: Clock,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        read: float = 0.0,
+        decode: float = 0.0,
+        model: float = 0.001,
+        **changes: object,
+    ) -> Profile:
+        """read: seconds for a sample; decode, model: for a batch."""
+
+        def slow_decode(*arguments: Any, **options: Any) -> Any:
+            clock.take(decode)
+            return decode_crops(*arguments, **options)
+
+        monkeypatch.setattr("gpupipe.engines.rendering.decode_crops", slow_decode)
+        data = Pictures(read=lambda: clock.take(read))
+        return measured(data, Light(lambda: clock.take(model)), workers=0, **changes)
+
+    def test_slow_reads(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        profile = self.timed(clock, monkeypatch, read=0.01, decode=0.02, model=0.05)
         assert judge(profile).stage == "read"
-        assert profile.per_batch("read") >= 4 * 0.01
+        assert profile.per_batch("read") == pytest.approx(4 * 0.01)
+        assert profile.per_batch("decode") == pytest.approx(0.02)
+        assert profile.waited == pytest.approx(0.06 / 0.11)
+        assert profile.speedups == pytest.approx([0.11 / 0.05] * 3)
 
-    def test_a_slow_model(self) -> None:
-        profile = measured(Pictures(48), Light(seconds=0.3), steps=2, workers=1)
-        assert judge(profile).stage == "model"
+    def test_a_slow_model(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        verdict = judge(self.timed(clock, monkeypatch, read=0.001, model=0.3))
+        assert verdict.stage == "model"
+        assert "1% faster" in verdict.reason
 
-    def test_large_images(self) -> None:
-        verdict = judge(measured(Pictures(1200), Light()))
+    def test_large_images(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        verdict = judge(self.timed(clock, monkeypatch, read=0.001, decode=0.05, model=0.05))
         assert verdict.stage == "decode"
         assert "shrink" in verdict.advice or "--workers" in verdict.advice
 
+    @pytest.mark.parametrize(("noise", "rounds"), [(0.0, 6), (0.01, 6), (0.1, 40)])
+    def test_rounds_go_on_until_the_gain_is_known(
+        self, noise: float, rounds: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rng = np.random.default_rng(0)
+
+        def work() -> None:
+            clock.take(0.05 * math.exp(noise * rng.standard_normal()))
+
+        data = Pictures(read=lambda: clock.take(0.01))
+        profile = measured(data, Light(work), workers=0, steps=1, minutes=60)
+        assert profile.precise
+        assert profile.known.confidence >= 0.95
+        assert profile.known.low <= 1.8 <= profile.known.high <= 1.1 * profile.known.low
+        assert (len(profile.real) == rounds) if rounds == 6 else (10 < len(profile.real) <= rounds)
+
+    def test_rounds_end_with_the_time(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = np.random.default_rng(0)
+        model = Light(lambda: clock.take(float(rng.choice([0.2, 2.0]))))
+        profile = measured(Pictures(), model, workers=0, steps=1, minutes=1)
+        assert not profile.precise
+        assert 3 < len(profile.real) < 60
+        last = max(part.end for part in profile.real + profile.perfect)
+        first = min(part.start for part in profile.real + profile.perfect)
+        assert last - first <= 60
+
+    def test_which_loader_comes_first_alternates(self, clock: Clock) -> None:
+        profile = measured(Pictures(), Light(lambda: clock.take(1.0)), workers=0, steps=1)
+        firsts = [real.start < perfect.start for real, perfect in zip(profile.real, profile.perfect, strict=True)]
+        assert firsts == [True, False, True]
+
     @pytest.mark.parametrize(("engine", "workers"), [("torch", 0), ("dali", 1)])
     def test_other_engines(self, engine: str, workers: int, folder: Path) -> None:
-        profile = measured(folder, Light(), engine=engine, workers=workers, rounds=1)
+        profile = measured(folder, Light(), engine=engine, workers=workers)
         assert profile.reads_itself == (engine == "dali")
         assert profile.engine == engine
         assert "img/s" in lines(profile, judge(profile))[1]
 
     def test_what_is_counted(self, folder: Path) -> None:
-        profile = measured(folder, Light(), rounds=2)
+        profile = measured(folder, Light())
         for part in profile.real + profile.perfect:
             assert part.images == 16
             assert len(part.waits) == 4
@@ -113,10 +197,10 @@ class TestMeasurement:
         assert not any(part.spans for part in profile.perfect)
 
     def test_a_dataset_smaller_than_a_round(self) -> None:
-        assert measured(Pictures(48), Light(), batch_size=13, rounds=1).real[0].images == 52
+        assert measured(Pictures(), Light(), batch_size=13).real[0].images == 52
 
     def test_workers_end_and_the_loader_stops_recording(self, folder: Path) -> None:
-        settings = ProfileSettings(batch_size=4, workers=1, steps=2, size=32, engine="torch", rounds=1)
+        settings = ProfileSettings(batch_size=4, workers=1, steps=2, size=32, engine="torch", minutes=0.0001)
         with open_loader(folder, settings, "cpu") as loader:
             measure(loader, lambda images, labels: None, settings, lambda text: None)
             assert loader.meter.spans is None
@@ -126,6 +210,8 @@ class TestMeasurement:
     def test_settings_are_checked(self) -> None:
         with pytest.raises(gpupipe.ConfigError, match="steps=0 must be at least 1"):
             ProfileSettings(batch_size=4, workers=1, steps=0)
+        with pytest.raises(gpupipe.ConfigError, match="minutes=0 must be above 0"):
+            ProfileSettings(batch_size=4, workers=1, steps=1, minutes=0)
 
 
 def made(
@@ -136,14 +222,22 @@ def made(
     reads_itself: bool = False,
     **stages: float,
 ) -> Profile:
-    """A profile of one step a round: it takes `real` seconds with the real loader and one half with the perfect one."""
+    """A profile of one step a round: it takes `real` seconds with the real loader and one half with the perfect one.
+
+    Six rounds are alike, which is as many as prove something.
+    """
     spans = [
         Span(name, "consumer" if name in ("wait", "finish") else "worker 0", 10.0, 10.0 + seconds)  # type: ignore[arg-type]
         for name, seconds in stages.items()
     ]
-    settings = ProfileSettings(batch_size=8, workers=1, steps=1, rounds=1)
+    settings = ProfileSettings(batch_size=8, workers=1, steps=1)
     parts = [Part(8, 10.0, 10.0 + real, [(10.0, 10.0 + waited * real)], spans)]
-    return Profile(settings, engine, device, reads_itself, parts, [Part(8, 20.0, 20.5, [(20.0, 20.0)])])
+    return Profile(settings, engine, device, reads_itself, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6)
+
+
+def with_real(*rounds: Profile) -> Profile:
+    """A profile of the first rounds of these."""
+    return replace(rounds[0], real=[one.real[0] for one in rounds], perfect=rounds[0].perfect[:1] * len(rounds))
 
 
 class TestVerdict:
@@ -168,16 +262,21 @@ class TestVerdict:
 
     def test_rounds_that_contradict_each_other_prove_no_sharing(self) -> None:
         once, slower = made(waited=0.01, decode=0.2), made(real=0.4, waited=0.01, decode=0.2)
-        verdict = judge(replace(once, real=[*once.real * 4, *slower.real], perfect=once.perfect * 5))
-        assert verdict.stage == "model"
+        verdict = judge(with_real(once, once, once, once, once, slower))
+        assert verdict.stage == "unclear"
         assert "0.80 to 2.00" in verdict.reason
         assert "again" in verdict.advice
-        assert judge(replace(once, real=once.real * 5, perfect=once.perfect * 5)).stage == "decode"
+        assert judge(once).stage == "decode"
+        assert judge(with_real(*[once] * 5)).stage == "unclear"  # that may be chance
         waiting, slower = made(decode=0.2, wait=0.4), made(real=0.4, decode=0.2, wait=0.4)
-        assert (
-            judge(replace(waiting, real=[*waiting.real * 2, *slower.real], perfect=waiting.perfect * 3)).stage
-            == "decode"
-        )
+        assert judge(with_real(waiting, waiting, slower)).stage == "decode"  # the waits bear it out
+
+    def test_waits_without_a_gain_prove_nothing(self) -> None:
+        profile = with_real(*(made(real=seconds, waited=0.3, decode=0.2, wait=0.1) for seconds in (0.4, 0.5, 0.7)))
+        assert judge(profile).stage == "unclear"
+        assert "waited 30%" in judge(profile).reason
+        idle = replace(profile, real=[replace(part, waits=[(10.0, 10.0)]) for part in profile.real])
+        assert judge(idle).stage == "model"
 
     def test_sharing_is_said(self) -> None:
         assert "shares the CPUs" in judge(made(waited=0.01, decode=0.2)).reason
@@ -190,7 +289,56 @@ class TestVerdict:
         assert "shrink" in judge(made(decode=0.2, wait=0.4)).advice
 
     def test_the_gain_is_the_ratio_of_the_rates(self) -> None:
-        assert made(real=1.0).speedups == [pytest.approx(2.0)]
+        assert made(real=1.0).speedups == pytest.approx([2.0] * 6)
+
+
+def rounds_of(*speedups: float, minutes: float = 4.0) -> Profile:
+    """A profile with these speedups."""
+    once = made()
+    real = [replace(once.real[0], end=10.0 + 0.5 * speedup) for speedup in speedups]
+    settings = replace(once.settings, minutes=minutes)
+    return replace(once, settings=settings, real=real, perfect=once.perfect[:1] * len(real))
+
+
+class TestReport:
+    @pytest.mark.parametrize(
+        ("speedups", "expected"),
+        [
+            ((1.5, 1.52, 1.54, 1.5, 1.51, 1.5), "would be 1.51 times as fast (1.50 to 1.54 times as fast with 97%"),
+            ((0.9, 1.3, 1.1, 0.95, 1.2, 1.0), "is within the noise (0.90 to 1.30 times as fast with 97% confidence)"),
+            ((0.72, 0.74, 0.76), "was no faster: it was 24% to 28% slower, which no loader is the cause of"),
+            ((0.74,), "was no faster: it was 26% to 26% slower"),
+        ],
+    )
+    def test_the_gain_is_never_a_loss(self, speedups: tuple[float, ...], expected: str) -> None:
+        profile = rounds_of(*speedups)
+        said = "\n".join(lines(profile, judge(profile)))
+        assert expected in said
+        assert not re.search(r"would be 0|\(0\.\d+ to 0\.", said)
+
+    def test_it_says_how_well_the_gain_is_known(self) -> None:
+        precise = rounds_of(1.5, 1.52, 1.54, 1.5, 1.51, 1.5)
+        assert "known to within 3%: well enough" in lines(precise, judge(precise))[4]
+        vague = rounds_of(1.5, 3.0, 1.6, minutes=0.5)
+        assert "known to within 100%: the 0.5 minutes were over before it was 10%" in lines(vague, judge(vague))[4]
+
+
+class TestInterval:
+    def test_the_median_lies_within_it_as_often_as_it_says(self) -> None:
+        rng = np.random.default_rng(0)
+        for count in (3, 6, 9, 20):
+            hits, promised = 0, 0.0
+            for _ in range(2000):
+                low, high, promised = interval(np.exp(rng.standard_normal(count)).tolist())  # a median of 1, skewed
+                hits += low <= 1 <= high
+            assert hits / 2000 == pytest.approx(promised, abs=0.02)
+
+    @pytest.mark.parametrize(("count", "k"), [(1, 1), (5, 1), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (50, 18)])
+    def test_against_the_binomial_distribution(self, count: int, k: int) -> None:
+        low, high, confidence = interval(range(count))
+        assert (low, high) == (k - 1, count - k)
+        assert confidence == pytest.approx(1 - 2 * binom.cdf(k - 1, count, 0.5))
+        assert count < 6 or 1 - 2 * binom.cdf(k, count, 0.5) < 0.95 <= confidence
 
 
 def test_lanes() -> None:
@@ -249,7 +397,7 @@ def test_wait_clock_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestCommand:
     OPTIONS = (
         *("--model", "tiny", "--size", "32", "--batch-size", "4"),
-        *("--steps", "2", "--rounds", "2", "--workers", "1"),
+        *("--steps", "2", "--minutes", "0.0001", "--workers", "1"),
     )
 
     def test_files_and_words(self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,8 +408,9 @@ class TestCommand:
         content = json.loads((tmp_path / "profile.json").read_text())
         assert content["environment"]["model"] == "tiny"
         assert content["environment"]["versions"]["torch"] == importlib.metadata.version("torch")
-        assert content["settings"]["rounds"] == len(content["speedups"]) == len(content["real"]) == 2
-        assert content["verdict"]["stage"] in ("model", "read", "decode", "finish")
+        assert len(content["speedups"]) == len(content["real"]) == len(content["perfect"]) == 3
+        assert content["speedup"]["low"] == min(content["speedups"])
+        assert content["verdict"]["stage"] in ("model", "read", "decode", "finish", "unclear")
         assert str(folder) not in json.dumps(content)
         with Image.open(tmp_path / "timeline.png") as image:
             colors = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)

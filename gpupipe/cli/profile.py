@@ -20,8 +20,9 @@ GPU_STEPS, CPU_STEPS = 20, 4
 DESCRIPTION = """
 Trains a model (forward, backward, SGD; on a GPU with bfloat16 autocast and channels_last) with the real loader and with
 a few cached batches, in turn, and says how much faster training would be if loading cost nothing, which stage holds it
-up (read, decode, finish, or the model itself) and what to do about it. Without DATA it uses the made sample set of
-`gpupipe bench`. Writes profile.json and timeline.png into the output folder.
+up (read, decode, finish, or the model itself) and what to do about it. Rounds of both go on until the gain is known
+well enough, or the time is over. Without DATA it uses the made sample set of `gpupipe bench`. Writes profile.json and
+timeline.png into the output folder.
 """
 
 
@@ -32,7 +33,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "profile", help="say what holds up training on this machine", description=DESCRIPTION
     )
     parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
-    parser.add_argument("--model", default="resnet50", metavar="NAME", help="of torchvision, 'timm:NAME', or 'tiny'")
+    parser.add_argument(
+        "--model",
+        default="resnet50",
+        metavar="NAME",
+        help="one of torchvision's, 'timm:NAME', or 'tiny' (default: resnet50)",
+    )
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help=f"images a step (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
     )
@@ -42,13 +48,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help=f"measured steps a round (default: a multiple of --workers from {GPU_STEPS}, on a CPU {CPU_STEPS} on)",
     )
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of each loader (default: 5)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=4.0,
+        metavar="M",
+        help="time for it, about; it ends earlier where the gain is known to within 10%% (default: 4)",
+    )
     parser.add_argument(
         "--workers", type=int, default=cpus, metavar="N", help=f"processes, or DALI's threads (default: {cpus})"
     )
     parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
     parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the images (default: 224)")
-    parser.add_argument("--output", type=Path, default=Path("profile-out"), help="folder for the results")
+    parser.add_argument(
+        "--output", type=Path, default=Path("profile-out"), metavar="DIR", help="for the results (default: profile-out)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -56,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, write the files."""
     require("matplotlib", *(() if args.model == "tiny" or args.model.startswith("timm:") else ("torchvision",)))
     from gpupipe.benchmark.environment import machine
-    from gpupipe.cli.progress import steps
+    from gpupipe.cli.progress import minutes
     from gpupipe.profiling import report
     from gpupipe.profiling.models import build_model, classes_of
     from gpupipe.profiling.rounds import measure, open_loader, training_step
@@ -64,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
-    with open_loader(_data(args), settings) as loader, steps(1 + 2 * settings.rounds) as say:
+    with open_loader(_data(args), settings) as loader, minutes(settings.minutes) as say:
         step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
         profile = measure(loader, step, settings, say)
     verdict = judge(profile)
@@ -89,7 +103,7 @@ def settings_from(args: argparse.Namespace) -> ProfileSettings:
         steps=steps if args.steps is None else args.steps,
         size=args.size,
         engine=args.engine,
-        rounds=args.rounds,
+        minutes=args.minutes,
     )
 
 

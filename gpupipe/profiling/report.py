@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpupipe.profiling.rounds import Part, Profile
+from gpupipe.profiling.rounds import PRECISE, Part, Profile
 from gpupipe.profiling.timeline import draw
 from gpupipe.profiling.verdict import Verdict
 
@@ -21,15 +21,38 @@ def lines(profile: Profile, verdict: Verdict) -> list[str]:
     settings = profile.settings
     on = f"{profile.engine} engine, {settings.workers} workers, batch {settings.batch_size}, {settings.size} px"
     made = [
-        f"training on {profile.device}, {on}; {settings.rounds} rounds of {settings.steps} steps, median (min - max)",
-        f"  real loader     {_spread([part.rate for part in profile.real], ',.0f')} img/s",
-        f"  perfect loader  {_spread([part.rate for part in profile.perfect], ',.0f')} img/s",
-        f"  with a perfect loader training would be {_spread(profile.speedups, '.2f')} times as fast",
+        f"training on {profile.device}, {on}; {len(profile.real)} rounds of {settings.steps} steps, median (min - max)",
+        f"  real loader     {_rates(profile.real)} img/s",
+        f"  perfect loader  {_rates(profile.perfect)} img/s",
+        f"  {_gain(profile)}",
+        f"  {_precision(profile)}",
         f"  the model waited {_spread([part.waited for part in profile.real], '.1%')} of the time",
         "milliseconds a batch",
     ]
     made += [f"  {name:<8}{seconds * 1000:10.1f}  {who}" for name, seconds, who in _stages(profile)]
     return [*made, f"bottleneck: {verdict.stage}: {verdict.reason}", f"what to do: {verdict.advice}"]
+
+
+def _gain(profile: Profile) -> str:
+    """What a perfect loader is worth: never less than nothing, as what looks like a loss is noise."""
+    low, high, confidence = profile.known
+    interval = f"{low:.2f} to {high:.2f} times as fast with {confidence:.0%} confidence"
+    if low > 1:
+        return f"with a perfect loader training would be {profile.speedup:.2f} times as fast ({interval})"
+    if high < 1:
+        return (
+            f"with a perfect loader training was no faster: it was {1 - high:.0%} to {1 - low:.0%} slower, which no "
+            "loader is the cause of, so the difference is within the noise of this machine"
+        )
+    return f"what a perfect loader would gain is within the noise ({interval})"
+
+
+def _precision(profile: Profile) -> str:
+    """Why there were no more rounds."""
+    width = f"this is known to within {profile.known.width:.0%}"
+    if profile.precise:
+        return f"{width}: well enough, so no more rounds were made"
+    return f"{width}: the {profile.settings.minutes:g} minutes were over before it was {PRECISE:.0%} (--minutes)"
 
 
 def _stages(profile: Profile) -> list[tuple[str, float, str]]:
@@ -49,6 +72,11 @@ def _stages(profile: Profile) -> list[tuple[str, float, str]]:
 def _step(part: Part) -> float:
     """Seconds in which the device did not wait."""
     return part.seconds * (1 - part.waited)
+
+
+def _rates(parts: Sequence[Part]) -> str:
+    rates = [part.rate for part in parts]
+    return _spread(rates, ",.0f" if min(rates) >= 100 else ".1f")
 
 
 def _spread(values: Sequence[float], form: str) -> str:
@@ -72,6 +100,7 @@ def as_dict(profile: Profile) -> dict[str, Any]:
         "engine": profile.engine,
         "device": profile.device,
         "speedups": profile.speedups,
+        "speedup": {"median": profile.speedup, **profile.known._asdict()},
         "stages_s_per_batch": {name: seconds for name, seconds, _ in _stages(profile)},
         "real": [_part(part) for part in profile.real],
         "perfect": [_part(part) for part in profile.perfect],

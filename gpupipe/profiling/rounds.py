@@ -1,12 +1,13 @@
 """The measurement: rounds of training with the real loader and with cached batches, in turn.
 
-    round 1           round 2           ...
-    real    perfect   real    perfect
-    ------- -------   ------- -------
+    round 1           round 2           round 3           ...
+    real    perfect   perfect real      real    perfect
+    ------- -------   ------- -------   ------- -------
     settling steps, then the measured ones; the real loader's workers end with its part of a round
 
 The perfect loader gives a few batches of the real one again and again, from the model's device: what training would do
-if loading cost nothing.
+if loading cost nothing. Which of both comes first alternates, as a machine may become slower or faster from part to
+part. Rounds go on until it is known well enough how they compare, or the time is over.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from torch import nn
 
 from gpupipe.loader import Loader
 from gpupipe.order import Shuffled, VirtualEpochs
+from gpupipe.profiling.interval import CONFIDENCE, Interval, interval
 from gpupipe.profiling.settings import ProfileSettings
 from gpupipe.profiling.training import TrainingStep, WaitClock
 from gpupipe.recipe import imagenet_train
 from gpupipe.tracing import Span, StageName
 
-__all__ = ["Part", "Profile", "measure", "open_loader", "run_part", "training_step"]
+__all__ = ["PRECISE", "Part", "Profile", "measure", "open_loader", "run_part", "training_step"]
 
 CACHED = 4  # batches of the perfect loader: more would not change what a step costs
+LEAST = 3  # rounds, whatever the time
+PRECISE = 0.10  # relative width of the interval of the speedup at which it is known well enough
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -85,8 +89,26 @@ class Profile:
     perfect: list[Part]
 
     @property
+    def speedup(self) -> float:
+        """How many times as fast as the real loader's the perfect loader's training was, the median of the rounds.
+
+        Below 1 it is noise: no loader makes training faster than one that costs nothing.
+        """
+        return statistics.median(self.speedups)
+
+    @property
+    def known(self) -> Interval:
+        """What is known of the speedup."""
+        return interval(self.speedups)
+
+    @property
+    def precise(self) -> bool:
+        """Whether it is known well enough: to 10%, with 95% confidence."""
+        return self.known.confidence >= CONFIDENCE and self.known.width <= PRECISE
+
+    @property
     def speedups(self) -> list[float]:
-        """How many times as fast as the real loader's the perfect loader's training was, in each round."""
+        """The same for each round."""
         return [perfect.rate / real.rate for real, perfect in zip(self.real, self.perfect, strict=True)]
 
     @property
@@ -131,22 +153,31 @@ def training_step(model: nn.Module, device: torch.device) -> TrainingStep:
 def measure(
     loader: Loader, step: Callable[..., object], settings: ProfileSettings, say: Callable[[str], None]
 ) -> Profile:
-    """Train for a round of each to warm up, then for all rounds; `say` is called with a line before each part.
+    """Train for a part to warm up, then for rounds; `say` is called with a line before each part.
 
     Raises what the loader and the step raise.
     """
     say("warming up")
     cached = _cached(loader)
-    device = loader.device
-    run_part(step, itertools.cycle(cached), settings, device)
-    real, perfect = [], []
-    for turn in range(1, settings.rounds + 1):
-        say(f"round {turn} of {settings.rounds}: real loader")
-        real.append(_real(loader, step, settings, epoch=turn))
-        say(f"round {turn} of {settings.rounds}: perfect loader")
-        perfect.append(run_part(step, itertools.cycle(cached), settings, device))
+    run_part(step, itertools.cycle(cached), settings, loader.device)
     reads_itself = loader.engine == "dali" and loader.source.paths(np.zeros(1, np.int64)) is not None
-    return Profile(settings, loader.engine, str(device), reads_itself, real, perfect)
+    real: list[Part] = []
+    perfect: list[Part] = []
+    start = time.perf_counter()
+    turn = 0
+    while True:
+        turn += 1
+        for kind in ("real", "perfect") if turn % 2 else ("perfect", "real"):
+            say(f"round {turn}: {kind} loader")
+            if kind == "real":
+                real.append(_real(loader, step, settings, epoch=turn))
+            else:
+                perfect.append(run_part(step, itertools.cycle(cached), settings, loader.device))
+        profile = Profile(settings, loader.engine, str(loader.device), reads_itself, real, perfect)
+        spent = time.perf_counter() - start
+        over = spent + spent / turn > 60 * settings.minutes  # before one more round has ended
+        if turn >= LEAST and (profile.precise or over):
+            return profile
 
 
 def _cached(loader: Loader) -> list[Batch]:

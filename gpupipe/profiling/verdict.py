@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import Literal
 
+from gpupipe.profiling.interval import CONFIDENCE
 from gpupipe.profiling.rounds import Profile
 from gpupipe.system import usable_cpus
 
@@ -21,39 +21,40 @@ Loading = Literal["read", "decode", "finish"]
 class Verdict:
     """The stage that holds training up, why, and what to do: one sentence each."""
 
-    stage: Loading | Literal["model"]
+    stage: Loading | Literal["model", "unclear"]
     reason: str
     advice: str
 
 
 def judge(profile: Profile) -> Verdict:
-    """The bottleneck, from the medians of the rounds.
+    """The bottleneck, from the medians of the rounds and from what they leave open.
 
-    model:  a perfect loader would make training less than 5% faster.
-    finish: else, where the consumer's thread finished batches for longer than it waited for the engine.
+    model:   a perfect loader would make training less than 5% faster.
+    finish:  else, where the consumer's thread finished batches for longer than it waited for the engine.
     read, decode: else, whichever the engine spent more time on.
+    unclear: where the waits of the model's device don't bear the gain out, and it may be none with 95% confidence; or
+             where they say that there should be one.
 
     Where the model's device waited less than 5% of the time, and yet a perfect loader would be faster, the two share
-    CPUs or the GPU: then it is the longest of read, decode and finish. As no wait bears this out, every round has to:
-    where one was slower with the perfect loader, the rounds differ too much to tell, and the model it is.
+    CPUs or the GPU: then it is the longest of read, decode and finish.
     """
-    return _model(profile) or _loading(profile)
-
-
-def _model(profile: Profile) -> Verdict | None:
-    """That it is the model, or None."""
-    gain = statistics.median(profile.speedups) - 1
-    if gain < NOTICEABLE:
-        reason = f"a perfect loader would make training {max(gain, 0):.0%} faster, so the loader keeps up"
-        return Verdict("model", reason, "leave the loader as it is: only a faster training step would help")
-    low, high = min(profile.speedups), max(profile.speedups)
-    if profile.waited >= NOTICEABLE or low >= 1:
-        return None
+    gain, known = profile.speedup - 1, profile.known
+    waits = profile.waited >= NOTICEABLE
+    if known.high - 1 < NOTICEABLE or (gain < NOTICEABLE and not waits):
+        return _model(profile)
+    if gain >= NOTICEABLE and (waits or (known.low > 1 and known.confidence >= CONFIDENCE)):
+        return _loading(profile)
     reason = (
-        f"the model waited only {profile.waited:.0%} of the time, and the rounds differ too much ({low:.2f} to "
-        f"{high:.2f} times as fast) to tell what a perfect loader would gain"
+        f"the model waited {profile.waited:.0%} of the time, and the rounds differ too much ({known.low:.2f} to "
+        f"{known.high:.2f} times as fast) or are too few ({len(profile.real)}) to tell what a perfect loader would gain"
     )
-    return Verdict("model", reason, "measure again while nothing else runs on this machine, or with more --rounds")
+    return Verdict("unclear", reason, "measure again while nothing else runs on this machine, or for more --minutes")
+
+
+def _model(profile: Profile) -> Verdict:
+    gain, most = max(profile.speedup - 1, 0), max(profile.known.high - 1, 0)
+    reason = f"a perfect loader would make training {gain:.0%} faster, at most {most:.0%}, so the loader keeps up"
+    return Verdict("model", reason, "leave the loader as it is: only a faster training step would help")
 
 
 def _loading(profile: Profile) -> Verdict:

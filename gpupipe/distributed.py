@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed
@@ -10,7 +11,7 @@ import torch.distributed
 from gpupipe.arguments import whole
 from gpupipe.errors import ConfigError
 
-__all__ = ["check_world_size", "gathered", "rank_and_world_size"]
+__all__ = ["check_world_size", "default_store", "gathered", "rank_and_world_size"]
 
 
 def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -41,6 +42,21 @@ def check_world_size(world_size: int) -> None:
             f"{torch.distributed.get_world_size()} ranks, which would read the same samples; build it after "
             "init_process_group, or pass rank and world_size"
         )
+
+
+def default_store(world_size: int) -> tuple[Any, int] | None:
+    """Where torch.distributed's ranks leave notes for each other, and this rank's number.
+
+    None where there are not `world_size` of them, or no such place.
+    """
+    if not _is_initialized() or torch.distributed.get_world_size() != world_size:
+        return None
+    try:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store(), torch.distributed.get_rank()
+    except (ImportError, ValueError, RuntimeError):  # an inner part of torch's
+        return None
 
 
 def gathered(values: torch.Tensor, world_size: int) -> torch.Tensor:

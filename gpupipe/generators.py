@@ -27,7 +27,7 @@ def own_generators(holder: object) -> list[Any]:
     import torch
 
     kinds = (torch.Generator, np.random.RandomState, np.random.Generator, random.Random)
-    found = [value for value in vars(holder).values() if isinstance(value, kinds)]
+    found = [value for value in getattr(holder, "__dict__", {}).values() if isinstance(value, kinds)]
     return [one for one in found if not isinstance(one, random.SystemRandom)]  # it has no state
 
 

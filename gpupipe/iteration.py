@@ -14,6 +14,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -232,6 +233,8 @@ class Iteration:
         jobs = Jobs(loader._job, range(self._next, len(loader)))
         if loader._lane is None:
             return Repaired(engine, jobs, loader._repaired)
+        with suppress(Exception):  # raised again where the batch is due
+            loader._job(self._next)  # a sampler lists here: it draws from the generators that threads share
         # Without this iterator in it, so that one that nobody holds any more ends the thread.
         finish = partial(loader._finished, mixes=self._mixes)
         finishing = Finishing(lambda: Repaired(engine, jobs, loader._repaired), finish)

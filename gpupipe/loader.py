@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.agreement import compare_between_ranks
 from gpupipe.ahead import Ahead
 from gpupipe.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, shortened, whole
 from gpupipe.attributes import DataLoaderAttributes
@@ -27,7 +28,7 @@ from gpupipe.finishing import Finished, Finisher
 from gpupipe.handover import HandOver
 from gpupipe.iteration import Failed, Iteration
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
-from gpupipe.order.base import samples_of
+from gpupipe.order.base import name_of, samples_of
 from gpupipe.place import Place
 from gpupipe.recipe import MultiCrop, Recipe, Views
 from gpupipe.repair import OnError, Repair, check_on_error
@@ -173,6 +174,8 @@ class Loader(DataLoaderAttributes):
         self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
         self._views = self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))
+        if not self._world_was_given:
+            compare_between_ranks(self.order, world_size)
         self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
         if not len(self.batches):
             log.warning(
@@ -472,7 +475,7 @@ class Loader(DataLoaderAttributes):
             raise
         except Exception as error:  # the order, or the sampler in it, may be a user's own
             raise ConfigError(
-                f"order {self.order.fingerprint}: indices() raised {type(error).__name__} at step {step} of epoch "
+                f"order {name_of(self.order)}: indices() raised {type(error).__name__} at step {step} of epoch "
                 f"{self.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
             ) from error
         return Job(self.seed, self.epoch, positions, self._checked(indices, positions))
@@ -483,13 +486,13 @@ class Loader(DataLoaderAttributes):
         size = len(self.source)
         if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
             raise ConfigError(
-                f"order {self.order.fingerprint}: indices() gave {indices.dtype} of shape {indices.shape} for "
+                f"order {name_of(self.order)}: indices() gave {indices.dtype} of shape {indices.shape} for "
                 f"{len(positions)} positions; it must give as many integers"
             )
         outside = indices[(indices < 0) | (indices >= size)]
         if len(outside):
             raise ConfigError(
-                f"order {self.order.fingerprint}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
+                f"order {name_of(self.order)}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
                 f"but the dataset has {size} samples; build the order for this dataset"
             )
         return indices.astype(np.int64, copy=False)

@@ -15,7 +15,8 @@ VERSION = 1
 REMEDY = {
     "source": "the dataset's names, sizes or labels have changed; resume with the data that the run began with",
     "recipe": "other crops, flips or augmentations would be drawn; resume with the recipe that the run began with",
-    "order": "the samples would come in another order; resume with the same shuffle, order and dataset size",
+    "order": "the samples would come in another order; resume with the same shuffle, order and dataset size, "
+    "and a sampler with the same weights or indices",
     "seed": "pass the seed that the run began with",
     "global_batch": "keep batch_size * world_size: change batch_size when the number of ranks changes; or call "
     "load_state_dict(state, allow_new_global_batch=True), and the epoch goes on in batches of the new size",

@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
-__all__ = ["EpochCache", "Indices", "Order", "check_count", "check_order", "digest", "samples_of", "words"]
+__all__ = [
+    "EpochCache",
+    "Indices",
+    "Order",
+    "as_array",
+    "check_count",
+    "check_order",
+    "digest",
+    "name_of",
+    "samples_of",
+    "words",
+]
 
 Indices = NDArray[np.int64]
 
@@ -41,6 +52,11 @@ class Order(Protocol):
         ...
 
 
+def name_of(order: Order) -> str:
+    """What a message calls an order: its fingerprint, or less where making that would be dear or fail."""
+    return str(getattr(order, "name", None) or order.fingerprint)
+
+
 def samples_of(order: Any) -> int:
     """How many samples the dataset has to have for an order or a torch sampler; 0 where it does not say."""
     return int(getattr(order, "samples", 0))
@@ -54,7 +70,22 @@ def check_order(where: str, order: Any) -> None:
             "fingerprint; wrap a torch Sampler in gpupipe.order.SamplerOrder"
         )
     if not len(order):
-        raise ConfigError(f"{where}: the order {order.fingerprint} is empty, so it has no sample to give")
+        raise ConfigError(f"{where}: the order {name_of(order)} is empty, so it has no sample to give")
+
+
+def as_array(where: str, values: Any, of: str = "integers") -> NDArray[Any]:
+    """A list, tuple, range, array, tensor, or anything else to iterate over as an array; an empty one is of int64.
+
+    Raises ConfigError, whose message begins with `where`, for what is none of these.
+    """
+    if isinstance(values, range):
+        return np.arange(values.start, values.stop, values.step)
+    try:
+        plain = isinstance(values, list | tuple) or hasattr(values, "__array__")
+        array = np.asarray(values if plain else list(values))
+    except (TypeError, ValueError) as error:  # nothing to iterate over, rows of several lengths, a tensor on a GPU
+        raise ConfigError(f"{where} must be one list of {of}, not {type(values).__name__}: {error}") from error
+    return array if array.size else array.astype(np.int64)
 
 
 def check_count(where: str, value: Any, low: int, high: int = 2**62) -> None:

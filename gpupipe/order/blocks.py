@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import BLOCKS, WINDOWS, EpochCache, Indices, check_count, digest
+from gpupipe.order.base import BLOCKS, WINDOWS, EpochCache, Indices, as_array, check_count, digest
 from gpupipe.order.feistel import permute, round_keys, square, subkeys
 
 __all__ = ["BlockShuffled"]
@@ -43,9 +43,8 @@ class BlockShuffled:
     _layout: EpochCache[Layout] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = np.asarray(self.block_sizes)
-        fits = sizes.ndim == 1 and (not len(sizes) or np.issubdtype(sizes.dtype, np.integer)) and (sizes >= 0).all()
-        if not fits:
+        sizes = as_array("BlockShuffled: block_sizes", self.block_sizes)
+        if sizes.ndim != 1 or not np.issubdtype(sizes.dtype, np.integer) or (sizes < 0).any():
             raise ConfigError("BlockShuffled: block_sizes must be one list of integers of 0 or more")
         check_count("BlockShuffled: window", self.window, low=1)
         begins = _begins(sizes.astype(np.int64))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices
+from gpupipe.order.base import Indices, as_array
 
 __all__ = ["classes_of"]
 
@@ -16,7 +16,7 @@ def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indi
 
     Raises ConfigError, whose message begins with `where`, unless `labels` is one list of one integer or more.
     """
-    array = np.asarray(labels)
+    array = as_array(f"{where}: labels", labels)
     if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
         raise ConfigError(
             f"{where}: labels must be one list of integers, such as source.targets; got {array.dtype} of shape "

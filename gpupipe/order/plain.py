@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices, digest
+from gpupipe.order.base import Indices, as_array, digest
 from gpupipe.order.shuffled import Shuffled
 
 __all__ = ["Sequential", "Subset"]
@@ -41,17 +42,17 @@ class Sequential:
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some of the samples: `subset` lists their indices, in the order in which they come unless `shuffle` is set."""
+    """Some of the samples: `subset` lists their indices, in the order in which they come unless `shuffle` is set.
+
+    A list, tuple, range, array or tensor, or a `torch.utils.data.Subset`, such as random_split gives: its indices.
+    """
 
     subset: ArrayLike
     shuffle: bool = False
     _array: Indices = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        array = np.ascontiguousarray(self.subset, dtype=np.int64)
-        if array.ndim != 1 or (array < 0).any():
-            raise ConfigError(f"Subset: subset must be one list of indices of 0 or more, got shape {array.shape}")
-        object.__setattr__(self, "_array", array)
+        object.__setattr__(self, "_array", _indices(self.subset))
 
     def __len__(self) -> int:
         return len(self._array)
@@ -71,3 +72,18 @@ class Subset:
     def fingerprint(self) -> str:
         """A hash of the indices."""
         return f"subset-{digest(self._array.tobytes(), bytes([self.shuffle]))}"
+
+
+def _indices(subset: Any) -> Indices:
+    """What a subset lists. Raises ConfigError."""
+    if hasattr(subset, "dataset") and hasattr(subset, "indices"):  # to iterate over torch's would load its samples
+        own, whole = _indices(subset.indices), subset.dataset
+        return _indices(whole)[own] if hasattr(whole, "indices") else own  # a part of a part
+    array = as_array("Subset: subset", subset)
+    if array.dtype == np.bool_:
+        raise ConfigError("Subset: subset must list indices, got a mask of bool; pass numpy.flatnonzero(mask)")
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or (array < 0).any():
+        raise ConfigError(
+            f"Subset: subset must be one list of indices of 0 or more, got {array.dtype} of shape {array.shape}"
+        )
+    return np.ascontiguousarray(array.astype(np.int64))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from typing import Protocol
+import os
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class Keyed(Protocol):
     def targets(self) -> NDArray[np.int64]: ...
 
 
-def split(source: Keyed, fractions: Sequence[float], seed: int = 0, stratify: bool = False) -> list[Indices]:
+def split(source: Keyed | Sized, fractions: Iterable[float], seed: int = 0, stratify: bool = False) -> list[Indices]:
     """Cut a source into parts: one int64 array of sample indices, ascending, for each of the `fractions`.
 
         train, val = gpupipe.split(source, (0.9, 0.1))
@@ -39,7 +40,7 @@ def split(source: Keyed, fractions: Sequence[float], seed: int = 0, stratify: bo
     fractions. The samples of your own dataset have their index as key, so add new ones at its end; `gpupipe pack`
     writes new keys, so split before packing.
 
-    source:    what `open_source` gives.
+    source:    what `open_source` gives, or a dataset of your own (or a range of its indices).
     fractions: each 0 or more, in all at most 1; the rest is left out.
     stratify:  cut each class by itself, exactly: a part has its fraction of every class, rounded, so that its
                boundaries lie within half a sample of the fractions' sums. Samples stand in the order of their keys'
@@ -49,13 +50,46 @@ def split(source: Keyed, fractions: Sequence[float], seed: int = 0, stratify: bo
     Raises ConfigError for bad settings, DataError where two samples have the same key or (stratify) the labels are not
     known without reading.
     """
-    cuts = _cuts(fractions)
+    cuts = _cuts(list(fractions))
     check_count("split: seed", seed, low=0, high=2**64)
-    if not callable(getattr(source, "key", None)):
-        raise ConfigError(f"split: {type(source).__name__} is no source; pass gpupipe.open_source(data)")
-    hashes = _hashes(source, seed)
-    parts = _in_each_class(hashes, source.targets, cuts) if stratify else _by_hash(hashes, cuts)
+    keyed = _keyed(source)
+    hashes = _hashes(keyed, seed)
+    parts = _in_each_class(hashes, keyed.targets, cuts) if stratify else _by_hash(hashes, cuts)
     return [np.flatnonzero(parts == number).astype(np.int64) for number in range(len(cuts))]
+
+
+class _Numbered:
+    """A dataset whose samples have their indices as keys, as `open_source` has it."""
+
+    def __init__(self, dataset: Sized) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def key(self, index: int) -> str:
+        """The index as text."""
+        return str(index)
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Raises DataError."""
+        raise DataError(
+            f"split: the labels of {type(self._dataset).__name__} are known only by reading every sample; stratify "
+            "needs those of a source: gpupipe.open_source(data)"
+        )
+
+
+def _keyed(data: Any) -> Keyed:
+    """The source itself, or the dataset with its indices for keys. Raises ConfigError for others, such as paths."""
+    if callable(getattr(data, "key", None)):
+        source: Keyed = data
+        return source
+    parts = data if isinstance(data, list | tuple) else [data]
+    named = any(isinstance(part, str | os.PathLike) for part in parts)
+    if named or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise ConfigError(f"split: {type(data).__name__} is no source; pass gpupipe.open_source(data)")
+    return _Numbered(data)
 
 
 def _cuts(fractions: Sequence[float]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import uniform
-from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, EpochCache, Indices, check_count, digest, words
+from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, EpochCache, Indices, as_array, check_count, digest, words
 from gpupipe.order.classes import classes_of
 
 __all__ = ["Weighted"]
@@ -42,7 +42,10 @@ class Weighted:
         return cls(1 / counts[of_sample], num_samples)
 
     def __post_init__(self) -> None:
-        weights = np.asarray(self.weights, dtype=np.float64)
+        weights = as_array("Weighted: weights", self.weights, of="numbers")
+        if weights.dtype.kind not in "biuf":
+            raise ConfigError(f"Weighted: weights must be one list of numbers, got {weights.dtype}")
+        weights = weights.astype(np.float64)
         if weights.ndim != 1 or not len(weights) or not np.isfinite(weights).all() or (weights < 0).any():
             raise ConfigError("Weighted: weights must be one list of finite numbers of 0 or more")
         if weights.sum() <= 0:

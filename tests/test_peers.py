@@ -6,6 +6,7 @@ import csv
 import importlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -92,6 +93,19 @@ def test_a_run_writes_tables_for_both_dtypes(tmp_path: Path) -> None:
     sides = [min(Image.open(path).size) for path in shrunk.rglob("*.jpg")]
     assert sorted(sides) == [90] * 8 + [100] * 8
     assert sorted(path.name for path in shrunk.iterdir() if path.is_dir()) == ["class_0", "class_1"]
+
+
+def test_the_readme_shows_what_is_stored(tmp_path: Path) -> None:
+    stored = BENCH / "results" / "cpu-2-cores" / "peers"
+    readme, copy = BENCH.parent / "README.md", tmp_path / "README.md"
+    copy.write_text(readme.read_text().replace("(C++ kernels)", "(an older table)"))
+    command = [sys.executable, str(BENCH / "readme_table.py"), str(stored), str(copy)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert copy.read_text() == readme.read_text()
+    assert printed in copy.read_text()
+    rates = re.findall(r"^\| [\w-]+ \| ([\d,]+ \([\d,]+ - [\d,]+\))", (stored / "results.md").read_text(), re.MULTILINE)
+    assert len(rates) == 2 * (len(printed.splitlines()) - 2)
+    assert all(rate in printed for rate in rates)
 
 
 def test_what_cannot_be_installed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

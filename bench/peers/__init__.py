@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpupipe.benchmark.contenders import CONTENDERS
 
-__all__ = ["FILTERS", "PEERS"]
+__all__ = ["FILTERS", "PEERS", "TITLES"]
 
 SHARED = ("gpupipe-torch", "gpupipe-dali-cpu", "dali-native-cpu", "torchvision-pillow", "torchvision-v2")
 
@@ -28,4 +28,23 @@ PEERS = {
     "litdata": "peers.litdata_v2:LitData",
     "grain": "peers.grain_pillow:Grain",
     "hf-datasets": "peers.hf_datasets:HfDatasets",
+}
+
+TITLES = {  # in the README
+    "floor": "*floor: libjpeg-turbo decoding the crops, nothing else*",
+    "gpupipe-torch": "**gpupipe, torch engine** (C++ kernels)",
+    "gpupipe-dali-cpu": "gpupipe, DALI on the CPU",
+    "dali-native-cpu": "hand-written DALI pipeline on the CPU",
+    "torchvision-pillow": "torchvision with Pillow, DataLoader",
+    "torchvision-v2": "torchvision v2 on tensors, DataLoader",
+    "simplejpeg": "simplejpeg + torch resize, DataLoader",
+    "timm": "timm `create_loader`",
+    "webdataset": "webdataset + torchvision v2",
+    "ffcv": "FFCV, quality 96 (area filter)",
+    "tf-data": "tf.data (no antialiasing)",
+    "tf-data-antialias": "tf.data, antialiased",
+    "spdl": "SPDL (FFmpeg)",
+    "litdata": "litdata + torchvision v2",
+    "grain": "grain (Pillow)",
+    "hf-datasets": "Hugging Face datasets",
 }

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,22 @@ class TestDraws:
             assert draws(lambda: next(batches)) == alone
 
 
+class Lane:
+    """Batches pass from thread to thread as they are."""
+
+    def entered(self) -> Any:
+        return nullcontext()
+
+    def before(self) -> None:
+        return
+
+    def made(self, item: Any) -> None:
+        return
+
+    def taken(self, item: Any) -> None:
+        return
+
+
 class TestInAThreadBesideTheConsumer:
     """As the loader has for a GPU."""
 
@@ -145,10 +162,6 @@ class TestInAThreadBesideTheConsumer:
                 positions = np.arange(4) + 4 * step
                 yield fetch(source, Job(5, 0, positions, positions))[1].labels.tolist()
                 consumed.acquire(timeout=10)
-
-        class Lane:
-            def __getattr__(self, name: str) -> Any:
-                return (lambda: torch.no_grad()) if name == "entered" else lambda *_: None
 
         labels: list[int] = []
         for batch in (ahead := Ahead(fetched(), 2, Lane(), lambda: None)):
@@ -164,6 +177,26 @@ class TestInAThreadBesideTheConsumer:
         assert self.run(Drawing(), between=lambda: None) == expected
         (record,) = [record for record in caplog.records if "draws from the global" in record.message]
         assert "Drawing" in record.message
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_on_every_engine(self, engine: dict[str, Any], epochs: list[list[int]]) -> None:
+        with open_loader(Drawing(bad=True), on_error="skip", **engine) as loader:
+            loader._lane = Lane()  # type: ignore[assignment]
+            assert [labels_of(loader) for _ in range(2)] == epochs
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_a_sampler_lists_in_the_consumers_thread(self, engine: dict[str, Any]) -> None:
+        listed: list[bool] = []
+
+        class Noting(torch.utils.data.RandomSampler):
+            def __iter__(self) -> Iterator[int]:
+                listed.append(threading.current_thread() is threading.main_thread())
+                return super().__iter__()
+
+        with open_loader(shuffle=False, order=Noting(range(SIZE)), **engine) as loader:  # type: ignore[arg-type]
+            loader._lane = Lane()  # type: ignore[assignment]
+            assert [len(labels_of(loader)) for _ in range(2)] == [SIZE] * 2
+        assert listed == [True] * 2
 
     def test_one_that_does_not_leaves_the_generators_to_the_consumer(self, caplog: pytest.LogCaptureFixture) -> None:
         torch.manual_seed(1)
@@ -216,6 +249,17 @@ class TestWorkerInitFn:
         assert (first % 10, second % 10) == (0, 1)
         assert second // 10 == first // 10 + 1  # the workers' seeds follow each other
         assert found == ([first] * 4 + [second] * 4) * 2 + [first] * 4 + [second] * 2
+
+    def test_finds_the_dataset_where_workers_are_no_forks(self) -> None:
+        forked, spawned = (self.starts(num_workers=1, multiprocessing_context=method) for method in ("fork", "spawn"))
+        assert spawned == forked
+
+    def test_a_stop_iteration_is_no_end_of_the_epoch(self) -> None:
+        with (
+            open_loader(worker_init_fn=lambda worker: next(iter(())), num_workers=1) as loader,
+            pytest.raises(RuntimeError, match="worker_init_fn raised StopIteration"),
+        ):
+            list(loader)
 
     def test_seeds_follow_from_seed_and_rank(self) -> None:
         found = [

@@ -85,6 +85,6 @@ def _warn(source: DatasetSource) -> None:
     log.warning(
         "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's thread "
         "seeds for each sample while the training loop may draw from them, too; give the loop generators of its own, "
-        "or pass engine='torch', whose workers are processes",
+        "or let worker processes read, by engine='torch'",
         type(source.dataset).__name__,
     )

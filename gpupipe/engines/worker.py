@@ -44,7 +44,10 @@ def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit 
     threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
     object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)  # else it would be the engine's own
     if init is not None:
-        init(worker)
+        try:
+            init(worker)
+        except StopIteration as error:  # torch would raise it again in the loader's process, as the end of an epoch
+            raise RuntimeError("worker_init_fn raised StopIteration") from error
     board.open_row(worker)
 
 

@@ -126,8 +126,10 @@ def _unchanged(sampler: Any) -> Iterator[None]:
         yield
     finally:
         for part, attributes in before:
-            _attributes(part).clear()
-            _attributes(part).update(attributes)
+            now = _attributes(part)
+            now.update(attributes)  # never empty: another thread may ask for the length
+            for name in now.keys() - attributes.keys():
+                del now[name]
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

@@ -18,11 +18,11 @@ def table(results: Path) -> str:
     """The rows of both dtypes, the fastest first, the floor last; the machine and the day in the head."""
     floats, bytes_ = (json.loads((results / dtype / "results.json").read_text()) for dtype in ("float32", "uint8"))
     facts, of_uint8 = floats["environment"], {row["contender"]: row for row in bytes_["rows"]}
-    settings = facts["settings"]
+    settings, cpu = facts["settings"], re.sub(r"\((R|TM)\)", "", facts["cpu"])
     images = max(sum(result["opened"]["labels"].values()) for result in floats["results"] if result["opened"])
     head = (
         f"{images:,} ImageNet JPEGs, random resized crop to {settings['size']}, batches of {settings['batch_size']}, "
-        f"{facts['usable_cpus']} CPUs ({facts['cpu']}), {', '.join(facts['gpus']) or 'no GPU'}, {facts['date'][:10]}"
+        f"{facts['usable_cpus']} CPUs ({cpu}), {', '.join(facts['gpus']) or 'no GPU'}, {facts['date'][:10]}"
     )
     lines = [
         f"| {head} | float32 img/s (min - max) | ratio | CPU ms | uint8 img/s (min - max) | MB |",

@@ -369,6 +369,7 @@ class TestCommand:
         self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Others, "share", lambda self: 0.1)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         winner = trial(torch_engine(1), 100, 101, 102)
         outcome = Outcome([winner], [winner], winner, winner.candidate, others=0.1)
         monkeypatch.setattr("gpupipe.tuning.run.tune", lambda *arguments: outcome)
@@ -379,6 +380,10 @@ class TestCommand:
         assert "not kept: other processes took 10% of the CPUs meanwhile" in printed
         assert json.loads((kept / "tune.json").read_text())["kept"] is False
         assert not list((tmp_path / "cache").glob("tuned-*"))
+        assert main(["tune", str(data), "--keep-anyway", "--output", str(kept)]) == 0
+        assert "\nkept: " in capsys.readouterr().out
+        assert main(["tune", "--kept"]) == 0
+        assert "while other processes took 10% of the CPUs" in capsys.readouterr().out
 
     def test_what_is_kept_can_be_seen_and_forgotten(
         self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "tune", help="find the fastest settings and keep them", description=DESCRIPTION, epilog=CODES
     )
     parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument(
+        "--keep-anyway", action="store_true", help="keep it on a busy machine too, as one whose other work never ends"
+    )
     stored = parser.add_mutually_exclusive_group()
     stored.add_argument("--kept", action="store_true", help="say what is kept for this machine, and stop")
     stored.add_argument("--forget", action="store_true", help="remove it, say what it was, and stop")
@@ -108,7 +111,8 @@ def tune_here(args: argparse.Namespace) -> int:
     with minutes(settings.minutes) as say:
         say("self-test of the decoders")
         outcome = tune(settings, device, args.output / "tune.log", say, permitted(device))
-    kept = outcome.others < BUSY and keep(device, outcome.winner.candidate, settings.cpus, outcome.others)
+    worth_it = outcome.others < BUSY or args.keep_anyway
+    kept = worth_it and keep(device, outcome.winner.candidate, settings.cpus, outcome.others)
     _print(outcome, settings, kept)
     print(f"written: {', '.join(str(path) for path in write_all(outcome, facts, kept, args.output))}")
     return 0 if kept else NOT_KEPT
@@ -150,4 +154,4 @@ def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:
             f"processes that have {settings.cpus} CPUs; {busy}"
         )
     elif outcome.others >= BUSY:
-        print(f"not kept: {busy}, {BUSY:.0%} or more; tune again when they have ended, or pass the settings above")
+        print(f"not kept: {busy}, {BUSY:.0%} or more; tune again when they have ended, or with --keep-anyway")

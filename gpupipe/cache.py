@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpupipe.files import read_regular
+
 __all__ = ["cache_folder", "everything", "recall", "remember"]
+
+MOST_BYTES = 1 << 20
 
 log = logging.getLogger("gpupipe")
 
@@ -43,9 +47,9 @@ def everything(kind: str) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]
 def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Key and value in a file; None where they are not there or not readable."""
     try:
-        stored = json.loads(path.read_text()) if path.is_file() else {}  # a pipe in its place would never end
+        stored = json.loads(read_regular(path, MOST_BYTES))
         key, value = stored["key"], stored["value"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return (key, value) if isinstance(key, dict) and isinstance(value, dict) else None
 

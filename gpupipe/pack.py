@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.files import read_regular
 from gpupipe.locking import folder_lock
 from gpupipe.sources import FolderSource, ShardSource, explain_damage
 from gpupipe.sources.headers import FORMATS
@@ -35,6 +36,7 @@ VERSION = 1
 KEY = re.compile(r"[^A-Za-z0-9_-]+")
 KEY_NAME_LENGTH = 60  # with number and extension well below the 100 bytes of a plain tar header
 MOST_LISTED = 10
+MOST_PLAN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -177,11 +179,11 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
         _write_atomically(path, json.dumps(plan, indent=1).encode() + b"\n")
         return
     try:
-        stored = json.loads(path.read_text("utf-8"))
+        stored = json.loads(read_regular(path, MOST_PLAN_BYTES))
         different = [
             f"{name} {stored.get(name)!r}, now {value!r}" for name, value in plan.items() if stored.get(name) != value
         ]
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} can't be read ({error}): write to a new folder") from error
     if different:
         raise ConfigError(

@@ -1,0 +1,54 @@
+"""Opening data files: regular ones only, and never waiting.
+
+Opening a FIFO waits for whoever writes into it, and reading a device may never end. Both can lie where data belongs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+__all__ = ["not_regular", "open_regular", "read_regular"]
+
+KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFDIR: "a folder",
+}
+FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # the last two mean nothing to regular files
+
+
+def not_regular(mode: int) -> str:
+    """What a file of this `st_mode` is, where it is no regular one; else an empty string."""
+    kind = stat.S_IFMT(mode)
+    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'of an unknown kind')}, not a regular file"
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a regular file with, links followed.
+
+    Raises OSError, for anything else (FIFO, socket, device, folder) too, and at once.
+    """
+    try:
+        descriptor = os.open(path, FLAGS)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # what opening a socket gives
+            raise
+        raise OSError(errno.ENXIO, not_regular(os.stat(path).st_mode) or error.strerror, os.fspath(path)) from error
+    reason = not_regular(os.fstat(descriptor).st_mode)
+    if reason:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, reason, os.fspath(path))
+    return descriptor
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """All bytes of a regular file. Raises OSError, where there are more than `most` too."""
+    with open(open_regular(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} that are read", os.fspath(path))
+        return file.read(most)

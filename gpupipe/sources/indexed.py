@@ -7,14 +7,16 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.errors import SampleError
 from gpupipe.sources.base import SampleMeta, Source
+from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.storage import StoredIndex, Strings
 
 __all__ = ["IndexedSource"]
 
 
 class IndexedSource(Source):
-    """Labels, sizes and keys from the memory-mapped arrays of an index."""
+    """Labels, sizes and keys from the arrays of an index."""
 
     def __init__(self, index: StoredIndex) -> None:
         self.index_path = index.path
@@ -27,14 +29,23 @@ class IndexedSource(Source):
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """All labels, (len(self),) int64, a view into the index."""
+        """All labels, (len(self),) int64, read-only."""
         return self._facts.labels
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Bytes of every encoded image, (len(self),) int64, a view into the index."""
+        """Bytes of every encoded image, (len(self),) int64, read-only."""
         return self._facts.sizes
 
     def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
         """Labels and sizes of the samples at `indices`, from the index."""
         return self._facts.take(indices)
+
+    def _bytes(self, index: int) -> int:
+        """Bytes of one encoded image. Raises SampleError where no image has so many."""
+        size = int(self._facts.sizes[index])
+        if size > MOST_BYTES:
+            raise SampleError(
+                index, self.location(index), f"has {size:,} bytes, more than the {MOST_BYTES:,} of any image"
+            )
+        return size

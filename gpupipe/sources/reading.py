@@ -1,0 +1,81 @@
+"""Parts of large files in memory of their own.
+
+Not views into memory maps: a file that is cut while it is mapped ends the process with a bus error. The copy costs
+2.5 % of the torch engine's CPU time and 2 % of DALI's on the CPU (1.145 to 1.174 and 2.205 to 2.250 ms an image; 500
+ImageNet JPEGs in the page cache, one core of an AMD EPYC).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import weakref
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.files import open_regular
+
+__all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at"]
+
+MOST_BYTES = 1 << 30
+"""Of one encoded image: more than any has that is not refused for its pixels. A file may claim more than the memory."""
+
+# Of the files that a process may have open (often 1,024) each source takes at most this part.
+PART = 8
+FEWEST, MOST = 4, 1024
+
+
+class Stamp(NamedTuple):
+    """What tells that a file is the one it was: its bytes and when they were last changed."""
+
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Stamp:
+        """Of an open file, as it is now."""
+        stat = os.fstat(descriptor)
+        return cls(stat.st_size, stat.st_mtime_ns)
+
+
+class OpenFiles:
+    """Files that are read from, of which the ones used last stay open, for a network file system may take long to open.
+
+    Several threads may read, and so may a child that was forked meanwhile: reads share no position, nothing is locked,
+    and a file that another thread still reads from is closed after that.
+    """
+
+    def __init__(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = MOST if limit == resource.RLIM_INFINITY else max(FEWEST, min(MOST, limit // PART))
+        self._open: OrderedDict[str, _File] = OrderedDict()
+
+    def read(self, path: str, offset: int, size: int) -> tuple[NDArray[np.uint8], Stamp]:
+        """`size` bytes from `offset` on, fewer where the file ends before, and the file's stamp after reading them.
+
+        Whoever knows the stamp from before knows from it that nothing was changed meanwhile. Raises OSError.
+        """
+        file = self._open.pop(path, None) or _File(path)
+        self._open[path] = file
+        if len(self._open) > self._most:
+            self._open.popitem(last=False)
+        return read_at(file.descriptor, offset, size), Stamp.of(file.descriptor)
+
+
+class _File:
+    """An open file, closed when it is let go."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = open_regular(path)
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+
+
+def read_at(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
+    """`size` bytes of an open file from `offset` on, fewer where it ends before. Raises OSError."""
+    data, done = np.empty(size, np.uint8), 0
+    while done < size and (got := os.preadv(descriptor, [data[done:].data], offset + done)):
+        done += got
+    return data if done == size else data[:done]

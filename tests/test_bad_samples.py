@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import weakref
 from pathlib import Path
@@ -78,6 +79,30 @@ def test_raise_names_the_sample(folder, tmp_path, engine, damage):
         for part in (str(victim.relative_to(root)), "on_error='skip'"):
             assert part in str(raised.value)
         assert [bad.index for bad in loader.bad_samples] == [8]
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_shards_that_are_cut_between_two_batches(shards, tmp_path, engine, left):
+    """A process that had mapped them would end with a bus error."""
+    copies = [Path(shutil.copy2(shard, tmp_path)) for shard in sorted(Path(shards).parent.glob("*.tar"))]
+    with open_loader(copies, batch_size=1, shuffle=False, **engine) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for shard in copies:
+            os.truncate(shard, int(shard.stat().st_size * left))
+        with pytest.raises(gpupipe.SampleError) as raised:
+            collect(iterator)
+        for part in ("key 'class_", "part-", "at offset", "it was cut since it was indexed"):
+            assert part in str(raised.value)
+
+
+def test_samples_of_a_cut_shard_are_replaced(shards, tmp_path, engine):
+    copies = [Path(shutil.copy2(shard, tmp_path)) for shard in sorted(Path(shards).parent.glob("*.tar"))]
+    with open_loader(copies, on_error="skip", **engine) as loader:
+        assert sum(len(labels) for _, labels in collect(loader)) == 25
+        os.truncate(copies[1], 1000)
+        assert sum(len(labels) for _, labels in collect(loader)) == 25
+        assert sorted(bad.index for bad in loader.bad_samples) == list(range(9, 18))
 
 
 def test_skip_goes_on_and_lists_each_bad_sample_once(damaged, engine, caplog):

@@ -235,6 +235,30 @@ def test_damaged_files_have_size_zero(tmp_path: Path) -> None:
     assert source.read(0).tobytes() == b"<html>"
 
 
+def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
+    """Two of them, followed in turn, would make 2 ** 40 folders before the system says that these are too many."""
+    root = write_folder(tmp_path / "data")
+    (root / "class_1/deep").mkdir()
+    for name in ("one", "two"):
+        (root / "class_1/deep" / name).symlink_to(root / "class_1")
+    with pytest.raises(DataError, match=rf"folder {root}/class_1/deep/(one|two) is a link to a folder that it lies in"):
+        open_source(root)
+    for name in ("one", "two"):
+        (root / "class_1/deep" / name).unlink()
+        (root / "class_1/deep" / name).symlink_to(root / "class_2")  # twice the same, but with an end
+    assert len(source_of(root)) == 12 + 8
+
+
+def test_images_of_gigabytes_are_damaged_and_not_read(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data")
+    (root / "class_0/img_1.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    os.truncate(root / "class_0/img_1.jpg", 40 << 30)
+    source = source_of(root)
+    assert np.flatnonzero(source.meta(np.arange(12)).heights == 0).tolist() == [1]
+    with pytest.raises(SampleError, match=r"class_0/img_1\.jpg\): has 42,949,672,960 bytes, more than"):
+        source.read(1)
+
+
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no folder at .*nothing.*check the path"):
         open_source(tmp_path / "nothing")

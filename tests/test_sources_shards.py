@@ -9,8 +9,10 @@ import logging
 import multiprocessing
 import os
 import pickle
+import resource
 import shutil
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from images import encode, picture
 from tars import jpeg, write_samples, write_tar
 
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.sources import ShardSource, open_source
+from gpupipe.sources import ShardSource, open_source, reading
 from gpupipe.sources.patterns import expand_shards
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -96,23 +98,22 @@ def test_links_folders_hidden_and_meta_members_are_left_out(tmp_path: Path) -> N
     assert [source.key(index) for index in range(len(source))] == ["s/1"]
 
 
-@pytest.mark.parametrize(
-    ("members", "chosen"),
-    [
-        (["seg.png", "jpg"], "jpg"),
-        (["img.jpg", "seg.png"], "img.jpg"),
-        (["mask.png", "JPG"], "jpg"),
-        (["thumb.small.jpg", "webp"], "webp"),
-        (["gif", "jpeg"], "jpeg"),
-    ],
-)
-def test_compound_extensions(tmp_path: Path, members: list[str], chosen: str) -> None:
-    images = {extension: jpeg(number) for number, extension in enumerate(members)}
-    parts = [(f"d.ir/k.{extension}", data) for extension, data in images.items()]
-    shard = write_tar(tmp_path / "a.tar", [*parts, ("d.ir/k.cls", b"4")])
+@pytest.mark.parametrize("image", ["jpg", "img.jpg", "JPG", "a.b.webp", "png"])
+def test_compound_extensions_and_other_members(tmp_path: Path, image: str) -> None:
+    """One image beside members of any other kind is the sample's, whatever its extension is made of."""
+    members = [
+        ("txt", b"t"),
+        (image, jpeg(1)),
+        ("seg.gif", b"x"),
+        ("meta.json", b"{}"),
+        ("cls", b"4"),
+        ("old.cls", b"5"),
+    ]
+    shard = write_tar(tmp_path / "a.tar", [(f"d.ir/k.{extension}", data) for extension, data in members])
     source = source_of(shard)
-    assert source.read(0).tobytes() == by_webdataset(shard)[0][chosen]
-    assert source.key(0) == "d.ir/k"
+    assert source.read(0).tobytes() == by_webdataset(shard)[0][image.lower()]
+    assert source.key(0) == by_webdataset(shard)[0]["__key__"] == "d.ir/k"
+    assert source.targets.tolist() == [4]
 
 
 def test_png_and_webp(tmp_path: Path) -> None:
@@ -183,32 +184,102 @@ def test_missing_shards(tmp_path: Path) -> None:
         open_source(str(tmp_path / "train-{000..001.tar"))
 
 
-def test_reads_are_read_only_views_that_hold_no_descriptor(tmp_path: Path) -> None:
-    shards = [write_samples(tmp_path / f"{number:02d}.tar", number, 1) for number in range(40)]
+def open_shards_of_this_process(folder: Path) -> list[str]:
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    names = [os.readlink(link) for link in links if link.is_symlink()]
+    return sorted(name for name in names if name.startswith(str(folder)) and name.endswith(".tar"))
+
+
+def test_few_shards_stay_open_and_none_without_the_source(tmp_path: Path) -> None:
+    shards = [write_samples(tmp_path / f"{number:02d}.tar", number, 1) for number in range(60)]
     source = source_of(shards)
-    before = len(os.listdir("/proc/self/fd"))
-    views = [source.read(index) for index in range(len(source))]
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert np.shares_memory(views[3], source.read(3))
-    with pytest.raises(ValueError, match="read-only"):
-        views[0][0] = 1
-    with pytest.raises(ValueError, match="WRITEABLE"):
-        views[0].flags.writeable = True
-    kept = views[5]
-    del source, views
+    assert open_shards_of_this_process(tmp_path) == []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 64, hard))
+    try:
+        small = source_of(shards)
+        for index in [*range(60), 3, *range(59, -1, -1)]:
+            assert small.read(index).tobytes() == jpeg(index, 40 + index, 60)
+        few = open_shards_of_this_process(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert 4 <= len(few) <= 32
+    assert str(shards[0]) in few  # read last
+    del small
     gc.collect()
-    mapped = Path("/proc/self/maps").read_text()
-    assert str(shards[5]) in mapped
-    assert str(shards[6]) not in mapped
-    assert kept.tobytes() == jpeg(5, 45, 60)
+    assert open_shards_of_this_process(tmp_path) == []
+    source.read(7)
+    assert open_shards_of_this_process(tmp_path) == [str(shards[7])]
 
 
-def test_opening_maps_no_shard(tmp_path: Path) -> None:
+def test_many_threads_read_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more shards than stay open: no thread gets the bytes of a file that another has closed and opened anew."""
+    monkeypatch.setattr(reading, "MOST", 2)
+    monkeypatch.setattr(reading, "FEWEST", 2)
+    source = source_of([write_samples(tmp_path / f"{number:02d}.tar", number, 1) for number in range(12)])
+    expected = [jpeg(index, 40 + index, 60) for index in range(12)]
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).integers(0, 12, 300).tolist()
+        return all(source.read(index).tobytes() == expected[index] for index in order)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))
+    assert len(open_shards_of_this_process(tmp_path)) <= 2
+
+
+def test_nothing_of_the_data_is_mapped(tmp_path: Path) -> None:
+    source = source_of(three_shards(tmp_path / "data"))
+    kept = source.read(0)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    kept[0] ^= 1
+    assert source.read(0).tobytes() == jpeg(0, 40, 60)
+
+
+@pytest.mark.parametrize("left", [0, 100, 512, 3000])
+def test_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, left: int) -> None:
     shards = three_shards(tmp_path / "data")
     source = source_of(shards)
-    assert str(shards[0]) not in Path("/proc/self/maps").read_text()
-    source.read(0)
-    assert str(shards[0]) in Path("/proc/self/maps").read_text()
+    first, size = source.read(0), shards[0].stat().st_size
+    os.truncate(shards[0], left)
+    expected = (
+        rf"key 's/0001' in shard {shards[0]} at offset \d+.*has {left} bytes where the index says {size}: it was cut"
+    )
+    with pytest.raises(SampleError, match=expected) as caught:
+        source.read(1)
+    assert caught.value.index == 1
+    assert first.tobytes() == jpeg(0, 40, 60)
+    assert source.read(3).tobytes() == jpeg(10, 50, 60)
+
+
+def test_a_shard_that_is_written_to_while_it_is_read(tmp_path: Path) -> None:
+    """Of as many bytes as before: nobody sees the new ones as if they were indexed."""
+    shards = three_shards(tmp_path / "data")
+    source = source_of(shards)
+    first = source.read(0)
+    with open(shards[0], "r+b") as file:
+        file.seek(700)
+        file.write(bytes(5))
+    touch(shards[0])
+    for index in (0, 1):
+        with pytest.raises(SampleError, match="written to since it was indexed"):
+            source.read(index)
+    assert first.tobytes() == jpeg(0, 40, 60)
+    with open(shards[0], "ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(SampleError, match="it was changed since it was indexed"):
+        source.read(2)
+
+
+def test_storage_that_gives_too_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a network file system may within a file, in parts or for good."""
+    source = source_of(three_shards(tmp_path / "data"))
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: read(fd, [parts[0][:100]], at))
+    assert source.read(0).tobytes() == jpeg(0, 40, 60)
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: 0)
+    with pytest.raises(SampleError, match=r"s/0000.*gave 0 of its \d+ bytes"):
+        source.read(0)
 
 
 def read_in_child(source: ShardSource, indices: list[int], queue: Any) -> None:
@@ -276,7 +347,13 @@ def test_a_changed_shard_makes_the_index_stale(tmp_path: Path, caplog: pytest.Lo
     assert "train-002.tar was changed" in caplog.text
 
 
-def test_a_shard_that_changes_while_open(tmp_path: Path) -> None:
+def touch(path: Path) -> None:
+    """Give a file a time of change that differs, whatever the file system's clock resolves."""
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000_000))
+
+
+def test_a_shard_that_is_replaced_while_open(tmp_path: Path) -> None:
     shards = three_shards(tmp_path / "data")
     source = source_of(shards)
     first = source.read(0)

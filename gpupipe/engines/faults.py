@@ -19,7 +19,7 @@ __all__ = ["death", "hang"]
 # By exit code, as multiprocessing has it: signals are negative.
 CAUSES = {
     -9: "often the kernel does this when the memory limit is reached: see dmesg; lower num_workers or batch_size",
-    -7: "a file was shortened while it was mapped, or /dev/shm is full: `gpupipe doctor` says what it holds",
+    -7: "a file that the dataset maps was shortened, or /dev/shm is full: `gpupipe doctor` says what it holds",
     -11: "native code crashed, the dataset's or gpupipe's: read that sample in a process of its own to see which",
     -6: "native code gave up; what it printed says why",
     -15: "something told it to end; a batch system does so at its time limit",

@@ -6,10 +6,9 @@ Processes, each with the C++ kernel on one thread (`python bench/workers.py`; ui
     images a second       1,573   1,458   1,472   1,608   |                  752     822
     memory, MB              724     660     607     731   |                  656     603
 
-Threads within one process leave it idle while the next batch's files are read and its batch is handed over. In the
-consumer's process a file that is cut short while it is mapped would end the training; a worker's death is an error. Two
-threads in each of as many processes as CPUs gain a little here, but twice as many threads as CPUs compete with the
-training step.
+Threads within one process leave it idle while the next batch's files are read and its batch is handed over. Two threads
+in each of as many processes as CPUs gain a little here, but twice as many threads as CPUs compete with the training
+step.
 """
 
 from __future__ import annotations

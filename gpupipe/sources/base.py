@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 __all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint"]
 
 Encoded = NDArray[np.uint8]
-"""The bytes of one image file: a 1-D uint8 array, read-only where it is a view into a memory map."""
+"""The bytes of one image file: a 1-D uint8 array."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
+from gpupipe.files import open_regular
 from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
 from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.whereabouts import note
@@ -48,18 +50,17 @@ class FolderSource(IndexedSource):
 
     def read(self, index: int) -> Encoded:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
-        expected = int(self._facts.sizes[index])
         note(index)
+        expected = self._bytes(index)
         try:
-            with open(self._path(index), "rb", buffering=0) as file:
+            with open(open_regular(self._path(index)), "rb", buffering=0) as file:
+                data = read_at(file.fileno(), 0, expected)
                 size = os.fstat(file.fileno()).st_size
-                data = np.empty(size, np.uint8)
-                got = file.readinto(data.data)
         except OSError as error:
             raise SampleError(
                 index, self.location(index), f"can't be read: {error.strerror}", self._remedy()
             ) from error
-        if size != expected or got != expected:
+        if not len(data) == size == expected:
             reason = f"has {size} bytes where the index says {expected}: it changed since it was indexed"
             raise SampleError(index, self.location(index), reason, self._remedy())
         return data
@@ -143,9 +144,11 @@ def _scan(root: Path) -> BuiltIndex:
 def _measure(path: str) -> tuple[int, int, int, int]:
     """Bytes, height, width and orientation of a file; one that can't be read counts as damaged, and `read` says why."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_regular(path), "rb", buffering=0) as file:
             descriptor = file.fileno()
             size = os.fstat(descriptor).st_size
+            if size > MOST_BYTES:
+                return size, *DAMAGED
             return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)
     except OSError:
         return 0, *DAMAGED
@@ -184,10 +187,21 @@ def _list_class(root: Path, name: str, label: int, listing: _Listing) -> int:
     return len(listing.paths) - before
 
 
-def _walk(root: str, directory: str) -> Iterator[tuple[str, int, list[str]]]:
-    """Every directory from `directory` down, links followed: its path below the root, time of change, file names."""
+Identity = tuple[int, int]
+"""Device and inode of a directory."""
+
+
+def _walk(root: str, directory: str, above: frozenset[Identity] = frozenset()) -> Iterator[tuple[str, int, list[str]]]:
+    """Every directory from `directory` down, links followed: its path below the root, time of change, file names.
+
+    `above` are the directories that it lies in. Raises DataError for a link to one of them.
+    """
     path = f"{root}/{directory}"
-    changed = os.stat(path).st_mtime_ns  # before listing: what is added meanwhile makes the index stale, not wrong
+    stat = os.stat(path)
+    changed = stat.st_mtime_ns  # before listing: what is added meanwhile makes the index stale, not wrong
+    if (stat.st_dev, stat.st_ino) in above:
+        raise DataError(f"folder {path} is a link to a folder that it lies in, so there is no end to it: remove it")
+    above |= {(stat.st_dev, stat.st_ino)}
     files: list[str] = []
     folders: list[str] = []
     with os.scandir(path) as entries:
@@ -195,7 +209,7 @@ def _walk(root: str, directory: str) -> Iterator[tuple[str, int, list[str]]]:
             (folders if entry.is_dir() else files).append(entry.name)
     yield directory, changed, files
     for folder in folders:
-        yield from _walk(root, f"{directory}/{folder}")
+        yield from _walk(root, f"{directory}/{folder}", above)
 
 
 def _changes(root: Path, info: dict[str, Any]) -> str:

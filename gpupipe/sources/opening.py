@@ -61,7 +61,7 @@ def names_files(data: Any) -> bool:
 def _open_path(path: str, label_field: str, rebuild: bool) -> Source:
     refuse_path(path)
     folder = os.path.expanduser(path)
-    looks_like_shards = os.path.isfile(folder) or any(mark in path for mark in "{*?[")
+    looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
     looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
     if looks_like_shards and not os.path.isdir(folder):
         return open_shards([path], label_field=label_field, rebuild=rebuild)
@@ -91,11 +91,11 @@ def _open_image_folder(folder: str, rebuild: bool) -> Source:
 
 
 def _shards_in(folder: str) -> list[str]:
-    """The .tar files of a folder in the order of their names."""
+    """What is named as a .tar file in a folder, by name; what is none is refused when it is opened, not left out."""
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if SHARD.match(entry.name) and entry.is_file())
+        return sorted(entry.path for entry in entries if SHARD.match(entry.name) and not entry.is_dir())
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:

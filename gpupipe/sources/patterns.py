@@ -66,7 +66,7 @@ def _glob(part: str, pattern: str) -> list[Path]:
         if not found:
             raise DataError(f"no shard matches {pattern!r} (searched from {os.getcwd()}): check the pattern")
         return [Path(path).absolute() for path in found]
-    if not os.path.isfile(part):
+    if not os.path.exists(part):
         more = "" if part == pattern else f" (from the pattern {pattern!r})"
         raise DataError(f"no shard at {Path(part).absolute()}{more}: check the path and the range of numbers")
     return [Path(part).absolute()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple, NoReturn
 
 from gpupipe.errors import DataError
@@ -15,22 +15,24 @@ __all__ = ["IMAGE_EXTENSIONS", "Sample", "group", "read_label"]
 
 # Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
 IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})
+# What holds a label is read whole, by several threads at once.
+MOST_BYTES = {"cls": 4 << 10, "json": 1 << 20}
 META = re.compile(r"__[^/]*__($|/)")
 
 
 class Sample(NamedTuple):
-    """The members of one key: the image, and what may hold its label."""
+    """The members of one key: the image, and what may hold its label; of each kind there should be one at most."""
 
     key: str
     image: Member
-    cls: Member | None
-    json: Member | None
+    cls: Sequence[Member]
+    json: Sequence[Member]
 
 
 def group(members: Sequence[Member], shard: str) -> list[Sample]:
     """The samples of a shard in its order. Hidden files, WebDataset's `__meta__` and keys of other kinds are left out.
 
-    Raises DataError for a member or key that comes twice and for a key with a label but no image.
+    Raises DataError for a member or key that comes twice, a key with several images, or with a label but no image.
     """
     samples, seen = [], set()
     for key, parts in _runs(members, shard):
@@ -48,10 +50,10 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
 
     Raises DataError where there is none or it is no integer.
     """
-    if sample.cls is not None and (label_field == "label" or sample.json is None):
-        return _cls_label(sample, sample.cls, read, shard)
-    if sample.json is not None:
-        return _json_label(sample, sample.json, read, shard, label_field)
+    if sample.cls and (label_field == "label" or not sample.json):
+        return _cls_label(sample, _only(sample, sample.cls, shard), read, shard)
+    if sample.json:
+        return _json_label(sample, _only(sample, sample.json, shard), read, shard, label_field)
     where = _where(shard, sample.key, sample.image.offset)
     raise DataError(f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}")
 
@@ -88,23 +90,41 @@ def _runs(members: Sequence[Member], shard: str) -> Iterator[tuple[str, Parts]]:
 
 
 def _sample(key: str, parts: Parts, shard: str) -> Sample | None:
-    image, cls, json_ = _pick(parts, IMAGE_EXTENSIONS), _pick(parts, {"cls"}), _pick(parts, {"json"})
-    if image is not None:
-        return Sample(key, image, cls, json_)
-    if cls is not None:
+    images = _of(parts, IMAGE_EXTENSIONS)
+    if len(images) > 1:
+        count = f"has {len(images)} images, {_names(images)}"
+        _refuse(shard, key, parts, f"{count}: a sample has one, so leave the others out (a key ends at the first dot)")
+    if images:
+        return Sample(key, images[0], _named(parts, "cls"), _named(parts, "json"))
+    if _of(parts, {"cls"}):
         kinds = ", ".join(sorted(IMAGE_EXTENSIONS))
         _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {', '.join(parts)}")
     return None
 
 
-def _pick(parts: Parts, kinds: frozenset[str] | set[str]) -> Member | None:
-    """The member whose last extension is in `kinds`; of several the shortest, then the first ("jpg", not "seg.png")."""
-    fitting = [extension for extension in parts if extension.rpartition(".")[2] in kinds]
-    return parts[min(fitting, key=len)] if fitting else None
+def _of(parts: Parts, kinds: Set[str]) -> list[Member]:
+    """The members whose last extension is in `kinds`."""
+    return [member for extension, member in parts.items() if extension.rpartition(".")[2] in kinds]
+
+
+def _named(parts: Parts, kind: str) -> list[Member]:
+    """The member with this extension, else those whose last extension it is."""
+    return [parts[kind]] if kind in parts else _of(parts, {kind})
+
+
+def _only(sample: Sample, members: Sequence[Member], shard: str) -> Member:
+    if len(members) > 1:
+        where = _where(shard, sample.key, members[0].offset)
+        raise DataError(f"{where} has {_names(members)}, and nothing says which holds the label: leave the others out")
+    return members[0]
+
+
+def _names(members: Sequence[Member]) -> str:
+    return " and ".join(repr(member.name) for member in members[:4]) + (" ..." if len(members) > 4 else "")
 
 
 def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> int:
-    text = read(member.offset, member.size)
+    text = _whole(sample, member, read, shard, "cls")
     try:
         return _int64(int(text.decode("ascii")))
     except ValueError as error:
@@ -115,7 +135,7 @@ def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> i
 def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, label_field: str) -> int:
     where = _where(shard, sample.key, member.offset)
     try:
-        record = json.loads(read(member.offset, member.size))
+        record = json.loads(_whole(sample, member, read, shard, "json"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: its .json can't be parsed ({error})") from error
     if not isinstance(record, dict) or label_field not in record:
@@ -126,6 +146,15 @@ def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, lab
         return _int64(label)
     except ValueError as error:
         raise DataError(f"{where}: the field {label_field!r} of its .json is {label!r}, no class number") from error
+
+
+def _whole(sample: Sample, member: Member, read: ReadRange, shard: str, kind: str) -> bytes:
+    if member.size > MOST_BYTES[kind]:
+        raise DataError(
+            f"{_where(shard, sample.key, member.offset)}: {member.name!r} has {member.size:,} bytes, more than the "
+            f"{MOST_BYTES[kind]:,} that a .{kind} may have; put the class number alone into a .cls member"
+        )
+    return read(member.offset, member.size)
 
 
 def _int64(label: object) -> int:

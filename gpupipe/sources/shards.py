@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import os
@@ -11,18 +10,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
+from gpupipe.files import open_regular, read_regular
 from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
-from gpupipe.sources.headers import Header, ReadRange, probe
+from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
 from gpupipe.sources.indexed import IndexedSource
-from gpupipe.sources.mapping import map_file
 from gpupipe.sources.patterns import expand_shards
+from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import Sample, group, read_label
 from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, pack_strings
@@ -35,14 +35,16 @@ __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
 
+MOST_CLASSES_BYTES = 64 << 20
+
 log = logging.getLogger("gpupipe")
 
 
 class ShardSource(IndexedSource):
     """The images of tar shards, in the shards' order. Made by `open_shards`.
 
-    What it reads are views into one memory map per shard, never copies. Replace a shard by renaming a new file over it,
-    never by writing into it: a map of a file that is cut meanwhile ends the process with a bus error.
+    A shard that is written to or replaced while it is in use has bad samples: what is read is what was indexed, or an
+    error. One that was replaced by renaming is read as it was for as long as it stays open.
     """
 
     def __init__(self, shards: Sequence[str], index: StoredIndex) -> None:
@@ -52,8 +54,8 @@ class ShardSource(IndexedSource):
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
         self._offsets: NDArray[np.int64] = index.arrays["offsets"]
         self._starts: list[int] = index.arrays["starts"].tolist()
-        self._shard_sizes: list[int] = [entry["size"] for entry in index.info["shards"]]
-        self._maps: list[Encoded | None] = [None] * len(self.shards)
+        self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
+        self._files = OpenFiles()
 
     def __repr__(self) -> str:
         return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
@@ -67,17 +69,18 @@ class ShardSource(IndexedSource):
         return np.diff(self._starts, append=len(self))
 
     def read(self, index: int) -> Encoded:
-        """The bytes of one image, a view into the shard's memory map.
-
-        Raises SampleError where the shard is gone or of another size than indexed.
-        """
+        """The bytes of one image. Raises SampleError where the shard is gone or not as it was when it was indexed."""
         note(index)
-        begin = int(self._offsets[index])
-        shard = self._shard(index)
-        data = self._maps[shard]
-        if data is None:
-            data = self._maps[shard] = self._map(shard, index)
-        return data[begin : begin + int(self._facts.sizes[index])]
+        shard, size = self._shard(index), self._bytes(index)
+        try:
+            data, stamp = self._files.read(self.shards[shard], int(self._offsets[index]), size)
+        except OSError as error:
+            raise self._bad(index, f"can't be read: {error.strerror}") from error
+        if stamp != self._stamps[shard]:
+            raise self._bad(index, _difference(self._stamps[shard], stamp))
+        if len(data) != size:  # though the file is as long as it was
+            raise self._bad(index, f"the storage gave {len(data)} of its {size} bytes")
+        return data
 
     def location(self, index: int) -> str:
         """Key, shard and offset of the image, printable on any terminal."""
@@ -95,16 +98,16 @@ class ShardSource(IndexedSource):
     def _shard(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1
 
-    def _map(self, shard: int, index: int) -> Encoded:
+    def _bad(self, index: int, reason: str) -> SampleError:
         remedy = f"put the shard back, or index again: gpupipe index PATTERN --rebuild (index: {self.index_path})"
-        try:
-            data = map_file(self.shards[shard])
-        except OSError as error:
-            raise SampleError(index, self.location(index), f"can't be read: {error.strerror}", remedy) from error
-        if len(data) != self._shard_sizes[shard]:
-            reason = f"the shard has {len(data)} bytes where the index says {self._shard_sizes[shard]}: it was changed"
-            raise SampleError(index, self.location(index), reason, remedy)
-        return data
+        return SampleError(index, self.location(index), reason, remedy)
+
+
+def _difference(indexed: Stamp, now: Stamp) -> str:
+    if indexed.size != now.size:
+        how = "cut" if now.size < indexed.size else "changed"
+        return f"the shard has {now.size} bytes where the index says {indexed.size}: it was {how} since it was indexed"
+    return "the shard was written to since it was indexed: its time of change is another"
 
 
 def open_shards(
@@ -141,8 +144,8 @@ def _index_name(shards: Sequence[Path], label_field: str) -> str:
 def _class_names(folder: Path) -> list[str] | None:
     """The names in `classes.json`, or None where there is none or it is a file of another kind."""
     try:
-        names = json.loads((folder / CLASSES_NAME).read_text("utf-8"))
-    except (OSError, ValueError):
+        names = json.loads(read_regular(folder / CLASSES_NAME, MOST_CLASSES_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if fits else None
@@ -177,19 +180,30 @@ def _scan(shards: Sequence[Path], label_field: str) -> BuiltIndex:
 
 def _scan_shard(path: Path, label_field: str, advance: Advance) -> _Part:
     advance(0)
-    files: dict[str, Any] = _stamp(path)  # before reading: a change meanwhile makes the index stale, not wrong
-    with open(path, "rb", buffering=0) as file:
-        members, files["idx"] = _members(path, file)
+    with open(_opened(path), "rb", buffering=0) as file:
+        descriptor = file.fileno()
+        files: dict[str, Any] = {"name": path.name, **Stamp.of(descriptor)._asdict()}  # before reading: a change
+        # meanwhile makes the index stale, not wrong
+        members, files["idx"] = _members(path, descriptor)
         samples = group(members, str(path))
-        facts = _facts(samples, file, label_field, advance)
+        facts = _facts(samples, descriptor, str(path), label_field, advance)
     advance(files["size"] - (samples[-1].image.offset if samples else 0))
     keys, key_offsets = pack_strings([sample.key for sample in samples])
     return _Part(files, keys, key_offsets, np.array(facts, np.int64).reshape(-1, 6))
 
 
-def _facts(samples: Sequence[Sample], file: io.FileIO, label_field: str, advance: Advance) -> list[tuple[int, ...]]:
-    descriptor, shard, done = file.fileno(), str(file.name), 0
+def _opened(path: Path) -> int:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise DataError(f"shard {path} can't be read: {error.strerror}; check the path and its permissions") from error
+
+
+def _facts(
+    samples: Sequence[Sample], descriptor: int, shard: str, label_field: str, advance: Advance
+) -> list[tuple[int, ...]]:
     facts: list[tuple[int, ...]] = []
+    done = 0
 
     def read(offset: int, length: int) -> bytes:
         return os.pread(descriptor, length, offset)
@@ -204,20 +218,22 @@ def _facts(samples: Sequence[Sample], file: io.FileIO, label_field: str, advance
 
 
 def _header(read: ReadRange, image: Member) -> Header:
+    if image.size > MOST_BYTES:
+        return DAMAGED
     return probe(lambda offset, length: read(image.offset + offset, length), image.size)
 
 
-def _members(shard: Path, file: BinaryIO) -> tuple[list[Member], dict[str, Any] | None]:
+def _members(shard: Path, descriptor: int) -> tuple[list[Member], dict[str, Any] | None]:
     """The shard's members, from its .idx if that fits, and the stamp of the .idx used."""
     idx = idx_path(shard)
     try:
         stamp = _stamp(idx)
-        return read_idx(idx, file), stamp
+        return read_idx(idx, descriptor), stamp
     except FileNotFoundError:
         pass
     except (BadIdxError, OSError) as error:
         log.warning("%s does not fit its shard and is not used: %s", idx, error)
-    return scan_tar(str(shard)), None
+    return scan_tar(str(shard), descriptor), None
 
 
 def _stamp(path: Path) -> dict[str, Any]:

@@ -11,14 +11,15 @@ import tarfile
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
+from gpupipe.files import read_regular
 from gpupipe.sources.samples import split_name
-from gpupipe.sources.tar import BLOCK, Member
+from gpupipe.sources.tar import BLOCK, Member, end_fault
 
 __all__ = ["BadIdxError", "idx_path", "read_idx"]
 
 CHECKED = 16
+MOST_BYTES = 256 << 20  # 40 bytes a member
 NAME_BYTES = 100
 
 
@@ -32,13 +33,13 @@ def idx_path(shard: Path) -> Path:
     return shard.with_name(f"{stem}.idx")
 
 
-def read_idx(path: Path, shard: BinaryIO) -> list[Member]:
-    """The members of an opened shard from its index. Raises OSError, and BadIdxError where it doesn't fit.
+def read_idx(path: Path, shard: int) -> list[Member]:
+    """The members of a shard, a file descriptor, from its index. Raises OSError, and BadIdxError where it doesn't fit.
 
     What is checked: that the members lie one behind the other, some of their tar headers spread over the shard, and
     that the archive ends after the last one.
     """
-    lines = path.read_text("utf-8", "surrogateescape").split("\n")
+    lines = read_regular(path, MOST_BYTES).decode("utf-8", "surrogateescape").split("\n")
     version, _, count = lines[0].partition(" ")
     fields = {"v1.1": 3, "v1.2": 4}.get(version)
     rows = [line for line in lines[1:] if line]
@@ -51,7 +52,7 @@ def read_idx(path: Path, shard: BinaryIO) -> list[Member]:
     return members
 
 
-def _row(tokens: list[str], fields: int, shard: BinaryIO) -> Iterable[Member]:
+def _row(tokens: list[str], fields: int, shard: int) -> Iterable[Member]:
     if len(tokens) % fields:
         raise BadIdxError(f"a line has {len(tokens)} entries, {fields} belong to each member")
     try:
@@ -67,14 +68,16 @@ def _row(tokens: list[str], fields: int, shard: BinaryIO) -> Iterable[Member]:
     return [Member(f"{names[0]}.{extension}", *place) for extension, place in zip(tokens[::3], places, strict=True)]
 
 
-def _check(members: list[Member], shard: BinaryIO) -> None:
+def _check(members: list[Member], shard: int) -> None:
+    size = os.fstat(shard).st_size
+    for member in members:
+        if not (0 <= member.offset <= size and 0 <= member.size <= size):
+            raise BadIdxError(f"the shard has {size} bytes and so no {member}")
     for member in _doubtful(members):
         header = _header(shard, member.offset)
         if header.size != member.size or header.name != member.name:
             raise BadIdxError(f"the shard has {header.name!r} ({header.size} bytes) where it says {member}")
-    end = _padded_end(members[-1])
-    block = os.pread(shard.fileno(), BLOCK, end)
-    if len(block) < BLOCK or block.strip(b"\0"):
+    if end_fault("", shard, _padded_end(members[-1])):
         raise BadIdxError("the shard does not end after the last member")
 
 
@@ -94,9 +97,9 @@ def _padded_end(member: Member) -> int:
     return member.offset + -(-member.size // BLOCK) * BLOCK
 
 
-def _header(shard: BinaryIO, offset: int) -> tarfile.TarInfo:
+def _header(shard: int, offset: int) -> tarfile.TarInfo:
     """The tar header right before a member's bytes. Long names lie elsewhere, so with one the shard is scanned."""
-    block = os.pread(shard.fileno(), BLOCK, offset - BLOCK) if offset >= BLOCK else b""
+    block = os.pread(shard, BLOCK, offset - BLOCK) if offset >= BLOCK else b""
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:

@@ -171,6 +171,25 @@ def test_an_index_of_another_version_is_built_again(tmp_path: Path, caplog: pyte
     assert "its version is 1, not 2" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+def test_an_index_without_what_is_needed_is_built_again(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole and fresh, as another release may have written it."""
+    data = write_folder(tmp_path / "data") if kind == "folder" else write_samples(tmp_path / "a.tar", 0, 12)
+    truth, place = facts(open_source(data)), Path(open_source(data).index_path)
+    index = open_index(place)
+    for name in index.arrays:
+        write_index(place, index.fingerprint, index.info, {n: a for n, a in index.arrays.items() if n != name})
+        caplog.clear()
+        assert facts(open_source(data)) == truth
+        assert len(caplog.records) == 1
+        assert f"is stale (it lacks {name})" in caplog.text
+    for name in index.info:
+        write_index(place, index.fingerprint, {n: a for n, a in index.info.items() if n != name}, index.arrays)
+        assert facts(open_source(data)) == truth
+
+
 def test_an_index_that_is_cut_while_it_is_open(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "data")
     source = open_source(root)

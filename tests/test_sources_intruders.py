@@ -149,6 +149,14 @@ def test_as_shards_they_are_refused(tmp_path: Path, make: Make, what: str) -> No
             open_source(data)
 
 
+def test_a_shard_that_is_a_link_to_nothing_is_not_left_out(tmp_path: Path) -> None:
+    write_samples(tmp_path / "a.tar")
+    (tmp_path / "b.tar").symlink_to(tmp_path / "nowhere")
+    for data in (tmp_path, str(tmp_path / "*.tar")):
+        with pytest.raises(DataError, match=r"b\.tar"):
+            open_source(data)
+
+
 @pytest.mark.parametrize(("make", "what"), ALL_KINDS)
 def test_a_shard_that_is_replaced_by_one_later(tmp_path: Path, make: Make, what: str) -> None:
     shard = write_samples(tmp_path / "a.tar")

@@ -262,7 +262,7 @@ def test_a_shard_that_is_written_to_while_it_is_read(tmp_path: Path) -> None:
         file.write(bytes(5))
     touch(shards[0])
     for index in (0, 1):
-        with pytest.raises(SampleError, match="written to since it was indexed"):
+        with pytest.raises(SampleError, match="written to, or touched, since it was indexed"):
             source.read(index)
     assert first.tobytes() == jpeg(0, 40, 60)
     with open(shards[0], "ab") as file:

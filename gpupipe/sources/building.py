@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,22 +34,24 @@ def load_or_build(
     folder: Path,
     name: str,
     *,
+    arrays: Set[str],
     stale: Callable[[dict[str, Any]], str],
     build: Callable[[], BuiltIndex],
     rebuild: bool = False,
 ) -> StoredIndex:
     """The index file `name` in `folder`, or in the cache folder where that can't be written.
 
-    `stale` gets the stored info and says what has changed since (empty: nothing). Of several processes on a machine
+    `arrays` are the names of those that it needs. `stale` gets the stored info and says what has changed since (empty:
+    nothing). Of several processes on a machine
     one builds and the others wait. Raises DataError where the index can be written nowhere, and what `build` raises.
     """
     places = (folder / name, _cached(folder, name))
-    found = None if rebuild else _fresh(places, stale)
+    found = None if rebuild else _fresh(places, arrays, stale)
     if found is not None:
         return found
     # Where there are no locks several may build, and the last whole index stays.
     with folder_lock(folder, wait=True, doing=f"builds the index of {folder}"):
-        found = None if rebuild else _fresh(places, stale, quiet=True)
+        found = None if rebuild else _fresh(places, arrays, stale, quiet=True)
         return found if found is not None else _store(places, _build(folder, build))
 
 
@@ -77,13 +79,16 @@ def _cached(folder: Path, name: str) -> Path:
     return cache_folder() / f"{folder.name}-{digest}.index"
 
 
-def _fresh(places: tuple[Path, ...], stale: Callable[[dict[str, Any]], str], quiet: bool = False) -> StoredIndex | None:
+def _fresh(
+    places: tuple[Path, ...], arrays: Set[str], stale: Callable[[dict[str, Any]], str], quiet: bool = False
+) -> StoredIndex | None:
     """The first index that fits the data; where there are only others it says why they don't."""
     reasons = []
     for place in places:
         try:
             index = open_index(place)
-            reason = stale(index.info)
+            lacking = ", ".join(sorted(arrays - index.arrays.keys()))
+            reason = f"it lacks {lacking}" if lacking else stale(index.info)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (BadIndexError, OSError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ from gpupipe.files import open_regular
 from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
-from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.indexed import ARRAYS, IndexedSource
 from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.storage import StoredIndex, pack_strings
@@ -95,6 +95,7 @@ def open_folder(root: str | os.PathLike[str], *, rebuild: bool = False) -> Folde
     index = load_or_build(
         path,
         INDEX_NAME,
+        arrays=ARRAYS,
         stale=lambda info: _changes(path, info),
         build=lambda: _scan(path),
         rebuild=rebuild,

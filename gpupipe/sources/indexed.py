@@ -12,7 +12,10 @@ from gpupipe.sources.base import SampleMeta, Source
 from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.storage import StoredIndex, Strings
 
-__all__ = ["IndexedSource"]
+__all__ = ["ARRAYS", "IndexedSource"]
+
+ARRAYS = frozenset({field.name for field in fields(SampleMeta)} | {"keys", "key_offsets"})
+"""The names of what it takes from an index."""
 
 
 class IndexedSource(Source):

@@ -20,7 +20,7 @@ from gpupipe.files import open_regular, read_regular
 from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.indexed import ARRAYS, IndexedSource
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import Sample, group, read_label
@@ -107,7 +107,7 @@ def _difference(indexed: Stamp, now: Stamp) -> str:
     if indexed.size != now.size:
         how = "cut" if now.size < indexed.size else "changed"
         return f"the shard has {now.size} bytes where the index says {indexed.size}: it was {how} since it was indexed"
-    return "the shard was written to since it was indexed: its time of change is another"
+    return "the shard was written to, or touched, since it was indexed: its time of change is another"
 
 
 def open_shards(
@@ -123,6 +123,7 @@ def open_shards(
     index = load_or_build(
         folder,
         _index_name(shards, label_field),
+        arrays=ARRAYS | {"offsets", "starts"},
         stale=lambda info: _changes(shards, info),
         build=lambda: _scan(shards, label_field),
         rebuild=rebuild,

@@ -66,15 +66,19 @@ def test_data_that_cannot_be_used_is_one_line(
         assert data in err
 
 
-def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["bench", "profile", "tune"])
+def test_files_that_cannot_be_written_are_one_line_before_anything_is_measured(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupipe.profiling.rounds.measure", lambda *arguments: pytest.fail("it measures"))
     taken = tmp_path / "taken"
     taken.write_text("a file, where a folder is to be made")
     data = write_folder(tmp_path / "data", classes=1, per_class=4)
-    assert main(["tune", str(data), "--output", str(taken)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("gpupipe tune: ")
-    assert str(taken) in err
-    assert err.count("\n") == 1
+    assert main([name, str(data), "--output", str(taken), *OF_DATA[name]]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1].startswith(f"gpupipe {name}: ")
+    assert str(taken) in err[-1]
+    assert [line for line in err[:-1] if not line.startswith("gpupipe: ")] == []  # what the loader logs
 
 
 def test_a_package_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
     with open_loader(_data(args), settings) as loader, minutes(settings.minutes) as say:
+        args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
         step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
         profile = measure(loader, step, settings, say)
     verdict = judge(profile)

@@ -209,7 +209,8 @@ def _replacing(path: Path) -> Iterator[io.BufferedWriter]:
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)  # which may be a link, or a FIFO that nobody reads
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -199,7 +199,10 @@ def test_headers_that_claim_too_much_are_not_read(tmp_path: Path, kind: bytes, s
     with open(tmp_path / "x.tar", "wb") as file:
         file.write(claims("k.jpg", 0) + claims("long", size, kind))
         file.truncate(1024 + max(size, 0) + 4096)
-    with pytest.raises(DataError, match=r"x\.tar has headers of more than 65,536 bytes .*near offset 1024: pack"):
+    message = r"x\.tar has headers of more than 65,536 bytes .*near offset 1024: pack"
+    if size < 0:  # of which newer releases of Python say that it is no header
+        message += r"|x\.tar is damaged: no tar header at offset 512"
+    with pytest.raises(DataError, match=message):
         open_source(tmp_path / "x.tar")
 
 

@@ -215,6 +215,14 @@ def test_in_the_place_of_a_plan_to_pack(tmp_path: Path, make: Make, what: str) -
         pack.pack(source, tmp_path / "out", pack.PackSettings(), workers=1)
 
 
+def test_in_the_place_of_a_shard_that_is_being_written(tmp_path: Path) -> None:
+    source = open_source(write_folder(tmp_path / "data"))
+    (tmp_path / "out").mkdir()
+    fifo(tmp_path / "out/shard-000000.tar.tmp")
+    packed = pack.pack(source, tmp_path / "out", pack.PackSettings(), workers=1)
+    assert len(packed.shards) == 12
+
+
 def test_links_within_a_shard_are_never_followed(tmp_path: Path) -> None:
     """A regular shard that names a device's path has nothing of the device."""
     shard = write_tar(tmp_path / "a.tar", [("/dev/zero.jpg", jpeg(2)), ("/dev/zero.cls", b"1")])

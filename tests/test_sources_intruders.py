@@ -215,6 +215,15 @@ def test_in_the_place_of_a_plan_to_pack(tmp_path: Path, make: Make, what: str) -
         pack.pack(source, tmp_path / "out", pack.PackSettings(), workers=1)
 
 
+def test_links_in_circles_beside_shards(tmp_path: Path) -> None:
+    """Followed in turn they would make 2 ** 40 folders."""
+    write_samples(tmp_path / "a.tar")
+    (tmp_path / "notes").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "notes" / name).symlink_to(tmp_path / "notes")
+    assert len(open_source(tmp_path)) == 4
+
+
 def test_in_the_place_of_a_shard_that_is_being_written(tmp_path: Path) -> None:
     source = open_source(write_folder(tmp_path / "data"))
     (tmp_path / "out").mkdir()

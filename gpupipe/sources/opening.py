@@ -107,8 +107,14 @@ def _folders_in(folder: str) -> list[os.DirEntry[str]]:
 
 def _first_image_below(folder: str) -> str | None:
     """The path below `folder` of an image in one of its folders, or in theirs; None if there is none."""
+    seen = set()  # links may lead to folders above, or to one folder from many
     for below in _folders_in(folder):
-        for place, _, files in os.walk(below.path, followlinks=True):
+        for place, folders, files in os.walk(below.path, followlinks=True):
+            stat = os.stat(place)
+            if (stat.st_dev, stat.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((stat.st_dev, stat.st_ino))
             for file in sorted(files):
                 if file.lower().endswith(EXTENSIONS):
                     return os.path.relpath(os.path.join(place, file), folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple, NoReturn
 
@@ -83,7 +84,7 @@ def _runs(members: Sequence[Member], shard: str) -> Iterator[tuple[str, Parts]]:
             parts = Parts()
         current = key
         if extension in parts:
-            _refuse(shard, key, {extension: member}, f"has its member .{extension} twice")
+            _refuse(shard, key, {extension: member}, f"has its member {'.' + extension!r} twice")
         parts[extension] = member
     if parts:
         yield current, parts
@@ -98,7 +99,7 @@ def _sample(key: str, parts: Parts, shard: str) -> Sample | None:
         return Sample(key, images[0], _named(parts, "cls"), _named(parts, "json"))
     if _of(parts, {"cls"}):
         kinds = ", ".join(sorted(IMAGE_EXTENSIONS))
-        _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {', '.join(parts)}")
+        _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {_names(list(parts.values()))}")
     return None
 
 
@@ -139,13 +140,15 @@ def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, lab
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: its .json can't be parsed ({error})") from error
     if not isinstance(record, dict) or label_field not in record:
-        fields = ", ".join(map(str, record)) if isinstance(record, dict) else "it is no object"
+        fields = reprlib.repr(list(record)) if isinstance(record, dict) else "it is no object"
         raise DataError(f"{where}: its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
     label = record[label_field]
     try:
         return _int64(label)
     except ValueError as error:
-        raise DataError(f"{where}: the field {label_field!r} of its .json is {label!r}, no class number") from error
+        raise DataError(
+            f"{where}: the field {label_field!r} of its .json is {reprlib.repr(label)}, no class number"
+        ) from error
 
 
 def _whole(sample: Sample, member: Member, read: ReadRange, shard: str, kind: str) -> bytes:
@@ -159,7 +162,7 @@ def _whole(sample: Sample, member: Member, read: ReadRange, shard: str, kind: st
 
 def _int64(label: object) -> int:
     if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
-        raise ValueError(f"{label!r} is no 64-bit integer")
+        raise ValueError("no 64-bit integer")
     return label
 
 

@@ -35,6 +35,7 @@ from gpupipe.profiling.verdict import judge
 from gpupipe.tracing import Span
 
 CLASSES = 5
+SHORT = 0.0001  # minutes: as few rounds as there can be
 
 
 @pytest.fixture(autouse=True)
@@ -95,11 +96,11 @@ class Light(nn.Module):
 
 
 def measured(data: object, model: nn.Module, **changes: object) -> Profile:
-    given = dict(batch_size=4, workers=2, steps=4, size=32, engine="torch", minutes=0.0001) | changes
-    settings = ProfileSettings(**given)  # type: ignore[arg-type]
+    limits = {"minutes": changes.pop("minutes", SHORT), "seconds": changes.pop("seconds", 0.0)}
+    settings = ProfileSettings(**(dict(batch_size=4, workers=2, steps=4, size=32, engine="torch") | changes))  # type: ignore[arg-type]
     said: list[str] = []
     with open_loader(data, settings, "cpu") as loader:
-        profile = measure(loader, training_step(model, loader.device), settings, said.append)
+        profile = measure(loader, training_step(model, loader.device), settings, said.append, **limits)  # type: ignore[arg-type]
     assert len(said) == 1 + 2 * len(profile.real)
     return profile
 
@@ -171,6 +172,15 @@ class TestMeasurement:
         first = min(part.start for part in profile.real + profile.perfect)
         assert last - first <= 60
 
+    @pytest.mark.parametrize(("seconds", "workers", "steps"), [(0.0, 0, 4), (0.1, 0, 4), (0.93, 0, 19), (0.93, 2, 20)])
+    def test_a_part_lasts(self, seconds: float, workers: int, steps: int, clock: Clock) -> None:
+        """Of steps that take 0.05 seconds; 19 of them are no whole turns of 2 workers."""
+        model = Light(lambda: clock.take(0.05))
+        profile = measured(Pictures(), model, workers=workers, steps=4, seconds=seconds)
+        assert profile.settings.steps == steps
+        assert {len(part.waits) for part in profile.real + profile.perfect} == {steps}
+        assert profile.perfect[0].seconds == pytest.approx(0.05 * steps)
+
     def test_which_loader_comes_first_alternates(self, clock: Clock) -> None:
         profile = measured(Pictures(), Light(lambda: clock.take(1.0)), workers=0, steps=1)
         firsts = [real.start < perfect.start for real, perfect in zip(profile.real, profile.perfect, strict=True)]
@@ -200,9 +210,9 @@ class TestMeasurement:
         assert measured(Pictures(), Light(), batch_size=13).real[0].images == 52
 
     def test_workers_end_and_the_loader_stops_recording(self, folder: Path) -> None:
-        settings = ProfileSettings(batch_size=4, workers=1, steps=2, size=32, engine="torch", minutes=0.0001)
+        settings = ProfileSettings(batch_size=4, workers=1, steps=2, size=32, engine="torch")
         with open_loader(folder, settings, "cpu") as loader:
-            measure(loader, lambda images, labels: None, settings, lambda text: None)
+            measure(loader, lambda images, labels: None, settings, lambda text: None, minutes=SHORT)
             assert loader.meter.spans is None
             assert loader.stats()["queue_depth"] == 0
             assert multiprocessing.active_children() == []
@@ -211,7 +221,7 @@ class TestMeasurement:
         with pytest.raises(gpupipe.ConfigError, match="steps=0 must be at least 1"):
             ProfileSettings(batch_size=4, workers=1, steps=0)
         with pytest.raises(gpupipe.ConfigError, match="minutes=0 must be above 0"):
-            ProfileSettings(batch_size=4, workers=1, steps=1, minutes=0)
+            measured(Pictures(), Light(), minutes=0)
 
 
 def made(
@@ -232,7 +242,7 @@ def made(
     ]
     settings = ProfileSettings(batch_size=8, workers=1, steps=1)
     parts = [Part(8, 10.0, 10.0 + real, [(10.0, 10.0 + waited * real)], spans)]
-    return Profile(settings, engine, device, reads_itself, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6)
+    return Profile(settings, engine, device, reads_itself, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6, 4.0)
 
 
 def with_real(*rounds: Profile) -> Profile:
@@ -296,8 +306,7 @@ def rounds_of(*speedups: float, minutes: float = 4.0) -> Profile:
     """A profile with these speedups."""
     once = made()
     real = [replace(once.real[0], end=10.0 + 0.5 * speedup) for speedup in speedups]
-    settings = replace(once.settings, minutes=minutes)
-    return replace(once, settings=settings, real=real, perfect=once.perfect[:1] * len(real))
+    return replace(once, real=real, perfect=once.perfect[:1] * len(real), minutes=minutes)
 
 
 class TestReport:

@@ -34,6 +34,7 @@ from gpupipe.benchmark.csv_file import write_csv
 from gpupipe.benchmark.environment import machine
 from gpupipe.benchmark.measurement import Spread, spread
 from gpupipe.benchmark.report import plot
+from gpupipe.errors import ConfigError
 from gpupipe.profiling.rounds import Part, run_part
 from gpupipe.profiling.settings import ProfileSettings
 from gpupipe.profiling.training import TrainingStep
@@ -72,7 +73,9 @@ class Result:
 def settings_of(args: argparse.Namespace) -> ProfileSettings:
     """Steps are made whole turns of the workers. Raises ConfigError for a number that is too low."""
     count = workers(args)
-    settings = ProfileSettings(args.batch_size, count, args.steps, args.size, args.engine, args.rounds)
+    if args.rounds < 1:
+        raise ConfigError(f"rounds={args.rounds} must be at least 1")
+    settings = ProfileSettings(args.batch_size, count, args.steps, args.size, args.engine)
     return replace(settings, steps=math.ceil(args.steps / max(1, count)) * max(1, count))
 
 
@@ -97,10 +100,10 @@ def compare(
                 opened.callback(getattr(loaders[name], "close", lambda: None))
                 run(step, loaders[name], replace(settings, steps=1))  # kernels are chosen and compiled
                 result.loader = described(loaders[name])
-        for turn in range(1, settings.rounds + 1):
+        for turn in range(1, args.rounds + 1):
             for name, result in results.items():
                 if not result.reason:
-                    say(f"round {turn} of {settings.rounds}: {name}")
+                    say(f"round {turn} of {args.rounds}: {name}")
                     with noted(result):
                         result.parts.append(run(step, loaders[name], settings, turn))
     return list(results.values())
@@ -159,7 +162,7 @@ def described(loader: Any) -> dict[str, str]:
 def facts_of(args: argparse.Namespace) -> dict[str, Any]:
     """The environment, and what is measured."""
     settings = settings_of(args)
-    more = {name: getattr(args, name) for name in ("model", "amp", "channels_last", "compile")}
+    more = {name: getattr(args, name) for name in ("rounds", "model", "amp", "channels_last", "compile")}
     threads = {"threads": settings.workers, "data": Path(args.data).name}  # results are shown to others
     return machine() | {"settings": settings.as_dict() | threads | more}
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 GPU_BATCH, CPU_BATCH = 256, 16
-GPU_STEPS, CPU_STEPS = 20, 4
+GPU_STEPS, CPU_STEPS = 20, 4  # of a part, at least
+SECONDS = 2.0  # of a part, at least
 
 DESCRIPTION = """
 Trains a model (forward, backward, SGD; on a GPU with bfloat16 autocast and channels_last) with the real loader and with
@@ -46,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--steps",
         type=int,
         metavar="N",
-        help=f"measured steps a round (default: a multiple of --workers from {GPU_STEPS}, on a CPU {CPU_STEPS} on)",
+        help=f"measured steps a round (default: {SECONDS:g} s of them, at least {GPU_STEPS}, on a CPU {CPU_STEPS})",
     )
     parser.add_argument(
         "--minutes",
@@ -78,10 +79,11 @@ def run(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
-    with open_loader(_data(args), settings) as loader, minutes(settings.minutes) as say:
+    with open_loader(_data(args), settings) as loader, minutes(args.minutes) as say:
         args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
         step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
-        profile = measure(loader, step, settings, say)
+        seconds = SECONDS if args.steps is None else 0.0
+        profile = measure(loader, step, settings, say, minutes=args.minutes, seconds=seconds)
     verdict = judge(profile)
     print(f"{args.model}: ", end="")
     print("\n".join(report.lines(profile, verdict)))
@@ -104,7 +106,6 @@ def settings_from(args: argparse.Namespace) -> ProfileSettings:
         steps=steps if args.steps is None else args.steps,
         size=args.size,
         engine=args.engine,
-        minutes=args.minutes,
     )
 
 

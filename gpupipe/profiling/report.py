@@ -52,7 +52,7 @@ def _precision(profile: Profile) -> str:
     width = f"this is known to within {profile.known.width:.0%}"
     if profile.precise:
         return f"{width}: well enough, so no more rounds were made"
-    return f"{width}: the {profile.settings.minutes:g} minutes were over before it was {PRECISE:.0%} (--minutes)"
+    return f"{width}: the {profile.minutes:g} minutes were over before it was {PRECISE:.0%} (--minutes)"
 
 
 def _stages(profile: Profile) -> list[tuple[str, float, str]]:
@@ -96,7 +96,7 @@ def write_all(profile: Profile, verdict: Verdict, facts: dict[str, Any], output:
 def as_dict(profile: Profile) -> dict[str, Any]:
     """Plain values; the spans of all rounds, in seconds from the start of each."""
     return {
-        "settings": profile.settings.as_dict(),
+        "settings": profile.settings.as_dict() | {"minutes": profile.minutes},
         "engine": profile.engine,
         "device": profile.device,
         "speedups": profile.speedups,

@@ -7,12 +7,14 @@
 
 The perfect loader gives a few batches of the real one again and again, from the model's device: what training would do
 if loading cost nothing. Which of both comes first alternates, as a machine may become slower or faster from part to
-part. Rounds go on until it is known well enough how they compare, or the time is over.
+part. Rounds go on until it is known well enough how they compare, or the time is over, and each part for some seconds:
+on a busy machine five training steps of a millisecond take anything.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gpupipe.errors import ConfigError
 from gpupipe.loader import Loader
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.profiling.interval import CONFIDENCE, Interval, interval
@@ -35,6 +38,7 @@ __all__ = ["PRECISE", "Part", "Profile", "measure", "open_loader", "run_part", "
 
 CACHED = 4  # batches of the perfect loader: more would not change what a step costs
 LEAST = 3  # rounds, whatever the time
+LONG = 10**7  # samples of an epoch, from which a part takes what it needs: each round has other ones
 PRECISE = 0.10  # relative width of the interval of the speedup at which it is known well enough
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -79,6 +83,7 @@ class Profile:
     """What was measured: one part of each kind for each round.
 
     reads_itself: whether the engine reads the files on threads of its own, so that reading counts as decoding.
+    minutes: that were allowed for all rounds.
     """
 
     settings: ProfileSettings
@@ -87,6 +92,7 @@ class Profile:
     reads_itself: bool
     real: list[Part]
     perfect: list[Part]
+    minutes: float
 
     @property
     def speedup(self) -> float:
@@ -127,12 +133,12 @@ def open_loader(data: Any, settings: ProfileSettings, device: str | torch.device
 
     source = open_source(data)
     # Beyond the measured steps too, so that the workers don't run out of work before the end.
-    steps = settings.settling + settings.steps + 4 * (settings.workers + 1)
+    needed = (settings.settling + settings.steps + 4 * (settings.workers + 1)) * settings.batch_size
     return Loader(
         source,
         imagenet_train(settings.size),
         settings.batch_size,
-        order=VirtualEpochs(Shuffled(len(source)), steps * settings.batch_size),  # each round has other samples
+        order=VirtualEpochs(Shuffled(len(source)), max(needed, LONG)),
         drop_last=True,
         num_workers=settings.workers,
         engine=settings.engine,
@@ -151,15 +157,26 @@ def training_step(model: nn.Module, device: torch.device) -> TrainingStep:
 
 
 def measure(
-    loader: Loader, step: Callable[..., object], settings: ProfileSettings, say: Callable[[str], None]
+    loader: Loader,
+    step: Callable[..., object],
+    settings: ProfileSettings,
+    say: Callable[[str], None],
+    *,
+    minutes: float,
+    seconds: float = 0.0,
 ) -> Profile:
     """Train for a part to warm up, then for rounds; `say` is called with a line before each part.
 
-    Raises what the loader and the step raise.
+    minutes: for all rounds, about; three are measured whatever the time. seconds: a part has as many steps as take so
+    long with the perfect loader, and those of `settings` at least.
+    Raises ConfigError where there is no time, and what the loader and the step raise.
     """
+    if minutes <= 0:
+        raise ConfigError(f"minutes={minutes} must be above 0")
     say("warming up")
     cached = _cached(loader)
-    run_part(step, itertools.cycle(cached), settings, loader.device)
+    warm = run_part(step, itertools.cycle(cached), settings, loader.device)
+    settings = _lasting(settings, warm.seconds / settings.steps, seconds)
     reads_itself = loader.engine == "dali" and loader.source.paths(np.zeros(1, np.int64)) is not None
     real: list[Part] = []
     perfect: list[Part] = []
@@ -173,11 +190,19 @@ def measure(
                 real.append(_real(loader, step, settings, epoch=turn))
             else:
                 perfect.append(run_part(step, itertools.cycle(cached), settings, loader.device))
-        profile = Profile(settings, loader.engine, str(loader.device), reads_itself, real, perfect)
+        profile = Profile(settings, loader.engine, str(loader.device), reads_itself, real, perfect, minutes)
         spent = time.perf_counter() - start
-        over = spent + spent / turn > 60 * settings.minutes  # before one more round has ended
+        over = spent + spent / turn > 60 * minutes  # before one more round has ended
         if turn >= LEAST and (profile.precise or over):
             return profile
+
+
+def _lasting(settings: ProfileSettings, a_step: float, seconds: float) -> ProfileSettings:
+    """The settings with as many steps as take so long, in whole turns of the workers."""
+    turn = max(1, settings.workers)
+    most = LONG // (2 * settings.batch_size)
+    steps = min(math.ceil(seconds / max(a_step, 1e-6) / turn) * turn, most)
+    return replace(settings, steps=max(settings.steps, steps))
 
 
 def _cached(loader: Loader) -> list[Batch]:

@@ -12,14 +12,13 @@ __all__ = ["ProfileSettings"]
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """One profile: the size of a step, how often it is made, and for how long.
+    """One part of a round: the size of a step, and how often it is made.
 
     batch_size: images a step.
     size:       side of the square images in pixels.
     workers:    processes of the torch engine, threads of DALI.
     engine:     as in `Loader`.
-    steps:      measured steps in each round, a multiple of `workers` at best: workers that began together end together.
-    minutes:    for all rounds, about; some are measured whatever the time.
+    steps:      measured ones, a multiple of `workers` at best: workers that began together end together.
     """
 
     batch_size: int
@@ -27,14 +26,11 @@ class ProfileSettings:
     steps: int
     size: int = 224
     engine: Literal["auto", "dali", "torch"] = "auto"
-    minutes: float = 4.0
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("workers", 0), ("steps", 1), ("size", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
-        if self.minutes <= 0:
-            raise ConfigError(f"minutes={self.minutes} must be above 0")
 
     @property
     def settling(self) -> int:

@@ -9,6 +9,7 @@ from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish
 from gpupipe.kernels.finish_reference import finish_reference
 from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights
+from gpupipe.kernels.walk import Walked, walk_jpegs
 
 __all__ = [
     "BadImage",
@@ -18,6 +19,7 @@ __all__ = [
     "Limits",
     "Mix",
     "Op",
+    "Walked",
     "affine_matrix",
     "augment",
     "augment_reference",
@@ -29,4 +31,5 @@ __all__ = [
     "gaussian_weights",
     "noise",
     "soft_targets",
+    "walk_jpegs",
 ]

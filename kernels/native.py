@@ -18,6 +18,7 @@ __all__ = [
     "Images",
     "Limits",
     "View",
+    "Walks",
     "addresses",
     "library",
     "problem",
@@ -25,7 +26,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 6  # GP_ABI of cpu/api.h
+ABI = 7  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -120,6 +121,20 @@ class Augment(ctypes.Structure):
         ("fill", ctypes.c_void_p),
         ("input", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
+    )
+
+
+class Walks(ctypes.Structure):
+    """gp_walks of cpu/api.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("max_scans", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_void_p),
+        ("headers", ctypes.c_void_p),
+        ("odd", ctypes.c_void_p),
     )
 
 

@@ -130,6 +130,13 @@ int32_t gp_augment_batch(const gp_augment* batch) {
   return no_memory ? -2 : 0;
 }
 
+void gp_walk_files(const gp_walks* files) {
+  for_each(files->count, files->threads, [&](int row) {
+    const size_t size = static_cast<size_t>(files->bytes[row]);
+    files->odd[row] = gp_walk(files->data[row], size, files->max_scans, files->headers + row);
+  });
+}
+
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1) {
   for (int64_t i = 0; i < count; ++i) {
     Words counter;

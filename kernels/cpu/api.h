@@ -4,8 +4,9 @@
 #include <stdint.h>
 
 #include "jpeg.h"
+#include "walk.h"
 
-enum { GP_ABI = 6 };
+enum { GP_ABI = 7 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -68,6 +69,15 @@ struct gp_augment {
   uint8_t* out;          /* of the same shape; may be `in` */
 };
 
+struct gp_walks {
+  int32_t count, threads;
+  int32_t max_scans;          /* of one file */
+  const uint8_t* const* data; /* encoded bytes of each file */
+  const int64_t* bytes;       /* (count,) */
+  gp_header* headers;         /* (count,) written */
+  const char** odd;           /* (count,) written: null for a plain JPEG, else why it is none */
+};
+
 int32_t gp_abi(void);
 int32_t gp_libjpeg_version(void);
 /* Name of the best passes on this CPU. */
@@ -80,6 +90,8 @@ int32_t gp_resize(const gp_images* images);
 int32_t gp_finish_batch(const gp_finish* batch);
 /* -2 where memory was refused; images are unfinished then. */
 int32_t gp_augment_batch(const gp_augment* batch);
+/* Walks the segments of each file, see walk.h. */
+void gp_walk_files(const gp_walks* files);
 /* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
 }

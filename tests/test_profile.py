@@ -189,7 +189,6 @@ class TestMeasurement:
     @pytest.mark.parametrize(("engine", "workers"), [("torch", 0), ("dali", 1)])
     def test_other_engines(self, engine: str, workers: int, folder: Path) -> None:
         profile = measured(folder, Light(), engine=engine, workers=workers)
-        assert profile.reads_itself == (engine == "dali")
         assert profile.engine == engine
         assert "img/s" in lines(profile, judge(profile))[1]
 
@@ -229,7 +228,6 @@ def made(
     waited: float = 0.5,
     engine: str = "torch",
     device: str = "cpu",
-    reads_itself: bool = False,
     **stages: float,
 ) -> Profile:
     """A profile of one step a round: it takes `real` seconds with the real loader and one half with the perfect one.
@@ -242,7 +240,7 @@ def made(
     ]
     settings = ProfileSettings(batch_size=8, workers=1, steps=1)
     parts = [Part(8, 10.0, 10.0 + real, [(10.0, 10.0 + waited * real)], spans)]
-    return Profile(settings, engine, device, reads_itself, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6, 4.0)
+    return Profile(settings, engine, device, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6, 4.0)
 
 
 def with_real(*rounds: Profile) -> Profile:
@@ -262,7 +260,6 @@ class TestVerdict:
             (made(read=0.1, decode=0.2, wait=0.3, finish=0.25), "decode"),
             (made(waited=0.01, read=0.1, decode=0.2, wait=0.01, finish=0.05), "decode"),  # they share the CPUs
             (made(waited=0.01, read=0.1, decode=0.2, wait=0.01, finish=0.3), "finish"),
-            (made(engine="dali", reads_itself=True, read=0.2, decode=0.1, wait=0.4), "decode"),
             (made(engine="dali", read=0.3, decode=0.1, wait=0.4), "read"),
             (made(engine="dali", waited=0.01, device="cuda:0", read=0.002, decode=0.001, wait=0.004), "decode"),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,7 @@ from nvidia.dali import fn, pipeline_def, tensors, types
 
 from gpupipe.recipe import Views
 
-__all__ = ["PLACEHOLDER", "as_dali", "build_pipeline", "placeholder"]
-
-PLACEHOLDER = Path(__file__).with_name("placeholder.jpg")
-"""A 1 x 1 JPEG that stands in for rows that DALI must not see."""
+__all__ = ["as_dali", "build_pipeline", "placeholder"]
 
 FILTERS = {"bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
 
@@ -23,29 +21,27 @@ FILTERS = {"bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
 GEOMETRY = (types.INT32, types.INT32, types.FLOAT, types.FLOAT)
 
 
+@cache
 def placeholder() -> NDArray[np.uint8]:
-    """The bytes of `PLACEHOLDER`."""
-    return np.fromfile(PLACEHOLDER, np.uint8)
+    """A 1 x 1 JPEG that stands in for rows that DALI must not see."""
+    return np.fromfile(Path(__file__).with_name("placeholder.jpg"), np.uint8)
 
 
 def as_dali(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The inputs with the encoded images as one of DALI's own lists, which it takes faster than a list of arrays."""
-    encoded = inputs[0]
-    if isinstance(encoded, list):
-        encoded = tensors.TensorListCPU([tensors.TensorCPU(data) for data in encoded])
-    return encoded, *inputs[1:]
+    return tensors.TensorListCPU([tensors.TensorCPU(data) for data in inputs[0]]), *inputs[1:]
 
 
-def build_pipeline(feed: Callable[[], tuple[Any, ...]], as_paths: bool, **options: Any) -> Any:
+def build_pipeline(feed: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
     """A built pipeline; `options` are those of `_graph`, see `gpupipe.Decoders` for the last two, and DALI's own.
 
-    Its outputs are the images of each view, uint8 HWC, and with `as_paths` the bytes that each file has.
+    Its outputs are the images of each view, uint8 HWC.
 
-    feed: returns the next batch's encoded images (or paths), and for each view window starts and shapes (y, x; int32),
+    feed: returns the next batch's encoded images, and for each view window starts and shapes (y, x; int32),
     region starts and ends within the window (y, x; float32; a region that ends left of its start is mirrored); its
     StopIteration ends an epoch. The arrays must stay alive until the batch is out.
     """
-    pipeline = _graph(feed=feed, as_paths=as_paths, exec_dynamic=True, **options)
+    pipeline = _graph(feed=feed, exec_dynamic=True, **options)
     pipeline.build()
     return pipeline
 
@@ -53,7 +49,6 @@ def build_pipeline(feed: Callable[[], tuple[Any, ...]], as_paths: bool, **option
 @pipeline_def  # type: ignore[untyped-decorator]
 def _graph(
     feed: Callable[[], tuple[Any, ...]],
-    as_paths: bool,
     views: Views,
     mixed: bool,
     crop_decode: bool,
@@ -67,8 +62,6 @@ def _graph(
         dtype=[types.UINT8, *(GEOMETRY * len(views))],
         ndim=1,
     )
-    if as_paths:
-        encoded = fn.io.file.read(encoded)
     upright = views[0].exif_orientation
     decode: dict[str, Any] = dict(device="mixed" if mixed else "cpu", output_type=types.RGB, adjust_orientation=upright)
     if mixed:
@@ -92,4 +85,4 @@ def _graph(
                 subpixel_scale=False,
             )
         )
-    return (*outputs, encoded.shape()) if as_paths else tuple(outputs)
+    return tuple(outputs)

@@ -26,7 +26,7 @@ from gpupipe.kernels import crop_resize, native
 from gpupipe.recipe import Filter
 from gpupipe.sources.headers import FORMATS, explain_damage
 
-__all__ = ["DecodeError", "decode_window", "render"]
+__all__ = ["DecodeError", "decode_window", "mentions_exif", "parse", "render"]
 
 log = logging.getLogger("gpupipe")
 
@@ -134,7 +134,7 @@ def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: b
 
 @dataclass(frozen=True)
 class _Codec:
-    """nvImageCodec's module, a decoder on the CPU, and its parameters without and with EXIF orientation."""
+    """nvImageCodec's module, a decoder on the CPU, and its parameters for images as stored and upright."""
 
     module: Any
     decoder: Any
@@ -173,16 +173,38 @@ def _open_codec() -> _Codec:
 CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h; the Python module does not name it
 
 
-def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels | None:
-    """The window's pixels, or None where the decoder refuses."""
+def parse(encoded: Pixels) -> Any | None:
+    """What nvImageCodec reads in an image's header, a CodeStream; None where it refuses."""
     codec = _codec()
     if codec is None or not len(encoded):
         return None
-    top, left, tall, wide = window
     try:
         stream = codec.module.CodeStream(encoded)
+        stream.codec_name, stream.height  # noqa: B018  (it parses when it is first asked)
+    except RuntimeError:
+        return None
+    return stream
+
+
+def mentions_exif(encoded: Pixels) -> bool:
+    """Whether an image may hold EXIF, as in a JPEG, a PNG or a WebP."""
+    content = encoded.tobytes()
+    return any(mark in content for mark in (b"Exif", b"eXIf", b"EXIF"))
+
+
+def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels | None:
+    """The window's pixels, or None where the decoder refuses."""
+    codec, stream = _codec(), parse(encoded)
+    if codec is None or stream is None:
+        return None
+    if stream.codec_name == "jpeg" and stream.num_channels == 4:
+        return None  # without Adobe's marker nvImageCodec takes CMYK for inverted, as with it; Pillow knows
+    if exif and mentions_exif(encoded):
+        return None  # of damaged EXIF each reads another orientation; the caller's is Pillow's
+    top, left, tall, wide = window
+    try:
         # Pillow, and so torchvision, turns every TIFF upright by its tag.
-        upright = exif or stream.codec_name == "tiff"
+        upright = stream.codec_name == "tiff"
         stored = (stream.height, stream.width)
         if stored != (height, width) and not (upright and stored == (width, height)):
             return None

@@ -61,8 +61,8 @@ def _stages(profile: Profile) -> list[tuple[str, float, str]]:
     engine = "of the time waited" if inside else f"of one of {profile.settings.workers} workers"
     rows = [("read", engine), ("decode", engine), ("wait", "consumer"), ("finish", "consumer")]
     if profile.engine == "dali":
-        rows[0] = ("read", "consumer, for DALI" + (" only to name the files" if profile.reads_itself else ""))
-        rows[1] = ("decode", "consumer waiting for DALI" + (", which reads too" if profile.reads_itself else ""))
+        rows[0] = ("read", "consumer, for DALI")
+        rows[1] = ("decode", "consumer waiting for DALI")
     stages = [(name, profile.per_batch(name), who) for name, who in rows]  # type: ignore[arg-type]
     real = statistics.median(_step(part) for part in profile.real) / profile.settings.steps
     perfect = statistics.median(_step(part) for part in profile.perfect) / profile.settings.steps

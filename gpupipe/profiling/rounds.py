@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -82,14 +81,12 @@ class Part:
 class Profile:
     """What was measured: one part of each kind for each round.
 
-    reads_itself: whether the engine reads the files on threads of its own, so that reading counts as decoding.
     minutes: that were allowed for all rounds.
     """
 
     settings: ProfileSettings
     engine: str
     device: str
-    reads_itself: bool
     real: list[Part]
     perfect: list[Part]
     minutes: float
@@ -177,7 +174,6 @@ def measure(
     cached = _cached(loader)
     warm = run_part(step, itertools.cycle(cached), settings, loader.device)
     settings = _lasting(settings, warm.seconds / settings.steps, seconds)
-    reads_itself = loader.engine == "dali" and loader.source.paths(np.zeros(1, np.int64)) is not None
     real: list[Part] = []
     perfect: list[Part] = []
     start = time.perf_counter()
@@ -190,7 +186,7 @@ def measure(
                 real.append(_real(loader, step, settings, epoch=turn))
             else:
                 perfect.append(run_part(step, itertools.cycle(cached), settings, loader.device))
-        profile = Profile(settings, loader.engine, str(loader.device), reads_itself, real, perfect, minutes)
+        profile = Profile(settings, loader.engine, str(loader.device), real, perfect, minutes)
         spent = time.perf_counter() - start
         over = spent + spent / turn > 60 * minutes  # before one more round has ended
         if turn >= LEAST and (profile.precise or over):

@@ -74,14 +74,13 @@ def _loading_stage(profile: Profile) -> Loading:
         return "decode"  # on DALI's own threads or the GPU, which tell no times
     if finish > (max(read, decode) if shares else wait):
         return "finish"
-    return "read" if read > decode and not profile.reads_itself else "decode"
+    return "read" if read > decode else "decode"
 
 
 def _times(profile: Profile) -> str:
     read, decode, finish = (f"{1000 * profile.per_batch(name):.3g} ms" for name in ("read", "decode", "finish"))
     if profile.engine == "dali":
-        both = ", which reads the files too" if profile.reads_itself else ""
-        return f"a batch took {read} to fetch and a wait of {decode} for DALI{both}"
+        return f"a batch took {read} to fetch and a wait of {decode} for DALI"
     return f"a batch takes {read} to read, {decode} to decode and {finish} to finish"
 
 

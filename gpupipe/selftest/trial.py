@@ -156,7 +156,6 @@ class Trials:
         in_flight: deque[Batch] = deque()
         pipeline = build_pipeline(
             _feed(batches, in_flight, aloud=depth == 1),
-            as_paths=False,
             batch_size=max(len(batch.names) for batch in batches),
             num_threads=4,
             device_id=self._device.index,

@@ -150,27 +150,36 @@ static unsigned exif_number(const uint8_t *at, int bytes, int little) {
   return value;
 }
 
-/* The orientation in the first directory of EXIF; 0 where something stands there that readers take differently. */
+/* Whether an entry's values, if they don't stand in the entry itself, lie within the `size` bytes of EXIF. */
+static int entry_is_whole(const uint8_t *entry, size_t size, int little) {
+  static const uint8_t kBytes[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8}; /* of a value of each type */
+  const unsigned type = exif_number(entry + 2, 2, little), count = exif_number(entry + 4, 4, little);
+  const size_t at = exif_number(entry + 8, 4, little);
+  if (type < 1 || type >= sizeof kBytes || count > size) return 0;
+  return count * kBytes[type] <= 4 || (at <= size && count * kBytes[type] <= size - at);
+}
+
+/* The orientation in the first directory of EXIF; 0 where something stands there that readers take differently: some
+ * give a directory up as a whole for one wrong entry. */
 static int exif_orientation(part in) {
   const ptrdiff_t size = left(&in);
   const int little = begins(&in, "II*\0", 4);
-  ptrdiff_t at;
-  int found = 0;
+  int found = 1, seen = 0;
   if (size < 8 || (!little && !begins(&in, "MM\0*", 4))) return 0;
-  at = (ptrdiff_t)exif_number(in.at + 4, 4, little);
-  if (at < 8 || at > size - 2) return 0;
-  const int entries = (int)exif_number(in.at + at, 2, little);
-  at += 2;
-  if (size - at < 12 * (ptrdiff_t)entries) return 0;
-  for (int i = 0; i < entries; i++, at += 12) {
-    const uint8_t *entry = in.at + at;
+  const size_t at = exif_number(in.at + 4, 4, little);
+  if (at < 8 || at > (size_t)size - 2) return 0;
+  const size_t entries = exif_number(in.at + at, 2, little);
+  if ((size_t)size - at - 2 < 12 * entries) return 0;
+  for (size_t i = 0; i < entries; i++) {
+    const uint8_t *entry = in.at + at + 2 + 12 * i;
+    if (!entry_is_whole(entry, (size_t)size, little)) return 0;
     if (exif_number(entry, 2, little) != ORIENTATION) continue;
-    const unsigned value = exif_number(entry + 8, 2, little);
-    if (found || exif_number(entry + 2, 2, little) != SHORT || exif_number(entry + 4, 4, little) != 1) return 0;
-    if (value < 1 || value > 8) return 0;
-    found = (int)value;
+    if (seen++ || exif_number(entry + 2, 2, little) != SHORT || exif_number(entry + 4, 4, little) != 1) return 0;
+    found = (int)exif_number(entry + 8, 2, little);
+    if (found > 8) return 0;
+    if (found == 0) found = 1; /* some programs write it for "unknown" */
   }
-  return found ? found : 1;
+  return found;
 }
 
 static const char *application_data(walk *w, int marker, part in) {

@@ -8,6 +8,7 @@ from images import Pixels, encode, picture
 from PIL import Image
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
+ADOBE = 0xEE
 FRAMES = (0xC0, 0xC1, 0xC2, 0xC3, 0xC9, 0xCA)
 
 
@@ -55,7 +56,7 @@ def without(data: bytes, *markers: int) -> bytes:
 def ycck(pixels: Pixels) -> bytes:
     """A CMYK file whose Adobe marker says YCCK."""
     data = encode(pixels, mode="CMYK")
-    _, begin, _ = next(segment for segment in segments(data) if segment[0] == 0xEE)
+    _, begin, _ = next(segment for segment in segments(data) if segment[0] == ADOBE)
     return with_byte(data, begin + 11, 2)
 
 

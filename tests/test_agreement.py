@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hostile import ADOBE, without, ycck
 from images import encode, picture
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
@@ -24,7 +25,7 @@ LEVELS = (gpupipe.imagenet_eval().normalize.std, 255)
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photo-like, odd-shaped, tiny, gray, CMYK, progressive, PNG and WebP images in two classes."""
+    """Photo-like, odd-shaped, tiny, gray, CMYK, YCCK, progressive, PNG and WebP images in two classes."""
     root = tmp_path_factory.mktemp("zoo")
     kinds = {
         "photo_444.jpg": encode(picture(375, 500, 1), quality=92, subsampling=0),
@@ -33,6 +34,9 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "progressive.jpg": encode(picture(256, 480, 4), progressive=True, quality=80),
         "gray.jpg": encode(picture(280, 280, 5), mode="L", quality=90),
         "cmyk.jpg": encode(picture(300, 260, 6), mode="CMYK", quality=95),
+        "cmyk_without_marker.jpg": without(encode(picture(300, 260, 6), mode="CMYK", quality=95), ADOBE),
+        "ycck.jpg": ycck(picture(300, 260, 6)),
+        "ycck_without_marker.jpg": without(ycck(picture(300, 260, 6)), ADOBE),
         "one.jpg": encode(picture(1, 1, 7), quality=95),
         "line.jpg": encode(picture(7, 3000, 8), quality=90),
         "column.jpg": encode(picture(3000, 7, 9), quality=90),
@@ -92,7 +96,7 @@ def test_eval_is_torchvisions_own_pipeline(zoo, engine):
 def test_random_crops_are_pillows(zoo, engine):
     recipe = gpupipe.imagenet_train(224, dtype="uint8")
     images, _ = epoch(zoo, engine, recipe, shuffle=True)
-    with gpupipe.Loader(zoo, recipe, 16, shuffle=True, seed=3, num_workers=0, device="cpu") as loader:
+    with gpupipe.Loader(zoo, recipe, 32, shuffle=True, seed=3, num_workers=0, device="cpu") as loader:
         indices = loader.batch_indices(0)
         source = loader.dataset
     meta = source.meta(indices)
@@ -175,7 +179,7 @@ def test_full_decode_gives_the_same_as_crop_decode(zoo, recipe):
         )
         (batch,) = engine.stream([job])
         batches.append(batch.images[0].clone())
-        assert not batch.failures
+        assert all("cmyk" in source.key(row) or "ycck" in source.key(row) for row in batch.failures)  # the CPU's
         engine.close()
     assert torch.equal(*batches)
 

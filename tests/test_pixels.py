@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from hostile import ADOBE, without, ycck
 from images import encode, picture
 from PIL import Image, ImageOps
 
@@ -21,7 +22,7 @@ from gpupipe.engines.pixels import DecodeError, decode_window, render
 from gpupipe.engines.reference import render_reference
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
-ORIENTATION = 0x0112  # EXIF's tag
+ORIENTATION, DESCRIPTION = 0x0112, 0x010E  # EXIF's tags
 SIZES = [(1, 1), (2, 2), (7, 3000), (3000, 7), (37, 91), (64, 48)]
 Box = tuple[int, int, int, int]
 
@@ -46,6 +47,9 @@ KINDS: dict[str, Callable[[int, int], bytes]] = {
     "JPEG progressive": maker("JPEG", progressive=True),
     "JPEG progressive 4:4:4": maker("JPEG", progressive=True, subsampling=0),
     "JPEG CMYK": maker("JPEG", "CMYK"),
+    "JPEG CMYK without Adobe's marker": lambda height, width: without(KINDS["JPEG CMYK"](height, width), ADOBE),
+    "JPEG YCCK": lambda height, width: ycck(picture(height, width)),
+    "JPEG YCCK without Adobe's marker": lambda height, width: without(ycck(picture(height, width)), ADOBE),
     "JPEG stored as RGB": maker("JPEG", keep_rgb=True),
     "JPEG restart markers": maker("JPEG", restart_marker_blocks=3),
     "JPEG restart markers in each row": maker("JPEG", restart_marker_rows=1, subsampling=1),
@@ -104,13 +108,15 @@ def test_windows_are_pillows_crops(kind: str, height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pillow_decodes_only_what_the_native_decoder_does_not_know(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_decodes_only_what_the_native_decoder_does_not_know_or_gets_wrong(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
     own = pixels._pillow
     monkeypatch.setattr(pixels, "_pillow", lambda *args: calls.append(args) or own(*args))
     for window in ((0, 0, 37, 91), (5, 9, 20, 30)):
         decode_window(as_array(KINDS[kind](37, 91)), 37, 91, window, False)
-    assert len(calls) == (2 if kind == "GIF" else 0)
+    assert len(calls) == (2 if kind == "GIF" or "CMYK" in kind or "YCCK" in kind else 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,6 +133,22 @@ def test_exif_orientation_is_pillows(kind: str, orientation: int, exif: bool) ->
     tags = Image.Exif()
     tags[ORIENTATION] = orientation
     assert_windows_are_pillows(encode(picture(37, 62), kind, exif=tags), exif)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_damaged_exif_is_read_as_pillow_reads_it(kind: str) -> None:
+    """nvImageCodec gives it up for one value that lies outside, and with it the orientation."""
+    tags = Image.Exif()
+    tags[ORIENTATION], tags[DESCRIPTION] = 3, "a description"
+    entry = struct.pack(">HHI", DESCRIPTION, 2, len("a description") + 1)
+    data = encode(picture(37, 62), kind, exif=tags)
+    at = data.index(entry) + len(entry)
+    damaged = data[:at] + b"\0\1\0\0" + data[at + 4 :]
+    if kind == "PNG":
+        begin = damaged.index(b"eXIf")
+        end = begin + 4 + int.from_bytes(damaged[begin - 4 : begin], "big")
+        damaged = damaged[:end] + struct.pack(">I", zlib.crc32(damaged[begin:end])) + damaged[end + 4 :]
+    assert_windows_are_pillows(damaged, exif=True)
 
 
 def png16(values: np.ndarray) -> bytes:

@@ -4,7 +4,7 @@
 
 enum { SOF0 = 0xC0, SOF1 = 0xC1, SOF2 = 0xC2, DHT = 0xC4, RST0 = 0xD0, RST7 = 0xD7, SOI = 0xD8, EOI = 0xD9, SOS = 0xDA,
        DQT = 0xDB, DRI = 0xDD, APP0 = 0xE0, APP1 = 0xE1, APP14 = 0xEE, APP15 = 0xEF, COM = 0xFE };
-enum { MOST_COMPONENTS = 3, MOST_BLOCKS = 10 /* of an MCU */, ORIENTATION = 0x0112, SHORT = 3 };
+enum { MOST_COMPONENTS = 3, MOST_PIXELS = 65500, MOST_BLOCKS = 10 /* of an MCU */, ORIENTATION = 0x0112, SHORT = 3 };
 
 typedef struct {
   const uint8_t *at, *end;
@@ -84,6 +84,7 @@ static const char *start_of_frame(walk *w, int marker, part in) {
   if (in.at[0] != 8) return "a frame of other than 8 bits";
   *f = (frame){.marker = marker, .height = (int)two(in.at + 1), .width = (int)two(in.at + 3), .components = in.at[5]};
   if (f->height == 0 || f->width == 0) return "a frame without height or width";
+  if (f->height > MOST_PIXELS || f->width > MOST_PIXELS) return "a frame larger than libjpeg takes";
   if (f->components != 1 && f->components != MOST_COMPONENTS) return "a frame of neither 1 nor 3 components";
   if (left(&in) != 6 + 3 * f->components) return "a frame header of a wrong length";
   in.at += 6;

@@ -2,6 +2,7 @@
 // file. Beside memory errors, which the sanitizers find, it is a failure when
 //   - the verdict or the pixels depend on what the thread decoded before, or on the variant of the passes;
 //   - a good image after it does not come out as ever;
+//   - what gp_walk finds plain libjpeg refuses, or takes for an image of another size;
 //   - the pixels of an accepted image differ from those of plain libjpeg, which decodes all of it, resized by gp_resize.
 // Built for libFuzzer, or, with GP_STANDALONE, with a mutator of its own; run.sh does both.
 #include <setjmp.h>
@@ -252,7 +253,19 @@ Bytes part(const Result& result, int row) {
   return Bytes(result.out.begin() + row * result.each, result.out.begin() + (row + 1) * result.each);
 }
 
-long accepted = 0, compared = 0;
+long accepted = 0, compared = 0, plain = 0;
+
+// The walk of the segments; `height` and `width` by libjpeg, 0 where it refuses the header.
+void walk(const uint8_t* data, size_t size, int height, int width) {
+  gp_header header;
+  if (gp_walk(data, size, 100, &header) != nullptr) {
+    require(header.height == 0 && header.width == 0 && header.orientation == 0, "an odd file has a size");
+    return;
+  }
+  ++plain;
+  require(header.height == height && header.width == width, "a plain file is another to libjpeg");
+  require(header.orientation >= 0 && header.orientation <= 8, "an orientation that is none");
+}
 
 void one(const uint8_t* input, size_t length) {
   if (length < kHeader) return;
@@ -263,6 +276,7 @@ void one(const uint8_t* input, size_t length) {
   int height = 0, width = 0;
   Bytes pixels;
   decode_whole(file.memory.get(), size, pixels, height, width, true);
+  walk(file.memory.get(), size, height, width);
   const Plan plan = plan_of(input, height, width);
   const Result first = decode(plan, {hostile}, {plan.geometry}, plan.variant);
   const Result next = decode_good(plan.variant);
@@ -391,7 +405,7 @@ int main(int count, char** arguments) {
     if (draw(20)) mutate(current, seeds);
     one(current.data(), current.size());
   }
-  printf("%ld inputs, %ld accepted, %ld compared with plain libjpeg\n", inputs, accepted, compared);
+  printf("%ld inputs, %ld plain, %ld accepted, %ld compared with plain libjpeg\n", inputs, plain, accepted, compared);
   return 0;
 }
 #endif

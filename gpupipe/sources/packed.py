@@ -19,10 +19,11 @@ def check_whole(folder: str, shards: Sequence[str]) -> None:
     """Raise DataError where the packing into `folder` has not come to its last shard."""
     plan = Path(folder) / PLAN_NAME
     try:
-        count = int(json.loads(plan.read_text("utf-8"))["shards"])
+        written = json.loads(plan.read_text("utf-8"))
+        count = int(written.get("shards", 0))  # plans of gpupipe before it had this key can't tell
     except FileNotFoundError:  # shards of another origin
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(f"{plan} can't be read ({error!r}): remove it if the shards are whole") from error
     there = {os.path.basename(shard) for shard in shards}
     missing = [name for name in map(SHARD_NAME.format, range(count)) if name not in there]

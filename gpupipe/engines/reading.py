@@ -24,7 +24,7 @@ class Reader:
     """`fetch` from one source; from files and shards up to `threads` samples are waited for at once.
 
     500 ImageNet JPEGs in shards outside of the page cache take 112 to 196 us each by 4 threads, 399 to 483 by one (a
-    virtual disk, 2 cores of an AMD EPYC). A user's dataset is asked by one thread.
+    virtual disk, 2 cores of an Intel Xeon). A user's dataset is asked by one thread.
     """
 
     def __init__(self, source: Source, threads: int) -> None:

@@ -26,7 +26,7 @@ def seeding(
 ) -> Iterator[Callable[[int], None]]:
     """A function of the row, to be called before the dataset is asked for that row's sample.
 
-    It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an AMD EPYC). A worker
+    It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an Intel Xeon). A worker
     process has them for itself. In the process that iterates they are put back at the end, 80 us a batch.
 
     Threads share them, so in a thread beside the consumer's, as the loader has for a GPU, nothing could be put back:

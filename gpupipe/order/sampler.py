@@ -99,7 +99,7 @@ class SamplerOrder:
         """The sampler's class and length, with a hash of what it lists for seed 0 and epoch 0.
 
         That takes as long as listing an epoch, once an epoch if it is asked for: 0.6 s for RandomSampler and a million
-        samples, 1.1 s for WeightedRandomSampler (one core of an AMD EPYC).
+        samples, 1.1 s for WeightedRandomSampler (one core of an Intel Xeon).
         """
         with _LISTING:
             if not self._fingerprint:

@@ -2,7 +2,7 @@
 
 Not views into memory maps: a file that is cut while it is mapped ends the process with a bus error. The copy costs
 2.5 % of the torch engine's CPU time and 2 % of DALI's on the CPU (1.145 to 1.174 and 2.205 to 2.250 ms an image; 500
-ImageNet JPEGs in the page cache, one core of an AMD EPYC).
+ImageNet JPEGs in the page cache, one core of an Intel Xeon).
 """
 
 from __future__ import annotations

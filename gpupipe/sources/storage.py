@@ -8,7 +8,7 @@ arrays    each at its offset from the data's start, all aligned to 64 bytes
 
 It is read into memory and checked when it is opened. As a memory map it would end the process with a bus error where
 the file is cut, and a flipped bit would be another label. 1.28 million samples take 76 ms and 79 MB, where the map took
-8 ms (`python bench/index_open.py`, one core of an AMD EPYC); worker processes that are forked share the memory.
+8 ms (`python bench/index_open.py`, one core of an Intel Xeon); worker processes that are forked share the memory.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from reliability.victim import Victim
 
 import gpupipe
 from gpupipe.engines import watched
-from gpupipe.kernels import native, walk_jpegs
 from gpupipe.sources import SampleMeta, Source
 
 KILL = signal.SIGKILL
@@ -32,12 +31,6 @@ class DaliStream(GpupipeStream):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, engine="dali")
-
-
-def start_kernel_threads() -> None:
-    """Those that read headers before DALI does stay for the life of the process."""
-    if native.library() is not None:
-        walk_jpegs([np.empty(0, np.uint8)] * 16, threads=16)
 
 
 class Deadly(Numbered):

@@ -44,7 +44,7 @@ def facts(files: list[bytes]) -> SampleMeta:
 
 def unfit(files: list[bytes], meta: SampleMeta | None = None, exif: bool = False) -> dict[int, str]:
     arrays = [np.frombuffer(data, np.uint8) for data in files]
-    return unfit_rows(arrays, facts(files) if meta is None else meta, exif, threads=2)
+    return unfit_rows(arrays, facts(files) if meta is None else meta, exif)
 
 
 @pytest.mark.parametrize("exif", [False, True])

@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def test_case(sandbox: Sandbox, case: Case) -> None:
 DALI_CASES = [
     *[case for case in ROWS[22].cases if case.name in ("SIGINT in the first batch", "SIGINT in a later epoch")],
     *[case for case in ROWS[23].cases if case.name == "kill -9"],
-    *[replace(case, prepare=fakes.start_kernel_threads) for case in ROWS[25].cases],
+    *ROWS[25].cases,
 ]
 
 

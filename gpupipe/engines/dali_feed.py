@@ -52,12 +52,11 @@ class Feed:
 
 
 class Feeder:
-    """Makes feeds, on up to `threads` threads. `refused` holds, by index, the samples that DALI could not decode."""
+    """Makes feeds; up to `threads` threads read. `refused` holds, by index, the samples that DALI could not decode."""
 
     def __init__(self, source: Source, views: Views, threads: int) -> None:
         self._source = source
         self._views = views
-        self._threads = threads
         self._read = Reader(source, threads)
         self.refused: dict[int, SampleError] = {}
 
@@ -86,7 +85,7 @@ class Feeder:
         self._read.close()
 
     def _add_failures(self, feed: Feed, meta: SampleMeta) -> None:
-        unfit = unfit_rows(feed.encoded, meta, self._views[0].exif_orientation, self._threads)
+        unfit = unfit_rows(feed.encoded, meta, self._views[0].exif_orientation)
         for row, index in enumerate(feed.job.indices.tolist()):
             if index in self.refused:
                 feed.failures.setdefault(row, self.refused[index])

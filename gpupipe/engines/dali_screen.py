@@ -31,7 +31,7 @@ CHANGED = "its size in pixels is another than expected"
 TURNED = "its EXIF orientation is in doubt"
 
 
-def unfit_rows(encoded: Sequence[Encoded], meta: SampleMeta, exif: bool, threads: int) -> dict[int, str]:
+def unfit_rows(encoded: Sequence[Encoded], meta: SampleMeta, exif: bool) -> dict[int, str]:
     """The rows of N images that the CPU has to make, and why; that says nothing of whether they are damaged.
 
     JPEGs are walked by the C++ kernels, 1.3 us each; other formats, and JPEGs where the kernels were not built, are
@@ -42,7 +42,7 @@ def unfit_rows(encoded: Sequence[Encoded], meta: SampleMeta, exif: bool, threads
     reasons: dict[int, str] = {}
     others: Sequence[int] = range(len(encoded))
     if native.library() is not None:
-        walked = walk_jpegs(encoded, threads)
+        walked = walk_jpegs(encoded)
         heights, widths, orientations = walked.headers.T
         reasons = {row: f"DALI gets plain JPEGs only, and this one has {odd}" for row, odd in walked.odd.items()}
         others = [row for row in reasons if not _is_jpeg(encoded[row])]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import logging
 import os
 import signal
 import tarfile
@@ -47,6 +48,15 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _own_log_level() -> Iterator[None]:
+    """The command line sets the level for its process."""
+    log = logging.getLogger("gpupipe")
+    before = log.level
+    yield
+    log.setLevel(before)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ FIXED = {
         "in_order",
         "multiprocessing_context",
         "num_workers",
+        "on_error",
         "order",
         "persistent_workers",
         "pin_memory",

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-__all__ = ["not_regular", "open_regular", "read_regular"]
+__all__ = ["is_folder", "not_regular", "open_regular", "read_regular"]
 
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -25,6 +25,14 @@ def not_regular(mode: int) -> str:
     """What a file of this `st_mode` is, where it is no regular one; else an empty string."""
     kind = stat.S_IFMT(mode)
     return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'of an unknown kind')}, not a regular file"
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; a link to itself is none, and opening it says what it is."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:

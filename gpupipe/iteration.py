@@ -10,18 +10,21 @@ after that, as a DataLoader's iterator does. A Ctrl-C takes no place: the batch 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from gpupipe.ahead import Ahead
 from gpupipe.engines.base import Engine, EngineBatch, Job
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import GpupipeError, WorkerError
 from gpupipe.finishing import Finished
 from gpupipe.integrations.accelerate import Announcement
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
 __all__ = ["Failed", "Finishing", "Iteration", "Jobs", "Repaired"]
+
+log = logging.getLogger("gpupipe")
 
 Made = TypeVar("Made")
 
@@ -46,7 +51,7 @@ class Failed:
 class Jobs:
     """The jobs of some steps, each kept until its batch has come. One that can't be made ends them: see `failed`."""
 
-    def __init__(self, make: Callable[[int], Job], steps: range) -> None:
+    def __init__(self, make: Callable[[int], Job], steps: Iterable[int]) -> None:
         self._make: Callable[[int], Job] | None = make
         self._steps = steps
         self._open: deque[tuple[int, Job]] = deque()
@@ -63,6 +68,10 @@ class Jobs:
                 return
             self._open.append((step, job))
             yield job
+
+    def step_of(self, samples: tuple[int, ...]) -> int | None:
+        """The first step of those still open whose batch has these samples."""
+        return next((step for step, job in list(self._open) if np.isin(samples, job.indices).all()), None)
 
     def next_open(self) -> tuple[int, Job]:
         """The step and the job whose batch has come."""
@@ -143,7 +152,9 @@ class Iteration:
         self._owner = os.getpid()
         self._turn: int | None = None
         self._batches: Repaired | Ahead[Finished | Failed] | None = None
+        self._jobs: Jobs | None = None
         self._next = 0  # the step of the next batch
+        self._failing: dict[int, Exception] = {}  # steps whose batch has ended a worker before it was due
         self._given = self._over = False
         self._announcement: Announcement | None = None
         _LIVE.add(self)
@@ -170,6 +181,10 @@ class Iteration:
             finally:
                 del failure  # else the error and this frame would hold each other
         while self._next < len(self._loader):
+            if self._next in self._failing:
+                self._close_batches()
+                self._loader._opened_engine().close()  # as after any death, no worker is left
+                return self._handed_out(Failed(self._next, self._failing.pop(self._next)))
             # Not `or`: a thread's queue that is empty counts as false.
             item = self._taken(self._open() if self._batches is None else self._batches)
             if item is not None:
@@ -211,6 +226,7 @@ class Iteration:
         loader = self._loader
         loader._check_world()
         self._close_batches()
+        self._failing.clear()
         self._turn = loader._place.begin()
         self._next = loader._place.step
         loader._begun(self)
@@ -230,7 +246,9 @@ class Iteration:
     def _opened(self) -> Repaired | Ahead[Finished | Failed]:
         loader, engine = self._loader, self._loader._opened_engine()
         loader._end_thread()  # of an older iteration, which may be held somewhere
-        jobs = Jobs(loader._job, range(self._next, len(loader)))
+        failing = frozenset(self._failing)  # not self, which an engine would hold with the jobs
+        steps = (step for step in range(self._next, len(loader)) if step not in failing)
+        jobs = self._jobs = Jobs(loader._job, steps)
         if loader._lane is None:
             return Repaired(engine, jobs, loader._repaired)
         with suppress(Exception):  # raised again where the batch is due
@@ -250,6 +268,11 @@ class Iteration:
         try:
             item = self._loader.meter.waited(batches)
             return attempt(self._finish, item) if isinstance(item, EngineBatch) else item
+        except WorkerError as error:
+            self._close_batches()
+            if not self._put_off(error):
+                self._next += 1
+                raise
         except Exception:  # the engine's own
             self._close_batches()
             self._next += 1
@@ -257,6 +280,20 @@ class Iteration:
         except BaseException:  # a Ctrl-C
             self._close_batches()
             raise
+        return self._taken(self._open())
+
+    def _put_off(self, error: WorkerError) -> bool:
+        """Whether the error is for a batch that is not due yet. It will take that one's place; those before are made.
+
+        Else chance would decide which batch it costs: workers are ahead, and die with what they have not sent.
+        """
+        jobs = self._jobs
+        steps = [step for samples in error.batches if jobs and (step := jobs.step_of(samples)) is not None]
+        if not steps or min(steps) == self._next:
+            return False
+        log.warning("gpupipe: %s. New workers make the batches before the one at which that was", error)
+        self._failing[min(steps)] = error.with_traceback(None)  # whose frames hold this iterator
+        return True
 
     def _finish(self, batch: EngineBatch) -> Finished:
         return self._loader._finished(batch, self._mixes)

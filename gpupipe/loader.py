@@ -72,7 +72,8 @@ class Loader(DataLoaderAttributes):
     pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
     persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine, and refused with
                  num_workers=0, as prefetch_factor is.
-    worker_init_fn: called with its number in each worker process, after torch has seeded that, as in DataLoader. It
+    worker_init_fn: called with its number in each worker process, after torch has seeded that, as in DataLoader; what
+                 DALI decodes is read in the loader's own process, where it is not called, and a warning says so. It
                  can't decide what `__getitem__` draws from the global generators of torch, numpy and random: these
                  are seeded for each sample from (seed, epoch, position).
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
@@ -177,7 +178,9 @@ class Loader(DataLoaderAttributes):
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
         self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
-        if not len(self.batches):
+        if not len(self.order):
+            log.warning("gpupipe: the order %s lists no sample, so an epoch is empty", self.order.fingerprint)
+        elif not len(self.batches):
             log.warning(
                 "gpupipe: an epoch of %d samples has no full batch of %d, so with drop_last=True it is empty",
                 len(self.order),

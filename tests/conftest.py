@@ -51,12 +51,9 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_log_level() -> Iterator[None]:
-    """The command line sets the level for its process."""
-    log = logging.getLogger("gpupipe")
-    before = log.level
-    yield
-    log.setLevel(before)
+def _own_log_level() -> None:
+    """The command line sets the level for its process, be it one of a fixture that others share."""
+    logging.getLogger("gpupipe").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ class TestSetting:
             setattr(loader, name, None)
 
     def test_arguments_are_all_covered(self) -> None:
-        arguments = set(inspect.signature(gpupipe.Loader).parameters) - {"data", "on_error"}
+        arguments = set(inspect.signature(gpupipe.Loader).parameters) - {"data"}
         assert arguments | {"dataset", "source"} == set(FIXED)
 
     def test_anything_else_can_be_set(self) -> None:

@@ -250,6 +250,11 @@ class TestWorkerInitFn:
         assert second // 10 == first // 10 + 1  # the workers' seeds follow each other
         assert found == ([first] * 4 + [second] * 4) * 2 + [first] * 4 + [second] * 2
 
+    def test_a_warning_says_where_it_is_not_called(self, caplog: pytest.LogCaptureFixture) -> None:
+        with open_loader(worker_init_fn=fails, engine="dali", num_workers=1) as loader:
+            labels_of(loader)
+        assert "worker_init_fn is not called for what DALI decodes" in caplog.text
+
     def test_finds_the_dataset_where_workers_are_no_forks(self) -> None:
         forked, spawned = (self.starts(num_workers=1, multiprocessing_context=method) for method in ("fork", "spawn"))
         assert spawned == forked

@@ -192,17 +192,19 @@ class TestErrors:
             assert loader.state_dict()["position"] == 8
             assert (loader.last_step, loader.last_indices.tolist()) == (1, [4, 5, 6, 7])
 
+    @pytest.mark.parametrize("workers", [1, 2, 3])
     @pytest.mark.parametrize("persistent", [False, True])
-    def test_new_workers_take_over_after_a_death(self, persistent):
-        data = Deadly(20, [IMAGE])
-        with open_loader(data, shuffle=False, engine="torch", num_workers=1, persistent_workers=persistent) as loader:
+    def test_a_death_takes_the_place_of_its_own_batch_and_new_workers_take_over(self, workers, persistent):
+        """Though it is noticed while others make the batches before that."""
+        options = {"num_workers": workers, "persistent_workers": persistent}
+        with open_loader(Deadly(20, [IMAGE]), shuffle=False, engine="torch", **options) as loader:
             found = tolerant(loader)
-            # A worker dies with what it has made ahead, which is not the fault of the batch that is due.
-            assert [isinstance(one, gpupipe.WorkerError) for one in found].count(True) >= 2
-            assert len(found) == 5
-            for step, one in enumerate(found):
-                if not isinstance(one, Exception):
-                    assert one[1].tolist() == list(range(4 * step, 4 * step + 4))
+            kinds = [tuple, gpupipe.WorkerError, tuple, gpupipe.WorkerError, tuple]
+            assert [type(one) for one in found] == kinds
+            assert [str(found[step]).count(f"sample {index} ") for step, index in ((1, 5), (3, 14))] == [1, 1]
+            assert [found[step][1].tolist() for step in (0, 2, 4)] == [
+                list(range(4 * step, 4 * step + 4)) for step in (0, 2, 4)
+            ]
         assert not multiprocessing.active_children()
 
     def test_what_lies_before_an_item_of_another_kind_comes_first(self, engine):

@@ -753,6 +753,10 @@ class TestSettings:
         with open_loader(folder, num_workers=0, batch_size=26, drop_last=True) as loader:
             assert len(loader) == 0
         assert "no full batch of 26" in caplog.text
+        with open_loader(folder, num_workers=0, shuffle=False, order=gpupipe.Subset([])) as loader:
+            assert len(loader) == 0
+        assert caplog.text.count("no full batch") == 1
+        assert "lists no sample" in caplog.text
 
     def test_repr_names_the_essentials(self, folder):
         with open_loader(folder, num_workers=0, engine="torch") as loader:

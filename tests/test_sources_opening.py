@@ -100,6 +100,8 @@ class TestFolderOfShards:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
+        ("", "data is an empty path"),
+        (["a.tar", ""], "data is an empty path"),
         ("data.zip", "an archive .*unpack it"),
         ("train.PARQUET", r"a table, .* \(encoded bytes, label\)"),
         ("labels.csv", "a list in a text file, .* one folder per class"),
@@ -126,7 +128,7 @@ def test_paths_of_other_kinds(path: Any, message: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         open_source(path)
-    if isinstance(path, str) and ":" not in path:  # nor where it is there
+    if path and isinstance(path, str) and ":" not in path:  # nor where it is there
         (tmp_path / path).write_bytes(b"PK")
         with pytest.raises(ConfigError, match=message):
             open_source(path)
@@ -188,6 +190,7 @@ def samples(root: Path) -> list[tuple[Path, int]]:
         (lambda root: webdataset.WebDataset("a.tar", shardshuffle=False), r"a WebDataset, .*pass \.tar shards"),
         (samples, r"a list of 8 samples, the first .*, a path where the bytes belong: .*read_bytes\(\), label\)"),
         (lambda root: np.zeros((4, 8, 8, 3), np.uint8), "a ndarray, and decoded images need no decoder: a DataLoader"),
+        (lambda root: gpupipe.split(range(10), (0.5, 0.5))[0], r"lists samples, .*order=gpupipe\.Subset\(indices"),
         (lambda root: torch.zeros(4, 3, 8, 8), "a Tensor, and decoded images"),
         (lambda root: torch.utils.data.TensorDataset(torch.zeros(4, 3, 8, 8)), "a TensorDataset, and decoded images"),
         (lambda root: {"train": 1, "test": 2}, "a dict, of 'train', 'test': pass one of its parts"),

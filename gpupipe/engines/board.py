@@ -54,6 +54,13 @@ class Board:
         index = int(self._rows[worker, NOTE])
         return index if index >= 0 else None
 
+    def batch(self, worker: int) -> tuple[int, ...]:
+        """The samples of the batch that it makes; none between two batches."""
+        if self.starting(worker) or self.idle(worker):
+            return ()
+        count = int(self._rows[worker, COUNT])
+        return tuple(self._rows[worker, SAMPLES : SAMPLES + count].tolist())
+
     def seconds(self, worker: int) -> float:
         """For how long it has been there."""
         return (time.monotonic_ns() - int(self._rows[worker, SINCE])) / 1e9

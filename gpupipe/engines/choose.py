@@ -222,6 +222,11 @@ def _open_dali(source: Source, views: Views, settings: EngineSettings, seeds: to
     from gpupipe.engines.dali import DaliEngine
 
     decoders = settings.decoders or Decoders()
+    if settings.worker_init_fn is not None:
+        log.warning(
+            "gpupipe: worker_init_fn is not called for what DALI decodes, as the loader's own process reads that; open "
+            "files and connections when the first sample is asked for, or pass engine='torch'"
+        )
     log.info(
         "gpupipe: DALI engine on %s, %d threads, %d CPU workers for %g %% of each batch",
         settings.device,

@@ -52,7 +52,8 @@ def death(fault: WorkersDied, board: Board, source: Source) -> WorkerError:
         for number, code in fault.exit_codes.items()
     ]
     first, code = next(iter(fault.exit_codes.items()))
-    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}")
+    batches = tuple(samples for number in fault.exit_codes if (samples := board.batch(number)))
+    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", batches)
 
 
 def hang(fault: WorkersHang, board: Board, source: Source, timeout: float) -> LoaderTimeoutError:

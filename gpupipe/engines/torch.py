@@ -265,9 +265,12 @@ class _Batches:
 
     def _fail(self, error: BaseException) -> NoReturn:
         shown = self._engine.failed(error)
-        if shown is error:
-            raise error
-        raise shown from None
+        try:
+            if shown is error:
+                raise error
+            raise shown from None
+        finally:
+            del shown, error  # else they and this frame would hold each other
 
     def close(self) -> None:
         iterator, self._iterator = self._iterator, None

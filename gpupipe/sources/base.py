@@ -49,7 +49,7 @@ class SampleMeta:
 class Source(Protocol):
     """Random access to encoded images and what is known of them.
 
-    It is a map-style dataset of torch's, too: `source[index]` is (encoded bytes, label).
+    It is a map-style dataset of torch's, too: `source[index]` is (encoded bytes, label): a 1-D uint8 array and an int.
 
     `classes` and `class_to_idx` are None where the data names no classes. `fingerprint` identifies the content (names,
     byte sizes, labels): it depends neither on where the data is mounted nor on modification times.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.files import open_regular
+from gpupipe.files import is_folder, open_regular
 from gpupipe.sources.base import Encoded, content_fingerprint
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
@@ -174,7 +174,7 @@ def _list(root: Path) -> _Listing:
 
 def _class_names(root: Path) -> list[str]:
     with os.scandir(root) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        return sorted(entry.name for entry in entries if is_folder(entry))
 
 
 def _list_class(root: Path, name: str, label: int, listing: _Listing) -> int:
@@ -207,7 +207,7 @@ def _walk(root: str, directory: str, above: frozenset[Identity] = frozenset()) -
     folders: list[str] = []
     with os.scandir(path) as entries:
         for entry in entries:
-            (folders if entry.is_dir() else files).append(entry.name)
+            (folders if is_folder(entry) else files).append(entry.name)
     yield directory, changed, files
     for folder in folders:
         yield from _walk(root, f"{directory}/{folder}", above)

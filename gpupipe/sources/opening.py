@@ -8,6 +8,7 @@ import sys
 from typing import Any, TypeGuard
 
 from gpupipe.errors import ConfigError, DataError
+from gpupipe.files import is_folder
 from gpupipe.sources.base import Source
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
@@ -95,14 +96,14 @@ def _shards_in(folder: str) -> list[str]:
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if SHARD.match(entry.name) and not entry.is_dir())
+        return sorted(entry.path for entry in entries if SHARD.match(entry.name) and not is_folder(entry))
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
+        return sorted((entry for entry in entries if is_folder(entry)), key=lambda entry: entry.name)
 
 
 def _first_image_below(folder: str) -> str | None:

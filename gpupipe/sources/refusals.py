@@ -36,6 +36,11 @@ FOLDER = (
 
 ARRAYS = f"and decoded images need no decoder: a DataLoader serves them; for encoded ones pass {OWN}"
 
+INDICES = (
+    "which lists samples, as gpupipe.split does: pass the dataset itself as data, and order=gpupipe.Subset(indices, "
+    "shuffle=True) for these of it"
+)
+
 IMAGE_FOLDER = "torchvision.datasets.folder.DatasetFolder"
 
 HUGGING_FACE = (
@@ -46,6 +51,8 @@ HUGGING_FACE = (
 
 def refuse_path(path: str) -> None:
     """Raise ConfigError for what can be neither a shard nor a folder. URLs are refused where patterns are expanded."""
+    if not path:
+        raise ConfigError("data is an empty path, as of a variable that is not set; pass the folder or the shards")
     if is_url(path):
         return
     for endings, what in FILES.items():
@@ -114,6 +121,10 @@ def _part_of_image_folder(data: Any) -> str | None:
     )
 
 
+def _array(data: Any) -> str | None:
+    return None if data.dtype == object else ARRAYS
+
+
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -133,7 +144,7 @@ OBJECTS: dict[str, Callable[[Any], str | None]] = {
     "datasets.iterable_dataset.IterableDataset": lambda data: (
         "which gives samples in a sequence, while gpupipe asks for them by their number: load it without streaming"
     ),
-    "numpy.ndarray": lambda data: None if data.dtype == object else ARRAYS,
+    "numpy.ndarray": lambda data: INDICES if data.ndim == 1 and data.dtype.kind in "iu" else _array(data),
     "torch.Tensor": lambda data: ARRAYS,
     "torch.utils.data.dataset.TensorDataset": lambda data: ARRAYS,
     "builtins.dict": lambda data: (

@@ -135,8 +135,9 @@ def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> i
 
 def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, label_field: str) -> int:
     where = _where(shard, sample.key, member.offset)
+    text = _whole(sample, member, read, shard, "json")
     try:
-        record = json.loads(_whole(sample, member, read, shard, "json"))
+        record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: its .json can't be parsed ({error})") from error
     if not isinstance(record, dict) or label_field not in record:

@@ -13,6 +13,7 @@ __all__ = ["BLOCK", "Member", "end_fault", "scan_tar"]
 
 BLOCK = 512
 RECORD = 20 * BLOCK
+MOST_PADDING = 16 << 20  # what is read to see whether it is zeros; GNU tar's largest usual records have 1 MiB
 MOST_HEADER = 64 << 10  # PAX and GNU headers of one member; a path has 4 KiB at most
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -58,12 +59,14 @@ def end_fault(path: str, descriptor: int, end: int) -> str:
         return f"shard {path} is cut: no end mark at offset {size}; copy or download it again{mend}"
     if os.pread(descriptor, BLOCK, end).strip(b"\0"):
         return f"shard {path} is damaged: no tar header at offset {end}; copy or download it again"
-    if more <= _padding(end) and not os.pread(descriptor, more, end).strip(b"\0"):
+    is_zeros = more <= MOST_PADDING and not os.pread(descriptor, more, end).strip(b"\0")
+    if is_zeros and more <= _padding(end):
         return ""
+    mend = f" (if it is whole and was padded on purpose: truncate -s {end + 2 * BLOCK} {path})" if is_zeros else ""
     return (
         f"shard {path} has its end mark at offset {end} but goes on to {size}: samples there would be lost; either a "
         "part was never written (as in a download that allocates the file first) or archives were joined; copy, "
-        f"download or pack it again (if it is whole and was padded on purpose: truncate -s {end + 2 * BLOCK} {path})"
+        f"download or pack it again{mend}"
     )
 
 

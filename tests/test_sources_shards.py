@@ -11,6 +11,7 @@ import os
 import pickle
 import resource
 import shutil
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -223,8 +224,13 @@ def test_many_threads_read_many_shards(tmp_path: Path, monkeypatch: pytest.Monke
         order = np.random.default_rng(seed).integers(0, 12, 300).tolist()
         return all(source.read(index).tobytes() == expected[index] for index in order)
 
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(read, range(8)))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within a read
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(read, range(8)))
+    finally:
+        sys.setswitchinterval(before)
     assert len(open_shards_of_this_process(tmp_path)) <= 2
 
 

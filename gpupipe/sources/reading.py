@@ -11,6 +11,7 @@ import os
 import resource
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ class OpenFiles:
         file = self._open.pop(path, None) or _File(path)
         self._open[path] = file
         if len(self._open) > self._most:
-            self._open.popitem(last=False)
+            with suppress(KeyError):  # other threads hold what was there, each the file that it reads from
+                self._open.popitem(last=False)
         return read_at(file.descriptor, offset, size), Stamp.of(file.descriptor)
 
 

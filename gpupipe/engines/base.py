@@ -113,7 +113,7 @@ def job_plan(recipe: Recipe, job: Job, meta: SampleMeta, view: int = 0) -> Plan:
     return plan(recipe, job.seed, job.epoch, job.positions, heights, widths, view)
 
 
-Fetched = tuple[list[NDArray[np.uint8] | None], "SampleMeta", dict[int, SampleError]]
+Fetched = tuple[list[NDArray[np.uint8] | None], SampleMeta, dict[int, SampleError]]
 
 
 def fetch(source: Source, job: Job) -> Fetched:

@@ -75,10 +75,10 @@ class Board:
 
     def doing(self, worker: int) -> str:
         """What it is at, where that is not one sample."""
-        count = int(self._rows[worker, COUNT])
         if self.starting(worker):
             return "at its start"
         if self.idle(worker):
             return "between two batches"
-        listed = ", ".join(map(str, self._rows[worker, SAMPLES : SAMPLES + min(count, LISTED)].tolist()))
-        return f"at a batch of {count} samples ({listed}{', ...' if count > LISTED else ''})"
+        samples = self.batch(worker)
+        listed = ", ".join(map(str, samples[:LISTED]))
+        return f"at a batch of {len(samples)} samples ({listed}{', ...' if len(samples) > LISTED else ''})"

@@ -25,8 +25,8 @@ from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.benchmark.environment import machine
 from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
+from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["Case", "cases", "made_images", "main"]
 

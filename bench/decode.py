@@ -28,15 +28,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peers.floor import decode_windows
 
 import gpupipe
-from gpupipe.benchmark.environment import environment
-from gpupipe.benchmark.imagenet_like import ImageSpec
-from gpupipe.benchmark.sample_set import sample_set
-from gpupipe.benchmark.settings import Settings
-from gpupipe.benchmark.synthesis import Look, NoiseBank, fit_jpeg
-from gpupipe.draws import Plan, plan
+from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import decode_crop_resize, native
-from gpupipe.sources.base import Encoded
-from gpupipe.system import usable_cpus
+from gpupipe.plan import Plan, plan
+from gpupipe.sources.source import Encoded
+from gpupipe.tools.benchmark.environment import environment
+from gpupipe.tools.benchmark.imagenet_like import ImageSpec
+from gpupipe.tools.benchmark.sample_set import sample_set
+from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.synthesis import Look, NoiseBank, fit_jpeg
 
 __all__ = ["main"]
 

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 
 import gpupipe
-from gpupipe.engines.base import EngineBatch, Job, job_plan
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.finishing import Finished
-from gpupipe.pack import PackSettings, pack
+from gpupipe.decode.dali.engine import DaliEngine
+from gpupipe.decode.engine import EngineBatch, Job, job_plan
+from gpupipe.device.finishing import Finished
+from gpupipe.host.tracing import Stage
+from gpupipe.loader.stats import Meter
 from gpupipe.sources import Source
-from gpupipe.stats import Meter
-from gpupipe.tracing import Stage
+from gpupipe.tools.pack import PackSettings, pack
 
 
 def made_folder(root: Path, samples: int) -> Path:

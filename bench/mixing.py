@@ -28,8 +28,8 @@ import numpy as np
 import webdataset
 from webdataset import filters
 
-from gpupipe.benchmark.environment import machine
 from gpupipe.order import BlockShuffled, Order, Shuffled
+from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["main"]
 

@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import RandomSampler
 
-from gpupipe.benchmark.environment import machine
 from gpupipe.order import (
     BlockShuffled,
     Order,
@@ -38,6 +37,7 @@ from gpupipe.order import (
     VirtualEpochs,
     Weighted,
 )
+from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["main"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from peers import TITLES
 
-from gpupipe.benchmark.report import by_rate, number
+from gpupipe.tools.benchmark.report import by_rate, number
 
 
 def table(results: Path) -> str:

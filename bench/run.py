@@ -23,15 +23,15 @@ from peers import FILTERS, PEERS
 from peers.common import cache, convert, converted
 from peers.environments import InstallError, interpreter, requirements, versions
 
-from gpupipe.benchmark import report
-from gpupipe.benchmark.environment import describe, environment
-from gpupipe.benchmark.measurement import Result
-from gpupipe.benchmark.runner import measure
-from gpupipe.benchmark.settings import DTYPES, Settings
-from gpupipe.cli.progress import steps
 from gpupipe.errors import ConfigError, GpupipeError
-from gpupipe.pack import CLASSES_NAME, PackSettings, pack
 from gpupipe.sources import open_source
+from gpupipe.tools.benchmark import report
+from gpupipe.tools.benchmark.environment import describe, environment
+from gpupipe.tools.benchmark.measurement import Result
+from gpupipe.tools.benchmark.runner import measure
+from gpupipe.tools.benchmark.settings import DTYPES, Settings
+from gpupipe.tools.cli.progress import steps
+from gpupipe.tools.pack import CLASSES_NAME, PackSettings, pack
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

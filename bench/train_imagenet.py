@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from training.loaders import LOADERS, make_loader, set_epoch
 
-from gpupipe.profiling.models import build_model
-from gpupipe.profiling.training import TrainingStep, WaitClock
 from gpupipe.sources import open_source
+from gpupipe.tools.profiling.models import build_model
+from gpupipe.tools.profiling.training import TrainingStep, WaitClock
 
 COMPARED = ["torchvision-v2", "gpupipe", "gpupipe-torch", "device"]
 # What --made-classes changes unless it is given on the command line.
@@ -188,11 +188,11 @@ def prepare(args: argparse.Namespace, process: Process) -> None:
     args.amp = on_gpu if args.amp is None else args.amp
     args.channels_last = on_gpu if args.channels_last is None else args.channels_last
     if args.made_classes:
-        from gpupipe.benchmark.made_classes import made_classes
+        from gpupipe.tools.benchmark.made_classes import made_classes
 
         args.data, args.val_data = (str(folder) for folder in made_classes())
     elif not args.data:
-        from gpupipe.benchmark.sample_set import sample_set
+        from gpupipe.tools.benchmark.sample_set import sample_set
 
         args.data = str(sample_set())
 

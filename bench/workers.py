@@ -42,10 +42,10 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
     import torch
 
     from gpupipe import imagenet_train, open_source
-    from gpupipe.benchmark.child import cpu_seconds, process_tree
-    from gpupipe.benchmark.memory import memory_mb
-    from gpupipe.engines import torch as engine
-    from gpupipe.engines.base import Job
+    from gpupipe.decode import torch as engine
+    from gpupipe.decode.engine import Job
+    from gpupipe.tools.benchmark.child import cpu_seconds, process_tree
+    from gpupipe.tools.benchmark.memory import memory_mb
 
     source = open_source(data)
 
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(child(args.data, int(processes), int(threads), float(seconds), int(batch_size))))
         return
     if args.data is None:
-        from gpupipe.benchmark.sample_set import sample_set
+        from gpupipe.tools.benchmark.sample_set import sample_set
 
         args.data = str(sample_set())
     chosen = mixes(sorted(os.sched_getaffinity(0)))

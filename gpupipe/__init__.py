@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe.decoders import Decoders
+    from gpupipe.decode.decoders import Decoders
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         StateError,
         WorkerError,
     )
-    from gpupipe.integrations.transformers import TrainerLoader
-    from gpupipe.loader import Loader
+    from gpupipe.loader.loader import Loader
     from gpupipe.order import (
         BlockShuffled,
         Order,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
         timm_a_train,
     )
     from gpupipe.sources import open_source
+    from gpupipe.trainers.transformers import TrainerLoader
 
 __all__ = [
     "AutoAugment",
@@ -131,8 +131,8 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 # Where public names live. They are imported when they are first used, since torch takes a second to import, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _HOMES = {
-    "decoders": ("Decoders",),
-    "integrations.transformers": ("TrainerLoader",),
+    "decode.decoders": ("Decoders",),
+    "trainers.transformers": ("TrainerLoader",),
     "loader": ("Loader",),
     "sources": ("open_source",),
     "order": (

@@ -2,7 +2,7 @@
 
 import sys
 
-from gpupipe.cli import main
+from gpupipe.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

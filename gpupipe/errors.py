@@ -55,8 +55,9 @@ class SampleError(GpupipeError, RuntimeError):
     """One sample can't be read or decoded.
 
     `index` is its index in the source, `location` says where it lies (file, or key, shard and offset), `reason` what is
-    wrong. Where a dataset of the user's own raised an exception, the error is of that type, too (see `gpupipe.raised`),
-    and `original` is its traceback, as text, which stays with the error where a process sends it to another.
+    wrong. Where a dataset of the user's own raised an exception, the error is of that type, too (see
+    `gpupipe.sources.raised`), and `original` is its traceback, as text, which stays with the error where a process
+    sends it to another.
     """
 
     def __init__(self, index: int, location: str, reason: str, remedy: str = "", original: str = "") -> None:

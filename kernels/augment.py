@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.augment_reference import augment_reference
 from gpupipe.kernels.operations import LIMITS, VALUES, Op
-from gpupipe.system import usable_cpus
 
 __all__ = ["augment"]
 

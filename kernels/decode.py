@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import native
-from gpupipe.system import usable_cpus
 
 __all__ = ["BadImage", "Crops", "Decoded", "Limits", "crop_resize", "decode_crop_resize", "decode_crops"]
 

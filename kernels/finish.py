@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.erase_mix import Erase, Mix
 from gpupipe.kernels.finish_numpy import finish_samples
 from gpupipe.kernels.finish_reference import finish_reference
-from gpupipe.system import usable_cpus
 
 __all__ = ["finish"]
 

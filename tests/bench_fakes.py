@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+from gpupipe.tools.benchmark.settings import Settings
 
 
 class Crude:

@@ -20,8 +20,8 @@ from reliability.rows.processes import SAMPLES, WORKERS, Trap, expect_exact, han
 from reliability.victim import Victim
 
 import gpupipe
-from gpupipe.engines import watched
 from gpupipe.sources import SampleMeta, Source
+from gpupipe.workers import watched
 
 KILL = signal.SIGKILL
 

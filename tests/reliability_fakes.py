@@ -24,8 +24,9 @@ from reliability.traces import SHM
 from reliability.victim import Victim
 
 import gpupipe
-from gpupipe.engines import base, rendering
-from gpupipe.engines import torch as torch_engine
+from gpupipe.decode import engine as base
+from gpupipe.decode import rendering
+from gpupipe.decode import torch as torch_engine
 
 KEPT: list[object] = []
 
@@ -305,10 +306,10 @@ def says_little(context: Context) -> None:
     def check(*arguments: Any, **options: Any) -> None:
         raise gpupipe.StateError("invalid state")
 
-    with mock.patch("gpupipe.state.LoaderState.check", check):
+    with mock.patch("gpupipe.loader.state.LoaderState.check", check):
         resume.refused_by_name(context)
 
 
 def says_nothing(context: Context) -> None:
-    with mock.patch("gpupipe.state.LoaderState.check"):
+    with mock.patch("gpupipe.loader.state.LoaderState.check"):
         resume.refused_by_name(context)

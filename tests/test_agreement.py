@@ -13,11 +13,11 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
 import gpupipe
-from gpupipe.draws import plan
-from gpupipe.engines.base import Job
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.engines.dali_feed import visible_part
-from gpupipe.engines.reference import render_reference
+from gpupipe.decode.dali.engine import DaliEngine
+from gpupipe.decode.dali.feed import visible_part
+from gpupipe.decode.engine import Job
+from gpupipe.decode.reference import render_reference
+from gpupipe.plan import plan
 from gpupipe.sources import open_source
 
 LEVELS = (gpupipe.imagenet_eval().normalize.std, 255)

@@ -26,12 +26,12 @@ from images import Numbered, encode, picture
 from test_loader import assert_equal, collect
 
 import gpupipe
-from gpupipe import ahead as ahead_module
-from gpupipe import handover
-from gpupipe.ahead import Ahead
-from gpupipe.finishing import Finished
-from gpupipe.handover import BEHIND, HandOver
-from gpupipe.tracing import Stage
+from gpupipe.device import ahead as ahead_module
+from gpupipe.device import handover
+from gpupipe.device.ahead import Ahead
+from gpupipe.device.finishing import Finished
+from gpupipe.device.handover import BEHIND, HandOver
+from gpupipe.host.tracing import Stage
 
 TRAIN = gpupipe.imagenet_train(32)
 
@@ -164,7 +164,7 @@ class TestThread:
         """DALI, imported for the first loader, shuts down at exit what the thread may be working with."""
         program = """
             import atexit, contextlib, itertools, threading
-            from gpupipe.ahead import Ahead
+            from gpupipe.device.ahead import Ahead
 
             class Lane:
                 before = made = taken = lambda self, item=None: None

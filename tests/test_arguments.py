@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 import gpupipe
-from gpupipe.attributes import FIXED
+from gpupipe.loader.attributes import FIXED
 
 DATA = Numbered(10, [encode(picture(20, 20))])
 MANY = list(range(1000))

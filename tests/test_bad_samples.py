@@ -13,7 +13,7 @@ import torch
 from images import encode, picture
 
 import gpupipe
-from gpupipe.engines import dali
+from gpupipe.decode.dali import engine as dali
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),

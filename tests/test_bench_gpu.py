@@ -16,14 +16,14 @@ import pytest
 import torch
 from images import write_folder
 
-from gpupipe.benchmark.checks import antialiased, noise_folder, problem
-from gpupipe.benchmark.child import Host
-from gpupipe.benchmark.contenders import describe, load, options, reference
-from gpupipe.benchmark.measurement import Result, Round
-from gpupipe.benchmark.runner import measure
-from gpupipe.benchmark.settings import Settings
 from gpupipe.errors import ConfigError
 from gpupipe.kernels import native
+from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
+from gpupipe.tools.benchmark.child import Host
+from gpupipe.tools.benchmark.contenders import describe, load, options, reference
+from gpupipe.tools.benchmark.measurement import Result, Round
+from gpupipe.tools.benchmark.runner import measure
+from gpupipe.tools.benchmark.settings import Settings
 
 BENCH = Path(__file__).parent.parent / "bench"
 RUN = BENCH / "gpu" / "run.sh"

@@ -12,19 +12,19 @@ import torch
 from images import write_folder
 from rich.console import Console
 
-from gpupipe.benchmark.checks import problem
-from gpupipe.benchmark.contenders import BASELINE
-from gpupipe.benchmark.contenders.base import Contender
-from gpupipe.benchmark.contenders.dali_native import DaliNativeCpu
-from gpupipe.benchmark.contenders.gpupipe_loader import GpupipeTorch, ManyPasses
-from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.benchmark.contenders.torchvision_pillow import TorchvisionPillow
-from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.benchmark.environment import environment
-from gpupipe.benchmark.measurement import Opened, Result, Round, Spread, ratio, spread
-from gpupipe.benchmark.report import remarks, rows, table
-from gpupipe.benchmark.settings import Settings
 from gpupipe.errors import ConfigError
+from gpupipe.tools.benchmark.checks import problem
+from gpupipe.tools.benchmark.contenders import BASELINE
+from gpupipe.tools.benchmark.contenders.contender import Contender
+from gpupipe.tools.benchmark.contenders.dali_native import DaliNativeCpu
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, ManyPasses
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
+from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
+from gpupipe.tools.benchmark.environment import environment
+from gpupipe.tools.benchmark.measurement import Opened, Result, Round, Spread, ratio, spread
+from gpupipe.tools.benchmark.report import remarks, rows, table
+from gpupipe.tools.benchmark.settings import Settings
 
 SETTINGS = Settings("data", batch_size=8, size=16)
 OPENED = Opened(1.5, "cpu", (8, 3, 16, 16), "torch.float32", True, -2.1, 2.6, {0: 4, 1: 4})

@@ -19,10 +19,10 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import gpupipe
-from gpupipe.benchmark.contenders import load
-from gpupipe.benchmark.measurement import Result, Round
-from gpupipe.benchmark.settings import Settings
 from gpupipe.kernels import native
+from gpupipe.tools.benchmark.contenders import load
+from gpupipe.tools.benchmark.measurement import Result, Round
+from gpupipe.tools.benchmark.settings import Settings
 
 BENCH = Path(__file__).parent.parent / "bench"
 NAMES = ("plain", "rand_augment", "trivial_augment", "auto_augment", "jitter", "three_augment", "mix")

@@ -14,12 +14,12 @@ import pytest
 from images import write_folder
 from PIL import Image
 
-from gpupipe.benchmark.child_process import descendants
-from gpupipe.benchmark.runner import ContenderProcess, measure
-from gpupipe.benchmark.settings import Settings
-from gpupipe.cli import main
-from gpupipe.cli.bench import EXTRA
-from gpupipe.cli.extra import require
+from gpupipe.tools.benchmark.child_process import descendants
+from gpupipe.tools.benchmark.runner import ContenderProcess, measure
+from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.cli import main
+from gpupipe.tools.cli.bench import EXTRA
+from gpupipe.tools.cli.extra import require
 
 TINY = ["--batch-size", "4", "--size", "32", "--workers", "1", "--threads", "1", "--seconds", "0.2", "--rounds", "1"]
 IMAGES = 24

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from gpupipe.benchmark.imagenet_like import imagenet_like_specs
-from gpupipe.benchmark.made_classes import PATTERNS, made_classes
-from gpupipe.benchmark.sample_set import CLASSES, make_folder, sample_set
 from gpupipe.errors import ConfigError
+from gpupipe.tools.benchmark.imagenet_like import imagenet_like_specs
+from gpupipe.tools.benchmark.made_classes import PATTERNS, made_classes
+from gpupipe.tools.benchmark.sample_set import CLASSES, make_folder, sample_set
 
 COUNT = 128
 

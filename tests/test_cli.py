@@ -15,13 +15,15 @@ import psutil
 import pytest
 from images import write_folder
 
-from gpupipe.cli import COMMANDS, index, main
+from gpupipe.tools.cli import COMMANDS, index, main
 
 GPUPIPE = [sys.executable, "-m", "gpupipe"]
 # A shell's background jobs, tests among them, inherit that SIGINT is ignored; a terminal's commands do not.
 IN_A_TERMINAL = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
-IN_A_TERMINAL += "; from gpupipe.cli import main; sys.exit(main(sys.argv[1:]))"
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from gpupipe.cli import main; sys.exit(main(sys.argv[1:]))"
+IN_A_TERMINAL += "; from gpupipe.tools.cli import main; sys.exit(main(sys.argv[1:]))"
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None; from gpupipe.tools.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 OF_DATA = {
     "bench": [],
     "index": [],
@@ -72,7 +74,7 @@ def test_data_that_cannot_be_used_is_one_line(
 def test_files_that_cannot_be_written_are_one_line_before_anything_is_measured(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.profiling.rounds.measure", lambda *arguments: pytest.fail("it measures"))
+    monkeypatch.setattr("gpupipe.tools.profiling.rounds.measure", lambda *arguments: pytest.fail("it measures"))
     taken = tmp_path / "taken"
     taken.write_text("a file, where a folder is to be made")
     data = write_folder(tmp_path / "data", classes=1, per_class=4)

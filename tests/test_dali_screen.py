@@ -10,9 +10,9 @@ from hostile import ADOBE, turned, with_size, without, ycck
 from images import encode, picture
 from PIL import Image
 
-from gpupipe.engines.dali_screen import unfit_rows
+from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.sources import DatasetSource
-from gpupipe.sources.base import SampleMeta
+from gpupipe.sources.source import SampleMeta
 
 IMAGE = picture(40, 60, 1)
 FIT = {

@@ -15,8 +15,8 @@ import torch
 from images import Numbered, encode, picture
 
 import gpupipe
-from gpupipe.ahead import Ahead
-from gpupipe.engines.base import Job, fetch
+from gpupipe.decode.engine import Job, fetch
+from gpupipe.device.ahead import Ahead
 from gpupipe.sources import open_source
 
 ENGINES = [

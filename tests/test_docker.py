@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpupipe import system
+from gpupipe.host import system
 from gpupipe.kernels import native
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -360,7 +360,7 @@ def path_with_gpupipe(tmp_path: Path) -> str:
     command = tmp_path / "bin" / "gpupipe"
     command.parent.mkdir(exist_ok=True)
     code = (
-        "import argparse, os, sys; from gpupipe.cli import doctor; top = argparse.ArgumentParser(); "
+        "import argparse, os, sys; from gpupipe.tools.cli import doctor; top = argparse.ArgumentParser(); "
         "doctor.add_parser(top.add_subparsers()); "
         "args = top.parse_args([*sys.argv[1:], '--shm-path', os.environ.get('SHM_PATH', '/dev/shm')]); "
         "sys.exit(args.run(args))"

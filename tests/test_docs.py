@@ -12,8 +12,8 @@ import pytest
 from modules import MODULES
 
 import gpupipe
-from gpupipe.cli import COMMANDS
 from gpupipe.order import Order
+from gpupipe.tools.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -14,16 +14,17 @@ import psutil
 import pytest
 import torch
 
-from gpupipe import selftest, system
-from gpupipe.cli import doctor
-from gpupipe.decoders import Decoders
+from gpupipe.decode import selftest
+from gpupipe.decode.decoders import Decoders
+from gpupipe.decode.selftest.children import Outcome
+from gpupipe.decode.selftest.made import made_images
+from gpupipe.decode.selftest.plans import GPU_PLANS, DecodePlan, Trial
+from gpupipe.decode.selftest.verdict import Verdict
+from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
+from gpupipe.host import system
 from gpupipe.kernels import gpu, native
-from gpupipe.selftest.children import Outcome
-from gpupipe.selftest.made import made_images
-from gpupipe.selftest.plans import GPU_PLANS, DecodePlan, Trial
-from gpupipe.selftest.verdict import Verdict
-from gpupipe.tuned import Tuned, keep
+from gpupipe.tools.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU: dict[str, Any] = {
@@ -374,7 +375,7 @@ def pretend_trials(monkeypatch: pytest.MonkeyPatch, outcomes: dict[DecodePlan, O
     trials = tuple(Trial(plan, outcome, f"why it {outcome}", 1.5) for plan, outcome in outcomes.items())
     pretend(monkeypatch, ONE_GPU, (13, 0))
     monkeypatch.setattr(selftest, "new_verdict", lambda device: Verdict("H200", trials, 0.0, 7.1))
-    monkeypatch.setattr("gpupipe.tuned.tuned", lambda device: None)
+    monkeypatch.setattr("gpupipe.decode.tuned.tuned", lambda device: None)
 
 
 def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +392,7 @@ def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pyt
 def test_what_was_tuned_is_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_trials(monkeypatch, dict.fromkeys(GPU_PLANS, "passed"))
     best = Decoders(cpu_share=0.25, cpu_workers=6, hw_decoder_load=0.9, crop_decode=True)
-    monkeypatch.setattr("gpupipe.tuned.tuned", lambda device: Tuned("dali", 16, 3, best))
+    monkeypatch.setattr("gpupipe.decode.tuned.tuned", lambda device: Tuned("dali", 16, 3, best))
     assert doctor.check_gpu_decoding(doctor.Settings())[-1].detail.startswith(f"loaders use {best}; tried")
 
 

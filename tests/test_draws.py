@@ -15,7 +15,7 @@ from scipy import stats
 from torchvision.transforms import RandomResizedCrop as TorchvisionCrop
 from torchvision.transforms import functional
 
-from gpupipe.draws import Plan, plan
+from gpupipe.plan import Plan, plan
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train
 
 TRAIN = imagenet_train(224)

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from test_draws import SURELY
 
-from gpupipe.draws import Augmentation, augmentation, erasing, plan
-from gpupipe.draws.elementary import cos_turn, exp, log, normal
 from gpupipe.kernels import Op, gaussian_weights
+from gpupipe.plan import Augmentation, augmentation, erasing, plan
+from gpupipe.plan.elementary import cos_turn, exp, log, normal
 from gpupipe.recipe import (
     Augmenting,
     AutoAugment,

@@ -11,9 +11,9 @@ from scipy import stats
 from test_draws import SURELY, scalar_philox
 from torchvision.transforms import v2
 
-from gpupipe.draws import Mixing, erasing, mixing
-from gpupipe.draws.beta import symmetric_beta
-from gpupipe.draws.stream import MIX, Stream
+from gpupipe.plan import Mixing, erasing, mixing
+from gpupipe.plan.beta import symmetric_beta
+from gpupipe.plan.stream import MIX, Stream
 from gpupipe.recipe import CutMix, MixUp, MixUpOrCutMix, RandomErasing, RandomResizedCrop, Recipe
 
 SIZE = (48, 64)

@@ -16,11 +16,11 @@ from scipy import stats
 from test_draws import SURELY, scalar_philox
 from torchvision.transforms import v2
 
-from gpupipe.draws import augmentation
-from gpupipe.draws.policies import NARROW, SEARCH, WIDE, Space, magnitudes
-from gpupipe.draws.searched import SEARCHED
-from gpupipe.draws.timm_policy import OPERATIONS, _values, argument
 from gpupipe.kernels import Op, augment_reference
+from gpupipe.plan import augmentation
+from gpupipe.plan.policies import NARROW, SEARCH, WIDE, Space, magnitudes
+from gpupipe.plan.searched import SEARCHED
+from gpupipe.plan.timm_policy import OPERATIONS, _values, argument
 from gpupipe.recipe import AutoAugment, RandAugment, RandomResizedCrop, Recipe, TimmRandAugment, TrivialAugmentWide
 
 SIZE = (25, 38)

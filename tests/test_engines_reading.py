@@ -14,8 +14,8 @@ import torch.utils.data
 from images import write_folder
 from tars import jpeg, write_samples
 
-from gpupipe.engines.base import Job, fetch
-from gpupipe.engines.reading import Reader
+from gpupipe.decode.engine import Job, fetch
+from gpupipe.decode.reading import Reader
 from gpupipe.sources import Source, open_source
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.finishing import Finisher
+from gpupipe.device.finishing import Finisher
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,8 +12,8 @@ from images import encode, picture, write_folder
 from PIL import Image
 from tars import write_samples
 
-from gpupipe.cli import index
 from gpupipe.errors import DataError
+from gpupipe.tools.cli import index
 
 
 def run(*arguments: str | Path) -> int:

@@ -13,7 +13,7 @@ from hostile import segments, with_byte
 from images import encode, picture
 from PIL import Image
 
-from gpupipe.engines.pixels import parse
+from gpupipe.decode.pixels import parse
 from gpupipe.kernels import native, walk_jpegs
 from gpupipe.sources.headers import probe_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpupipe.engines.lease import BufferPool, Draining, lend_cpu
+from gpupipe.workers.lease import BufferPool, Draining, lend_cpu
 
 
 class Event:

@@ -19,7 +19,7 @@ from images import Numbered, encode, picture
 from torch.utils.data import RandomSampler
 
 import gpupipe
-from gpupipe.engines.lease import BufferPool
+from gpupipe.workers.lease import BufferPool
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
@@ -292,7 +292,7 @@ class TestState:
             iterator = iter(loader)
             next(iterator)
             with monkeypatch.context() as patches:
-                patches.setattr("gpupipe.finishing.finish", interrupt)
+                patches.setattr("gpupipe.device.finishing.finish", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     next(iterator)
             assert loader.stats()["batches"] == len(whole) + 1
@@ -503,7 +503,7 @@ class TestMemory:
 
     def test_dali_hands_over_its_own_memory(self, folder):
         """The tensor lies over DALI's buffer: no copy in between."""
-        from gpupipe.engines.dali import DaliEngine
+        from gpupipe.decode.dali.engine import DaliEngine
 
         recipe = gpupipe.imagenet_train(32, dtype="uint8", layout="channels_last")
         with open_loader(folder, recipe, engine="dali") as loader:
@@ -691,7 +691,7 @@ class TestSettings:
                 assert len(loader.sampler) == len(list(loader.sampler)) == 9
 
     def test_workers_default_to_the_usable_cpus(self, folder):
-        from gpupipe.system import default_workers
+        from gpupipe.host.system import default_workers
 
         with open_loader(folder) as loader:
             assert loader.num_workers == default_workers()
@@ -735,12 +735,12 @@ class TestSettings:
             open_loader(folder, device="cuda")
 
     def test_missing_dali_is_explained(self, folder, monkeypatch):
-        monkeypatch.setattr("gpupipe.engines.choose._dali_problem", lambda: "No module named 'nvidia.dali'")
+        monkeypatch.setattr("gpupipe.decode.choose._dali_problem", lambda: "No module named 'nvidia.dali'")
         with pytest.raises(gpupipe.EngineUnavailableError, match="pip install nvidia-dali-cuda1"):
             open_loader(folder, engine="dali")
 
     def test_too_small_shared_memory_is_explained(self, folder, monkeypatch):
-        monkeypatch.setattr("gpupipe.system.shm_bytes_free", lambda *_: 64 << 20)
+        monkeypatch.setattr("gpupipe.host.system.shm_bytes_free", lambda *_: 64 << 20)
         with pytest.raises(gpupipe.ConfigError, match=r"64 MiB free.*--shm-size"):
             open_loader(folder, gpupipe.imagenet_train(224), batch_size=256, engine="torch", num_workers=2)
 

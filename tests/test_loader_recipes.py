@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.draws import augmentation, erasing, mixing
 from gpupipe.kernels import augment_reference, finish_reference, soft_targets
+from gpupipe.plan import augmentation, erasing, mixing
 
 SEED, BATCH, CLASSES = 11, 8, 5
 CROP = (gpupipe.RandomResizedCrop(24), gpupipe.RandomHorizontalFlip())

@@ -23,7 +23,7 @@ from gpupipe.order import (
     VirtualEpochs,
     Weighted,
 )
-from gpupipe.order.base import samples_of
+from gpupipe.order.protocol import samples_of
 
 SEED, EPOCH = 2**63 + 9, 4
 

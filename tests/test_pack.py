@@ -20,10 +20,10 @@ from PIL import Image, JpegImagePlugin
 from torchvision.datasets import ImageFolder
 
 from gpupipe import pack as packing
-from gpupipe.cli import pack as command
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.pack import PLAN_NAME, Packed, PackSettings, pack
 from gpupipe.sources import FolderSource, ShardSource, open_source
+from gpupipe.tools.cli import pack as command
+from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack
 
 
 @pytest.fixture

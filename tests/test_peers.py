@@ -18,11 +18,11 @@ import pytest
 from images import write_folder
 from PIL import Image
 
-from gpupipe.benchmark.checks import antialiased, noise_folder, problem
-from gpupipe.benchmark.child import Host, look
-from gpupipe.benchmark.memory import memory_mb
-from gpupipe.benchmark.settings import Settings
 from gpupipe.errors import ConfigError
+from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
+from gpupipe.tools.benchmark.child import Host, look
+from gpupipe.tools.benchmark.memory import memory_mb
+from gpupipe.tools.benchmark.settings import Settings
 
 BENCH = Path(__file__).parent.parent / "bench"
 LIBRARIES = {"tf_data": "tensorflow", "spdl_ffmpeg": "spdl.io", "mosaicml_streaming": "streaming"}

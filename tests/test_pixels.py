@@ -16,10 +16,10 @@ from hostile import ADOBE, without, ycck
 from images import encode, picture
 from PIL import Image, ImageOps
 
-from gpupipe.draws import Plan, plan
-from gpupipe.engines import pixels
-from gpupipe.engines.pixels import DecodeError, decode_window, render
-from gpupipe.engines.reference import render_reference
+from gpupipe.decode import pixels
+from gpupipe.decode.pixels import DecodeError, decode_window, render
+from gpupipe.decode.reference import render_reference
+from gpupipe.plan import Plan, plan
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 ORIENTATION, DESCRIPTION = 0x0112, 0x010E  # EXIF's tags

@@ -32,11 +32,11 @@ from reliability.rows import ROWS  # noqa: E402
 from reliability.sandbox import Sandbox  # noqa: E402
 
 import gpupipe  # noqa: E402
-from gpupipe import processes, whereabouts  # noqa: E402
-from gpupipe.engines.board import BATCH, IDLE, Board  # noqa: E402
-from gpupipe.engines.interrupts import interrupts_held  # noqa: E402
-from gpupipe.engines.pickling import check_picklable  # noqa: E402
-from gpupipe.engines.watched import _Watched  # noqa: E402
+from gpupipe.host import processes, whereabouts  # noqa: E402
+from gpupipe.workers.board import BATCH, IDLE, Board  # noqa: E402
+from gpupipe.workers.interrupts import interrupts_held  # noqa: E402
+from gpupipe.workers.pickling import check_picklable  # noqa: E402
+from gpupipe.workers.watched import _Watched  # noqa: E402
 
 ENGINES = [("torch", 0), ("torch", 2), ("dali", 1)]
 

@@ -23,16 +23,16 @@ from scipy.stats import binom
 from torch import nn
 
 import gpupipe
-from gpupipe.cli import main
+from gpupipe.host.tracing import Span
 from gpupipe.kernels import decode_crops
-from gpupipe.profiling.interval import interval
-from gpupipe.profiling.report import lines
-from gpupipe.profiling.rounds import Part, Profile, measure, open_loader, training_step
-from gpupipe.profiling.settings import ProfileSettings
-from gpupipe.profiling.timeline import lanes
-from gpupipe.profiling.training import WaitClock
-from gpupipe.profiling.verdict import judge
-from gpupipe.tracing import Span
+from gpupipe.tools.cli import main
+from gpupipe.tools.profiling.interval import interval
+from gpupipe.tools.profiling.report import lines
+from gpupipe.tools.profiling.rounds import Part, Profile, measure, open_loader, training_step
+from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.timeline import lanes
+from gpupipe.tools.profiling.training import WaitClock
+from gpupipe.tools.profiling.verdict import judge
 
 CLASSES = 5
 SHORT = 0.0001  # minutes: as few rounds as there can be
@@ -124,7 +124,7 @@ class TestMeasurement:
             clock.take(decode)
             return decode_crops(*arguments, **options)
 
-        monkeypatch.setattr("gpupipe.engines.rendering.decode_crops", slow_decode)
+        monkeypatch.setattr("gpupipe.decode.rendering.decode_crops", slow_decode)
         data = Pictures(read=lambda: clock.take(read))
         return measured(data, Light(lambda: clock.take(model)), workers=0, **changes)
 
@@ -290,9 +290,9 @@ class TestVerdict:
         assert "shares the GPU" in judge(made(waited=0.01, decode=0.2, engine="dali", device="cuda:0")).reason
 
     def test_more_workers_where_there_are_cpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gpupipe.profiling.verdict.usable_cpus", lambda: 16)
+        monkeypatch.setattr("gpupipe.tools.profiling.verdict.usable_cpus", lambda: 16)
         assert "from 1 to 16" in judge(made(decode=0.2, wait=0.4)).advice
-        monkeypatch.setattr("gpupipe.profiling.verdict.usable_cpus", lambda: 1)
+        monkeypatch.setattr("gpupipe.tools.profiling.verdict.usable_cpus", lambda: 1)
         assert "shrink" in judge(made(decode=0.2, wait=0.4)).advice
 
     def test_the_gain_is_the_ratio_of_the_rates(self) -> None:
@@ -425,7 +425,7 @@ class TestCommand:
     def test_made_images_without_data(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("gpupipe.benchmark.sample_set.sample_set", lambda: folder)
+        monkeypatch.setattr("gpupipe.tools.benchmark.sample_set.sample_set", lambda: folder)
         assert main(["profile", *self.OPTIONS, "--output", str(tmp_path)]) == 0
         assert "tiny: training on" in capsys.readouterr().out
 

@@ -29,6 +29,6 @@ def test_every_module_exports_what_it_says(name):
 
 
 def test_importing_the_package_and_the_command_line_is_light():
-    code = "import sys, gpupipe.cli; gpupipe.cli.parser(); print({'torch', 'nvidia.dali'} & set(sys.modules))"
+    code = "import sys; from gpupipe.tools import cli; cli.parser(); print({'torch', 'nvidia.dali'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -19,7 +19,7 @@ from images import encode, picture
 
 import gpupipe
 from gpupipe.errors import DataError
-from gpupipe.raised import as_raised
+from gpupipe.sources.raised import as_raised
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),

@@ -11,11 +11,11 @@ import torch
 from images import encode, picture
 
 import gpupipe
-from gpupipe.draws import plan
-from gpupipe.engines import choose, rendering
-from gpupipe.engines.base import EngineBatch, Job
-from gpupipe.engines.reference import render_reference
+from gpupipe.decode import choose, rendering
+from gpupipe.decode.engine import EngineBatch, Job
+from gpupipe.decode.reference import render_reference
 from gpupipe.kernels import native
+from gpupipe.plan import plan
 
 RECIPE = gpupipe.imagenet_train(32, dtype="uint8")
 FILES = {

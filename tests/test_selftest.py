@@ -24,12 +24,13 @@ import torch
 from PIL import Image
 
 import gpupipe
-from gpupipe import Decoders, EngineUnavailableError, selftest
-from gpupipe.selftest import children, facts, plans, trial, verdict
-from gpupipe.selftest.children import Outcome, ask_child
-from gpupipe.selftest.made import image_size, made_images, made_pixels
-from gpupipe.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial
-from gpupipe.selftest.verdict import Verdict
+from gpupipe import Decoders, EngineUnavailableError
+from gpupipe.decode import selftest
+from gpupipe.decode.selftest import children, facts, plans, trial, verdict
+from gpupipe.decode.selftest.children import Outcome, ask_child
+from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
+from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial
+from gpupipe.decode.selftest.verdict import Verdict
 
 FULL, CROP = DecodePlan(), DecodePlan(crop_decode=True)
 FULL_HARDWARE, CROP_HARDWARE = DecodePlan(hardware=True), DecodePlan(crop_decode=True, hardware=True)
@@ -276,7 +277,7 @@ def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPa
 
 def test_a_child_is_asked_for_its_plan() -> None:
     assert plans._command("cuda:1", CROP_HARDWARE)[2:] == (
-        "gpupipe.selftest.child",
+        "gpupipe.decode.selftest.child",
         "--decode",
         "cuda:1",
         "--crop-decode",
@@ -287,7 +288,7 @@ def test_a_child_is_asked_for_its_plan() -> None:
 
 STUB = """
 import sys, types
-from gpupipe.selftest import child
+from gpupipe.decode.selftest import child
 
 class Trials:
     def __init__(self, device):
@@ -298,7 +299,7 @@ class Trials:
             raise RuntimeError("first line\\n\\nsecond line")
         return {"device": self.device, "crop": plan.crop_decode}
 
-sys.modules["gpupipe.selftest.trial"] = types.SimpleNamespace(Trials=Trials)
+sys.modules["gpupipe.decode.selftest.trial"] = types.SimpleNamespace(Trials=Trials)
 child.main(sys.argv[1:])
 """
 
@@ -327,7 +328,7 @@ def test_by_itself_it_writes_what_it_found(
     outcomes: tuple[Outcome, ...],
     code: int,
 ) -> None:
-    main = importlib.import_module("gpupipe.selftest.__main__")
+    main = importlib.import_module("gpupipe.decode.selftest.__main__")
     made = [Trial(plan, outcome, "why", 1.5, 0.25, 4) for plan, outcome in zip(CPU_PLANS, outcomes, strict=True)]
     monkeypatch.setattr(main, "try_plans", lambda device, wanted: made)
     assert main.main(["--device", "cpu", "--out", str(tmp_path / "new")]) == code
@@ -494,8 +495,8 @@ def test_without_a_cache_folder_a_process_tries_once(
 
 RANK = """
 import sys, time
-from gpupipe.selftest import verdict
-from gpupipe.selftest.plans import GPU_PLANS, Trial
+from gpupipe.decode.selftest import verdict
+from gpupipe.decode.selftest.plans import GPU_PLANS, Trial
 
 def try_plans(device, plans):
     with open(sys.argv[1], "a") as out:

@@ -11,14 +11,14 @@ from images import encode, picture
 from test_loader import collect
 
 import gpupipe
-from gpupipe.draws import plan
-from gpupipe.engines import choose
-from gpupipe.engines.base import Job
-from gpupipe.engines.sharing import Share, SharingEngine
+from gpupipe.decode import choose
+from gpupipe.decode.engine import Job
+from gpupipe.decode.sharing import Share, SharingEngine
+from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
+from gpupipe.host.system import default_workers
+from gpupipe.plan import plan
 from gpupipe.sources import open_source
-from gpupipe.system import default_workers
-from gpupipe.tuned import Tuned, keep
 
 HALF = gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)
 TRAIN = gpupipe.imagenet_train(32, dtype="uint8")

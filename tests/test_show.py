@@ -13,8 +13,8 @@ from images import encode, picture, write_folder
 from PIL import Image
 
 import gpupipe
-from gpupipe.cli import main
-from gpupipe.contact_sheet import (
+from gpupipe.tools.cli import main
+from gpupipe.tools.contact_sheet import (
     BACKGROUND,
     GAP,
     LABEL_HEIGHT,

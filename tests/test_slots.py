@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines.slots import Slots
+from gpupipe.workers.slots import Slots
 
 ALIASING = gpupipe.imagenet_train(32, dtype="uint8", layout="channels_last")  # what the consumer gets is a slot itself
 

@@ -19,8 +19,8 @@ import pytest
 from images import write_folder
 from tars import write_samples
 
-from gpupipe.cache import cache_folder
 from gpupipe.errors import DataError
+from gpupipe.host.cache import cache_folder
 from gpupipe.sources import building, folder, headers, open_source
 from gpupipe.sources.storage import BadIndexError, Strings, open_index, pack_strings, write_index
 

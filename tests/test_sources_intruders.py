@@ -19,9 +19,10 @@ from images import write_folder
 from tars import jpeg, write_samples, write_tar
 
 import gpupipe
-from gpupipe import cache, pack
+from gpupipe import pack
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.files import open_regular, read_regular
+from gpupipe.host import cache
+from gpupipe.host.files import open_regular, read_regular
 from gpupipe.sources import folder, open_source
 
 SECONDS = 60

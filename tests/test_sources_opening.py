@@ -18,8 +18,8 @@ from torchvision.datasets import DatasetFolder, ImageFolder
 
 import gpupipe
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.pack import PackSettings, pack
 from gpupipe.sources import DatasetSource, FolderSource, ShardSource, open_source
+from gpupipe.tools.pack import PackSettings, pack
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from tars import jpeg
 from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import gpupipe
-from gpupipe import whereabouts
 from gpupipe.errors import DataError, SampleError
+from gpupipe.host import whereabouts
 from gpupipe.sources import DatasetSource, SubsetSource, open_source
 
 RECIPE = gpupipe.imagenet_eval(16, resize=16)

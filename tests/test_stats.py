@@ -11,10 +11,10 @@ import torch
 from images import encode, picture
 
 import gpupipe
-from gpupipe.engines.base import EngineBatch
-from gpupipe.finishing import Finished
-from gpupipe.stats import Meter, gpu_memory
-from gpupipe.tracing import Span, Stage
+from gpupipe.decode.engine import EngineBatch
+from gpupipe.device.finishing import Finished
+from gpupipe.host.tracing import Span, Stage
+from gpupipe.loader.stats import Meter, gpu_memory
 
 ENGINES = [("torch", 0), ("torch", 2), ("dali", 1)]
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from gpupipe import system
 from gpupipe.errors import ConfigError
+from gpupipe.host import system
 
 
 def tree(root: Path, cgroup: str, files: dict[str, str]) -> Path:
@@ -76,7 +76,7 @@ def test_usable_is_the_smaller_of_affinity_and_quota(affinity: int, quota: float
 
 def test_usable_cpus_follow_the_affinity_mask() -> None:
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{one}]); from gpupipe.system import usable_cpus; print(usable_cpus())"
+    code = f"import os; os.sched_setaffinity(0, [{one}]); from gpupipe.host import system; print(system.usable_cpus())"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "1"
 

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import gpupipe
-from gpupipe.tracing import Stage
+from gpupipe.host.tracing import Stage
 
 
 def ranges(data: Path, engine: str, workers: int) -> list[tuple[str, float, float]]:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.benchmark.made_classes import made_classes
-from gpupipe.profiling.settings import ProfileSettings
-from gpupipe.profiling.training import TrainingStep
+from gpupipe.tools.benchmark.made_classes import made_classes
+from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.training import TrainingStep
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "bench" / "train_imagenet.py"

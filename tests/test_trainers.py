@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 import gpupipe
 from gpupipe.errors import ConfigError
-from gpupipe.integrations import accelerate
+from gpupipe.loader import accelerate
 
 ROOT = Path(__file__).parent.parent
 SAMPLES, STEPS = 41, 11  # of an epoch, as in trainers/common.py

@@ -22,24 +22,24 @@ from tuning_fakes import Bench, Machine, machines
 
 import gpupipe
 from gpupipe import Decoders
-from gpupipe.benchmark.child_process import ChildError
-from gpupipe.benchmark.measurement import Round
-from gpupipe.cli import main
+from gpupipe.decode.tuned import Tuned, keep, tuned
 from gpupipe.errors import ConfigError
-from gpupipe.system import usable_cpus
-from gpupipe.tuned import Tuned, keep, tuned
-from gpupipe.tuning import rig
-from gpupipe.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
-from gpupipe.tuning.cpus import some_cpus
-from gpupipe.tuning.final import TuningError, choose, play_off
-from gpupipe.tuning.others import Others, busy_seconds, own_seconds
-from gpupipe.tuning.report import COLUMNS, code, rows
-from gpupipe.tuning.rig import Rig
-from gpupipe.tuning.run import Outcome, search
-from gpupipe.tuning.search_cpu import search_cpu
-from gpupipe.tuning.search_gpu import search_gpu
-from gpupipe.tuning.settings import TuneSettings
-from gpupipe.tuning.trials import Trial, Trials
+from gpupipe.host.system import usable_cpus
+from gpupipe.tools.benchmark.child_process import ChildError
+from gpupipe.tools.benchmark.measurement import Round
+from gpupipe.tools.cli import main
+from gpupipe.tools.tuning import rig
+from gpupipe.tools.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
+from gpupipe.tools.tuning.cpus import some_cpus
+from gpupipe.tools.tuning.final import TuningError, choose, play_off
+from gpupipe.tools.tuning.others import Others, busy_seconds, own_seconds
+from gpupipe.tools.tuning.report import COLUMNS, code, rows
+from gpupipe.tools.tuning.rig import Rig
+from gpupipe.tools.tuning.run import Outcome, search
+from gpupipe.tools.tuning.search_cpu import search_cpu
+from gpupipe.tools.tuning.search_gpu import search_gpu
+from gpupipe.tools.tuning.settings import TuneSettings
+from gpupipe.tools.tuning.trials import Trial, Trials
 
 MINUTES = 4.0
 PIPES: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -304,9 +304,9 @@ class TestOthers:
     def test_the_share_is_what_this_process_did_not_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 2 CPUs for 10 seconds: 8 seconds of work, of which 5 are this process's."""
         now = {"time": 100.0, "busy": 1000.0, "own": 50.0}
-        monkeypatch.setattr("gpupipe.tuning.others.time.monotonic", lambda: now["time"])
-        monkeypatch.setattr("gpupipe.tuning.others.busy_seconds", lambda cpus: now["busy"])
-        monkeypatch.setattr("gpupipe.tuning.others.own_seconds", lambda: now["own"])
+        monkeypatch.setattr("gpupipe.tools.tuning.others.time.monotonic", lambda: now["time"])
+        monkeypatch.setattr("gpupipe.tools.tuning.others.busy_seconds", lambda cpus: now["busy"])
+        monkeypatch.setattr("gpupipe.tools.tuning.others.own_seconds", lambda: now["own"])
         others = Others([3, 4])
         assert others.share() == 0
         now.update(time=110.0, busy=1008.0, own=55.0)
@@ -359,7 +359,7 @@ class TestCommand:
         assert "other processes took 4% of the CPUs" in printed
         device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         assert (tuned(device) is None) == (usable_cpus() > 1)  # for processes with one CPU
-        monkeypatch.setattr("gpupipe.system.usable_cpus", lambda: 1)
+        monkeypatch.setattr("gpupipe.host.system.usable_cpus", lambda: 1)
         winner = content["winner"]
         with gpupipe.Loader(data, gpupipe.imagenet_train(32)) as loader:
             assert (loader.engine, loader.num_workers) == (winner["engine"], winner["num_workers"])
@@ -372,7 +372,7 @@ class TestCommand:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         winner = trial(torch_engine(1), 100, 101, 102)
         outcome = Outcome([winner], [winner], winner, winner.candidate, others=0.1)
-        monkeypatch.setattr("gpupipe.tuning.run.tune", lambda *arguments: outcome)
+        monkeypatch.setattr("gpupipe.tools.tuning.run.tune", lambda *arguments: outcome)
         data = write_folder(tmp_path / "data", classes=1, per_class=2)
         assert main(["tune", str(data), "--output", str(kept)]) == 1
         printed = capsys.readouterr().out
@@ -436,7 +436,7 @@ class TestCommand:
         assert message in capsys.readouterr().err
 
     def test_ranks_find_what_was_kept_for_as_many_cpus(self, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gpupipe.system.usable_cpus", lambda: 64)
+        monkeypatch.setattr("gpupipe.host.system.usable_cpus", lambda: 64)
         device = torch.device("cpu")
         assert keep(device, TestChoice.single, cpus=8)
         assert tuned(device) is None  # a process that has all 64

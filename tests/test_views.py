@@ -12,8 +12,8 @@ import torch
 from images import encode, picture
 
 import gpupipe
-from gpupipe.draws import plan
-from gpupipe.engines.reference import render_reference
+from gpupipe.decode.reference import render_reference
+from gpupipe.plan import plan
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpupipe.benchmark.child import connect, serve
-from gpupipe.benchmark.child_process import ChildError
-from gpupipe.benchmark.measurement import Round
-from gpupipe.tuned import Tuned
-from gpupipe.tuning.candidates import threads
+from gpupipe.decode.tuned import Tuned
+from gpupipe.tools.benchmark.child import connect, serve
+from gpupipe.tools.benchmark.child_process import ChildError
+from gpupipe.tools.benchmark.measurement import Round
+from gpupipe.tools.tuning.candidates import threads
 
 Rates = np.ndarray
 
@@ -143,7 +143,7 @@ def machines(count: int, seed: int = 0) -> list[Machine]:
 
 
 def main(descriptor: int, log: str) -> None:
-    """In the place of gpupipe.tuning.child: candidates with 13 workers die, with 15 raise."""
+    """In the place of gpupipe.tools.tuning.child: candidates with 13 workers die, with 15 raise."""
     connection = connect(descriptor, log)
     connection.recv()
     asked: list[Tuned] = []

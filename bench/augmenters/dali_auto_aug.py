@@ -22,7 +22,7 @@ from nvidia.dali.auto_aug.core import signed_bin
 
 from augmenters.torch_batched import mixed
 from augmenters.work import BLUR, JITTER, MEAN, STD, Finish, Lacking, Work
-from gpupipe.system import usable_cpus
+from gpupipe.host.system import usable_cpus
 
 __all__ = ["Dali"]
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpupipe.benchmark.sample_set import sample_set
-from gpupipe.benchmark.settings import Settings
-from gpupipe.system import usable_cpus
+from gpupipe.host.system import usable_cpus
+from gpupipe.tools.benchmark.sample_set import sample_set
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["loader_settings", "parser", "say"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu.arguments import say
 from gpu.rows import Row, from_results
-from gpupipe.benchmark.runner import file_name, measure
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.runner import file_name, measure
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["compare"]
 

@@ -20,7 +20,7 @@ from gpu.arguments import loader_settings, parser, say
 from gpu.comparing import compare
 from gpu.loaders import TUNED
 from gpu.rows import Row, rates, write_part
-from gpupipe.selftest import DecodePlan, find_verdict
+from gpupipe.decode.selftest import DecodePlan, find_verdict
 
 __all__ = ["CPU_THREADS", "CPU_WORKERS", "DALI", "Plan", "contenders", "main", "plans"]
 

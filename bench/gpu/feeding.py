@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from gpu.arguments import say
-from gpupipe.benchmark.contenders import load
-from gpupipe.benchmark.contenders.base import Batch
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders import load
+from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["device", "feed"]
 

@@ -25,10 +25,10 @@ import torch
 from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
-from gpupipe.benchmark.contenders.base import Batch
-from gpupipe.benchmark.settings import Settings
-from gpupipe.profiling.models import build_model
-from gpupipe.profiling.training import TrainingStep
+from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.profiling.models import build_model
+from gpupipe.tools.profiling.training import TrainingStep
 
 __all__ = ["WAITING", "main"]
 

@@ -23,9 +23,9 @@ import torch
 from gpu.arguments import loader_settings, parser, say
 from gpu.comparing import compare
 from gpu.rows import rates, write_part
-from gpupipe.benchmark.settings import DTYPES
-from gpupipe.pack import PackSettings, pack
 from gpupipe.sources import open_source
+from gpupipe.tools.benchmark.settings import DTYPES
+from gpupipe.tools.pack import PackSettings, pack
 
 __all__ = [
     "NATIVE",

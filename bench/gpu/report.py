@@ -20,8 +20,8 @@ from typing import Any
 from gpu import plots, table
 from gpu.feeding import device
 from gpu.rows import Row, write_csv
-from gpupipe.selftest import DecodePlan
-from gpupipe.tuned import tuned
+from gpupipe.decode.selftest import DecodePlan
+from gpupipe.decode.tuned import tuned
 
 __all__ = ["main", "rows_of"]
 

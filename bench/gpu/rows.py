@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from gpupipe.benchmark import csv_file
-from gpupipe.benchmark.measurement import Result, spread
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark import csv_file
+from gpupipe.tools.benchmark.measurement import Result, spread
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["Row", "from_results", "rates", "write_csv", "write_part"]
 

@@ -30,7 +30,7 @@ out="$(cd "$out" && pwd)"
 cd "$(dirname "$0")/../.." || exit 1
 
 export PYTHONPATH="$PWD:$PWD/bench${PYTHONPATH:+:$PYTHONPATH}"
-[ -n "$data" ] || data="$(python3 -c 'from gpupipe.benchmark.sample_set import sample_set; print(sample_set())')" || exit 1
+[ -n "$data" ] || data="$(python3 -c 'from gpupipe.tools.benchmark.sample_set import sample_set; print(sample_set())')" || exit 1
 export GPUPIPE_CACHE="${GPUPIPE_CACHE:-${TMPDIR:-/tmp}/gpupipe-gpu-run}"  # verdict and tuned settings, for later calls too
 deadline=$((60 * ${GPUPIPE_GPU_MINUTES:-9}))
 name="$parts"
@@ -74,7 +74,7 @@ bench() {
 part() {
     case "$1" in
         doctor) run doctor 60 python3 -m gpupipe doctor ;;
-        selftest) run selftest 200 python3 -m gpupipe.selftest --out "$work" ;;
+        selftest) run selftest 200 python3 -m gpupipe.decode.selftest --out "$work" ;;
         tune) run tune 200 python3 -m gpupipe tune "$data" --keep-anyway --output "$work" "${tune[@]}" ;;
         loaders) bench loaders 180 loaders ;;
         host) bench host 60 host "${host[@]}" ;;

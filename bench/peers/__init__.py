@@ -1,12 +1,12 @@
 """The other ways to load that `bench/run.py` measures, one file for each; nothing here imports them.
 
-Each file has a class of the shape of `gpupipe.benchmark.contenders.base.Contender` and, where it needs more than
-`gpupipe[bench]`, a tuple `REQUIREMENTS`, which bench/run.py installs into an environment of its own.
+Each file has a class of the shape of `gpupipe.tools.benchmark.contenders.contender.Contender` and, where it needs more
+than `gpupipe[bench]`, a tuple `REQUIREMENTS`, which bench/run.py installs into an environment of its own.
 """
 
 from __future__ import annotations
 
-from gpupipe.benchmark.contenders import CONTENDERS
+from gpupipe.tools.benchmark.contenders import CONTENDERS
 
 __all__ = ["FILTERS", "PEERS", "TITLES"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpupipe.benchmark.contenders.base import needs_folder
-from gpupipe.benchmark.sample_set import make_folder
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.sources.building import cache_folder
+from gpupipe.tools.benchmark.contenders.contender import needs_folder
+from gpupipe.tools.benchmark.sample_set import make_folder
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["MEAN_255", "RATIO", "SCALE", "STD_255", "Peer", "cache", "convert", "converted", "images", "random_box"]
 

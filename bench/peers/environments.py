@@ -17,8 +17,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from gpupipe.benchmark.contenders import reference
 from gpupipe.errors import GpupipeError
+from gpupipe.tools.benchmark.contenders import reference
 
 __all__ = ["InstallError", "interpreter", "requirements", "versions"]
 

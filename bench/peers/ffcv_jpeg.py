@@ -20,8 +20,8 @@ from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTen
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
 
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, convert, converted, images
 
 __all__ = ["Ffcv"]

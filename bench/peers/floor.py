@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gpupipe
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.settings import Settings
-from gpupipe.draws import plan
 from gpupipe.kernels import native
-from gpupipe.sources.base import Encoded
+from gpupipe.plan import plan
+from gpupipe.sources.source import Encoded
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import Peer, cache
 
 __all__ = ["Floor", "FloorStream", "decode_windows"]

@@ -10,8 +10,8 @@ import grain
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 
 __all__ = ["Grain"]

@@ -9,10 +9,10 @@ from typing import Any
 from datasets import Dataset, Features, Image, Value, load_from_disk
 from torch.utils.data import DataLoader
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
-from gpupipe.benchmark.contenders.torchvision_pillow import TorchvisionPillow
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
+from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["HfDatasets"]

@@ -16,10 +16,10 @@ from litdata import StreamingDataset, optimize
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
-from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
+from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["LitData"]

@@ -12,9 +12,9 @@ from torch.nn.functional import interpolate
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2.functional import normalize, to_dtype
 
-from gpupipe.benchmark.contenders.torch_loader import ImageFolderContender
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+from gpupipe.tools.benchmark.contenders.torch_loader import ImageFolderContender
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import RATIO, SCALE
 
 __all__ = ["SimplejpegTorch"]

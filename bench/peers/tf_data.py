@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, images
 
 __all__ = ["TfData", "TfDataAntialias"]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from timm.data import create_dataset, create_loader
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 from peers.common import Peer
 
 __all__ = ["Timm"]

@@ -8,12 +8,12 @@ import torch
 import webdataset
 from torchvision.io import ImageReadMode, decode_image
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
-from gpupipe.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.benchmark.settings import Settings
-from gpupipe.pack import PackSettings, pack
 from gpupipe.sources import open_source
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
+from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
+from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.pack import PackSettings, pack
 from peers.common import Peer, convert, converted
 
 __all__ = ["WebDatasetV2"]

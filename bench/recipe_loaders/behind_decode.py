@@ -15,14 +15,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision.transforms import v2
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.gpupipe_loader import ManyPasses
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.benchmark.settings import Settings
-from gpupipe.draws import plan
 from gpupipe.kernels import Crops, decode_crops
+from gpupipe.plan import plan
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.sources import open_source
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import ManyPasses
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
+from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
 from recipe_loaders.table import FirstView, Way, maker
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 import gpupipe
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.contenders.gpupipe_loader import ManyPasses
-from gpupipe.benchmark.settings import Settings
-from gpupipe.engines.choose import PREFETCH
+from gpupipe.decode.choose import PREFETCH
 from gpupipe.sources import open_source
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import ManyPasses
+from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.table import Way, maker
 
 __all__ = ["Ours"]

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import gpupipe
-from gpupipe.benchmark.contenders.base import Batch, needs_folder
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
+from gpupipe.tools.benchmark.contenders.contender import Batch, needs_folder
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["CLASSES", "RECIPES", "FirstView", "Way", "maker"]
 

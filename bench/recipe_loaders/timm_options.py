@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from timm.data import Mixup, create_dataset, create_loader
 
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.table import CLASSES, Way, maker
 
 __all__ = ["Timm"]

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
-from gpupipe.benchmark.contenders.base import Stream
-from gpupipe.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import MultiCrop, RandomResizedCrop, Recipe
+from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
 from recipe_loaders.table import FirstView, Way, maker
 

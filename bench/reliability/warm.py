@@ -33,8 +33,8 @@ __all__ = ["end_like_a_script", "main"]
 IMPORTS = (
     "torch.distributed",
     "torch.utils.data.distributed",
-    "gpupipe.loader",
-    "gpupipe.engines.torch",
+    "gpupipe.loader.loader",
+    "gpupipe.decode.torch",
     "torchdata.stateful_dataloader.sampler",
     "webdataset",
 )

@@ -30,14 +30,14 @@ from typing import Any
 
 import torch
 
-from gpupipe.benchmark.csv_file import write_csv
-from gpupipe.benchmark.environment import machine
-from gpupipe.benchmark.measurement import Spread, spread
-from gpupipe.benchmark.report import plot
 from gpupipe.errors import ConfigError
-from gpupipe.profiling.rounds import Part, run_part
-from gpupipe.profiling.settings import ProfileSettings
-from gpupipe.profiling.training import TrainingStep
+from gpupipe.tools.benchmark.csv_file import write_csv
+from gpupipe.tools.benchmark.environment import machine
+from gpupipe.tools.benchmark.measurement import Spread, spread
+from gpupipe.tools.benchmark.report import plot
+from gpupipe.tools.profiling.rounds import Part, run_part
+from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.training import TrainingStep
 from training.loaders import make_loader, workers
 
 __all__ = ["CEILING", "COLUMNS", "Result", "compare", "facts_of", "rows", "settings_of", "table", "write_all"]

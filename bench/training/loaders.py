@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import gpupipe
-from gpupipe.distributed import rank_and_world_size
+from gpupipe.host.system import default_workers
+from gpupipe.loader.distributed import rank_and_world_size
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.system import default_workers
 
 __all__ = ["LOADERS", "Cached", "make_loader", "set_epoch", "workers"]
 
@@ -96,7 +96,7 @@ def v2_on_tensors(size: int, train: bool) -> dict[str, Callable[..., Any]]:
     """torchvision's own JPEG decoder, and v2 on uint8 tensors: its fastest way on the CPU."""
     from torchvision.transforms import v2
 
-    from gpupipe.benchmark.contenders.torchvision_v2 import read_rgb
+    from gpupipe.tools.benchmark.contenders.torchvision_v2 import read_rgb
 
     crop = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
     whole = [v2.Resize(round(size / 0.875), antialias=True), v2.CenterCrop(size)]

@@ -5,9 +5,9 @@ No order holds random state, so any rank can resume at any position without repl
 
 from __future__ import annotations
 
-from gpupipe.order.base import Order
 from gpupipe.order.blocks import BlockShuffled
 from gpupipe.order.plain import Sequential, Subset
+from gpupipe.order.protocol import Order
 from gpupipe.order.ranks import RankBatches
 from gpupipe.order.repeated import Repeated
 from gpupipe.order.sampler import SamplerOrder

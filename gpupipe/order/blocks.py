@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import BLOCKS, WINDOWS, EpochCache, Indices, as_array, check_count, digest
 from gpupipe.order.feistel import permute, round_keys, square, subkeys
+from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, as_array, check_count, digest
 
 __all__ = ["BlockShuffled"]
 

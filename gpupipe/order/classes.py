@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices, as_array
+from gpupipe.order.protocol import Indices, as_array
 
 __all__ = ["classes_of"]
 

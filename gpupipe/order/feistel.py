@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.order.base import Indices, words
+from gpupipe.order.protocol import Indices, words
 
 __all__ = ["Domain", "permute", "round_keys", "snug", "square", "subkeys"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices, as_array, digest
+from gpupipe.order.protocol import Indices, as_array, digest
 from gpupipe.order.shuffled import Shuffled
 
 __all__ = ["Sequential", "Subset"]

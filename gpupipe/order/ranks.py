@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices
+from gpupipe.order.protocol import Indices
 
 __all__ = ["RankBatches"]
 

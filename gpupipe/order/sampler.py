@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe.errors import ConfigError
-from gpupipe.generators import global_generators, kept, own_generators, seed_all
+from gpupipe.host.generators import global_generators, kept, own_generators, seed_all
 from gpupipe.kernels.philox import philox4x32, split64
-from gpupipe.order.base import Indices, as_array, digest
+from gpupipe.order.protocol import Indices, as_array, digest
 
 if TYPE_CHECKING:
     import torch.utils.data

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import PERMUTATION, Indices
 from gpupipe.order.feistel import ROUNDS, permute, round_keys, square
+from gpupipe.order.protocol import PERMUTATION, Indices
 
 __all__ = ["Shuffled"]
 

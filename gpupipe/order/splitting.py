@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.order.base import Indices, check_count
 from gpupipe.order.classes import classes_of
+from gpupipe.order.protocol import Indices, check_count
 
 __all__ = ["split"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import BATCHES, CLASSES, STRATA, EpochCache, Indices, check_count, digest, words
 from gpupipe.order.classes import classes_of
 from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys
+from gpupipe.order.protocol import BATCHES, CLASSES, STRATA, EpochCache, Indices, check_count, digest, words
 
 __all__ = ["Stratified"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.base import Indices, Order, check_count, check_order, digest, samples_of
+from gpupipe.order.protocol import Indices, Order, check_count, check_order, digest, samples_of
 
 __all__ = ["VirtualEpochs"]
 

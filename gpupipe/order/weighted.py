@@ -10,8 +10,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import uniform
-from gpupipe.order.base import WEIGHTED, WITHOUT_REPLACEMENT, EpochCache, Indices, as_array, check_count, digest, words
 from gpupipe.order.classes import classes_of
+from gpupipe.order.protocol import (
+    WEIGHTED,
+    WITHOUT_REPLACEMENT,
+    EpochCache,
+    Indices,
+    as_array,
+    check_count,
+    digest,
+    words,
+)
 
 __all__ = ["Weighted"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpupipe.sources.base import Encoded, SampleMeta, Source
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
 from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
+from gpupipe.sources.source import Encoded, SampleMeta, Source
 from gpupipe.sources.subset import SubsetSource
 
 __all__ = [

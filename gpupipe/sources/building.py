@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpupipe.cache import cache_folder
 from gpupipe.errors import DataError
-from gpupipe.locking import folder_lock
+from gpupipe.host.cache import cache_folder
+from gpupipe.host.locking import folder_lock
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
 __all__ = ["BuiltIndex", "load_or_build", "reopen_index"]

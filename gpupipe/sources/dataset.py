@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
-from gpupipe.raised import as_raised
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.host.whereabouts import Noted
 from gpupipe.sources.headers import probe_bytes
-from gpupipe.whereabouts import Noted
+from gpupipe.sources.raised import as_raised
+from gpupipe.sources.source import Encoded, SampleMeta, Source, content_fingerprint
 
 __all__ = ["DatasetSource"]
 

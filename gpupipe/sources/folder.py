@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.files import is_folder, open_regular
-from gpupipe.sources.base import Encoded, content_fingerprint
+from gpupipe.host.files import is_folder, open_regular
+from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
 from gpupipe.sources.indexed import ARRAYS, IndexedSource
 from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.scanning import Advance, scan_in_threads
+from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
-from gpupipe.whereabouts import note
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 

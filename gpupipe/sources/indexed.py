@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import SampleError
-from gpupipe.sources.base import SampleMeta, Source
 from gpupipe.sources.reading import MOST_BYTES
+from gpupipe.sources.source import SampleMeta, Source
 from gpupipe.sources.storage import StoredIndex, Strings
 
 __all__ = ["ARRAYS", "IndexedSource"]

@@ -8,14 +8,14 @@ import sys
 from typing import Any, TypeGuard
 
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.files import is_folder
-from gpupipe.sources.base import Source
+from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
 from gpupipe.sources.packed import check_whole
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
+from gpupipe.sources.source import Source
 from gpupipe.sources.subset import SubsetSource
 
 __all__ = ["names_files", "open_source"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.files import open_regular
+from gpupipe.host.files import open_regular
 
 __all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.files import open_regular, read_regular
-from gpupipe.sources.base import Encoded, content_fingerprint
+from gpupipe.host.files import open_regular, read_regular
+from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
 from gpupipe.sources.indexed import ARRAYS, IndexedSource
@@ -25,10 +25,10 @@ from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import Sample, group, read_label
 from gpupipe.sources.scanning import Advance, scan_in_threads
+from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
-from gpupipe.whereabouts import note
 
 __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 

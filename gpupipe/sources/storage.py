@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.files import open_regular
+from gpupipe.host.files import open_regular
 from gpupipe.sources.reading import read_at
 
 __all__ = ["BadIndexError", "StoredIndex", "Strings", "open_index", "pack_strings", "write_index"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources.base import Encoded, SampleMeta, Source, content_fingerprint
-from gpupipe.whereabouts import Noted
+from gpupipe.host.whereabouts import Noted
+from gpupipe.sources.source import Encoded, SampleMeta, Source, content_fingerprint
 
 __all__ = ["SubsetSource"]
 

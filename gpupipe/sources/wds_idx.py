@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from gpupipe.files import read_regular
+from gpupipe.host.files import read_regular
 from gpupipe.sources.samples import split_name
 from gpupipe.sources.tar import BLOCK, Member, end_fault
 

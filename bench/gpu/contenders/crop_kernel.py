@@ -12,10 +12,10 @@ import numpy as np
 from peers.common import Peer, images, random_box
 from PIL import Image
 
-from gpupipe.benchmark.contenders.base import Batch, Stream
-from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.benchmark.settings import Settings
 from gpupipe.kernels import decode_crop_resize, native
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["CropKernel"]
 

@@ -11,9 +11,9 @@ import torch
 from peers.common import random_box
 from torch.nn.functional import interpolate
 
-from gpupipe.benchmark.contenders.base import Batch
-from gpupipe.benchmark.settings import Settings
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
+from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["BatchDecoder", "Cropper", "for_consumer"]
 

@@ -20,10 +20,10 @@ from nvidia import nvimgcodec
 from peers.common import Peer, images
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
-from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
-from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.benchmark.settings import Settings
-from gpupipe.engines.pixels import CPU_ONLY_DEVICE
+from gpupipe.decode.pixels import CPU_ONLY_DEVICE
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["SpdlNvjpeg"]
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
-from gpupipe.benchmark.contenders.base import Batch, Stream, needs_cuda
-from gpupipe.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
+from gpupipe.tools.benchmark.settings import Settings
 
 __all__ = ["TorchvisionGpu"]
 

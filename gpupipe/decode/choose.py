@@ -1,0 +1,313 @@
+"""Which engine, on which device: what was asked for, or the best that this machine has."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from gpupipe.decode.decoders import Decoders
+from gpupipe.decode.engine import Engine
+from gpupipe.decode.selftest import fit
+from gpupipe.decode.sharing import Share, SharingEngine
+from gpupipe.decode.tuned import Tuned, tuned
+from gpupipe.errors import ConfigError, EngineUnavailableError
+from gpupipe.host import system
+from gpupipe.kernels import native
+from gpupipe.loader.arguments import whole
+from gpupipe.recipe import Views
+from gpupipe.workers.worker import WorkerInit
+
+if TYPE_CHECKING:
+    from gpupipe.sources import Source
+
+__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "open_engine"]
+
+log = logging.getLogger("gpupipe")
+
+EngineName = Literal["auto", "dali", "torch"]
+
+PREFETCH = {
+    "dali": 3,  # one batch with the consumer, one on its way out, one being decoded
+    "torch": 2,  # torch.utils.data.DataLoader's default
+}
+"""`prefetch_factor=None`, by engine."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine is run, in the words of `torch.utils.data.DataLoader`.
+
+    num_workers: processes of the torch engine (0: none, the work is done in the thread that asks for batches), or
+    DALI's CPU threads and the worker processes beside it. prefetch_factor: batches ahead per worker, or for DALI in
+    all. decoders: for DALI alone.
+    """
+
+    engine: Literal["dali", "torch"]
+    device: torch.device
+    batch_size: int
+    num_workers: int
+    prefetch_factor: int
+    pin_memory: bool
+    persistent_workers: bool
+    timeout: float
+    multiprocessing_context: Any
+    decoders: Decoders | None = None
+    worker_init_fn: WorkerInit | None = None
+
+    def __post_init__(self) -> None:
+        # As tuned, perhaps: the Loader has checked what it was given.
+        whole("num_workers", self.num_workers, 0)
+        whole("prefetch_factor", self.prefetch_factor, 1)
+        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
+            raise ConfigError(
+                f"worker_init_fn={self.worker_init_fn!r} must be a function of the worker's number, or None"
+            )
+        if self.decoders is not None:
+            self._check_decoders(self.decoders)
+
+    def _check_decoders(self, decoders: Decoders) -> None:
+        if not isinstance(decoders, Decoders):
+            raise ConfigError(f"decoders={decoders!r} must be a gpupipe.Decoders")
+        if self.engine == "torch":
+            raise ConfigError("decoders says how DALI shares batches out, so it needs engine='dali', not 'torch'")
+        if decoders.cpu_workers and decoders.cpu_workers >= self.num_workers:
+            raise ConfigError(
+                f"num_workers={self.num_workers} are to be the {decoders.cpu_workers} cpu_workers of decoders and at "
+                "least one thread of DALI; raise num_workers"
+            )
+
+    @property
+    def dali_threads(self) -> int:
+        """CPU threads of DALI."""
+        return max(1, self.num_workers - (self.decoders.cpu_workers if self.decoders else 0))
+
+    @property
+    def worker_processes(self) -> int:
+        """Of the torch engine, or beside DALI."""
+        if self.engine == "torch":
+            return self.num_workers
+        return self.decoders.cpu_workers if self.decoders else 0
+
+
+def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "torch"], torch.device]:
+    """The engine and the device that "auto" or explicit wishes mean here.
+
+    Raises EngineUnavailableError for what this machine lacks, ConfigError for a name that is none.
+    """
+    where = _device(device)
+    if engine == "auto":
+        return _best_engine(where), where
+    if engine == "torch":
+        return "torch", where
+    if engine != "dali":
+        raise ConfigError(f"engine={engine!r} must be 'auto', 'dali' or 'torch'")
+    problem = _dali_problem()
+    if problem is not None:
+        raise EngineUnavailableError(
+            f"engine='dali' needs NVIDIA DALI, which can't be imported ({problem}); pip install "
+            f"nvidia-dali-cuda{'130' if str(torch.version.cuda).startswith('13') else '120'}, or pass engine='torch'"
+        )
+    return "dali", where
+
+
+def _best_engine(device: torch.device) -> Literal["dali", "torch"]:
+    """DALI on a GPU; on the CPU the torch engine is the faster of the two, see the README's table."""
+    if device.type != "cuda":
+        return "torch"
+    problem = _dali_problem()
+    if problem is None:
+        return "dali"
+    log.warning("gpupipe: DALI can't be imported (%s), so the CPU decodes; pip install nvidia-dali-cuda120", problem)
+    return "torch"
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
+    if found.type == "cpu":
+        return found
+    if found.type != "cuda":
+        raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    return _cuda_device(found)
+
+
+def _cuda_device(device: torch.device) -> torch.device:
+    if not torch.cuda.is_available():
+        reason = "this build of torch has no CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
+        raise EngineUnavailableError(
+            f"device='{device}' was asked for, but {reason}; install the NVIDIA driver and a CUDA build of torch "
+            "(`gpupipe doctor` shows what is missing), or pass device='cpu'"
+        )
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise EngineUnavailableError(f"device='{device}': this process sees {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", index)
+
+
+def _dali_problem() -> str | None:
+    """Why DALI can't be used, or None."""
+    try:
+        importlib.import_module("nvidia.dali")
+    except (ImportError, OSError) as error:
+        return str(error)
+    return None
+
+
+def concurrency(
+    wish: str,
+    engine: Literal["dali", "torch"],
+    device: torch.device,
+    num_workers: int | None,
+    prefetch_factor: int | None,
+    decoders: Decoders | None,
+) -> Tuned:
+    """What was asked for; where nothing was, what was tuned on this machine; else the defaults.
+
+    wish: "auto", or the engine that was asked for; engine: the one that it means here.
+    """
+    if num_workers is None and prefetch_factor is None and decoders is None:
+        found = tuned(device)
+        if found is not None and wish in ("auto", found.engine):
+            log.info("gpupipe: as tuned on this machine: %s", found)
+            return _trusted(found, wish, device)
+        if engine == "dali" and device.type == "cuda":
+            log.info("gpupipe: DALI decodes all; `gpupipe tune DATA` finds what is fastest on this machine")
+    settled = Tuned(
+        engine,
+        system.default_workers() if num_workers is None else num_workers,
+        PREFETCH[engine] if prefetch_factor is None else prefetch_factor,
+        Decoders() if engine == "dali" and decoders is None else decoders,
+    )
+    return _trusted(settled, wish, device)
+
+
+def _trusted(found: Tuned, wish: str, device: torch.device) -> Tuned:
+    """Without what the self-test of the machine's decoders rules out."""
+    if found.engine == "torch" or not isinstance(found.decoders, Decoders):
+        return found
+    try:
+        return replace(found, decoders=fit(found.decoders, device))
+    except EngineUnavailableError as error:
+        if wish != "auto":
+            raise
+        log.warning("gpupipe: the CPU decodes, since %s", error)
+        return replace(found, engine="torch", prefetch_factor=PREFETCH["torch"], decoders=None)
+
+
+def open_engine(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+    """The engine that the settings name, ready to stream; says once which one it is.
+
+    seeds: where those of worker processes come from.
+    """
+    if settings.engine == "dali":
+        return _open_dali(source, views, settings, seeds)
+    log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
+    # A GPU augments a batch itself, in a fraction of a worker's time.
+    return _open_torch(
+        source, views, settings, seeds, settings.prefetch_factor, augmented=settings.device.type == "cpu"
+    )
+
+
+def _open_dali(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+    from gpupipe.decode.dali.engine import DaliEngine
+
+    decoders = settings.decoders or Decoders()
+    if settings.worker_init_fn is not None:
+        log.warning(
+            "gpupipe: worker_init_fn is not called for what DALI decodes, as the loader's own process reads that; open "
+            "files and connections when the first sample is asked for, or pass engine='torch'"
+        )
+    log.info(
+        "gpupipe: DALI engine on %s, %d threads, %d CPU workers for %g %% of each batch",
+        settings.device,
+        settings.dali_threads,
+        settings.worker_processes,
+        100 * decoders.cpu_share,
+    )
+    dali = DaliEngine(
+        source,
+        views,
+        settings.device,
+        batch_size=settings.batch_size,
+        num_threads=settings.dali_threads,
+        prefetch_depth=settings.prefetch_factor,
+        decoders=decoders,
+    )
+    if not decoders.cpu_share:
+        return dali
+    cpu = _open_torch(source, views, settings, seeds, PREFETCH["torch"], augmented=False)
+    return SharingEngine(dali, cpu, Share(source, views, decoders.cpu_share))
+
+
+def _open_torch(
+    source: Source,
+    views: Views,
+    settings: EngineSettings,
+    seeds: torch.Generator,
+    prefetch_factor: int,
+    *,
+    augmented: bool,
+) -> Engine:
+    from gpupipe.decode.torch import TorchEngine
+
+    _say_without_kernels()
+    workers = settings.worker_processes
+    options: dict[str, Any] = dict(
+        batch_size=settings.batch_size,
+        num_workers=workers,
+        pin_memory=settings.pin_memory,
+        augmented=augmented,
+        generator=seeds,
+    )
+    if workers == 0:
+        if settings.device.type == "cuda":
+            log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
+        return TorchEngine(source, views, settings.device, **options)
+    _check_shm(views, settings, prefetch_factor)
+    return TorchEngine(
+        source,
+        views,
+        settings.device,
+        **options,
+        prefetch_factor=prefetch_factor,
+        persistent_workers=settings.persistent_workers,
+        timeout=settings.timeout,
+        multiprocessing_context=settings.multiprocessing_context,
+        worker_init_fn=settings.worker_init_fn,
+    )
+
+
+@lru_cache(maxsize=1)
+def _say_without_kernels() -> None:
+    """Once in a process."""
+    if native.library() is None:
+        log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
+
+
+def _check_shm(views: Views, settings: EngineSettings, prefetch_factor: int) -> None:
+    """An error here, rather than a bus error in a worker later."""
+    processes = system.local_world_size()
+    needed = processes * system.shm_bytes_needed(
+        settings.batch_size,
+        sum(math.prod(view.crop.output_size) for view in views),
+        settings.worker_processes,
+        prefetch_factor,
+    )
+    free = system.shm_bytes_free()
+    if free is not None and free < needed:
+        raise ConfigError(
+            f"/dev/shm has {free >> 20} MiB free, but batch_size={settings.batch_size}, "
+            f"{settings.worker_processes} workers and {prefetch_factor} batches ahead for each in {processes} "
+            f"processes need {needed >> 20} MiB; start the container with --shm-size={system.docker_size(needed)} or "
+            "more, or lower these settings"
+        )

@@ -1,0 +1,126 @@
+"""What DALI is fed for a job: bytes, boxes and flips, and which rows it must not see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.decode.dali.graph import placeholder
+from gpupipe.decode.dali.screen import unfit_rows
+from gpupipe.decode.engine import Job, job_plan
+from gpupipe.decode.reading import Reader
+from gpupipe.errors import SampleError
+from gpupipe.host.tracing import Span, Stage
+from gpupipe.plan import Plan
+from gpupipe.recipe import Views
+
+if TYPE_CHECKING:
+    from gpupipe.sources import SampleMeta, Source
+
+__all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
+
+BLANK = (0, 1, 0, 1)  # starts, shapes, roi_starts, roi_ends of the placeholder
+
+
+@dataclass
+class Feed:
+    """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
+
+    encoded:  N uint8 arrays.
+    geometry: four arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
+              to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to
+              left where the output is mirrored.
+    sizes:    int64 (N,), bytes of each image.
+    failures: rows that hold the placeholder, and why. read: when the bytes were fetched.
+    """
+
+    job: Job
+    encoded: list[NDArray[np.uint8]]
+    geometry: tuple[NDArray[Any], ...]
+    labels: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    failures: dict[int, SampleError]
+    read: Span
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """In the order of the pipeline's external sources."""
+        return self.encoded, *self.geometry
+
+
+class Feeder:
+    """Makes feeds; up to `threads` threads read. `refused` holds, by index, the samples that DALI could not decode."""
+
+    def __init__(self, source: Source, views: Views, threads: int) -> None:
+        self._source = source
+        self._views = views
+        self._read = Reader(source, threads)
+        self.refused: dict[int, SampleError] = {}
+
+    def __call__(self, job: Job) -> Feed:
+        """The job's inputs; rows that can't be read or that DALI must not see hold the placeholder."""
+        with Stage("read") as read:
+            fetched, meta, failures = self._read(job)
+        encoded = [placeholder() if data is None else data for data in fetched]
+        plans = [job_plan(recipe, job, meta, view) for view, recipe in enumerate(self._views)]
+        feed = Feed(
+            job,
+            encoded,
+            tuple(array for planned in plans for array in view_inputs(planned)),
+            meta.labels.astype(np.int64),
+            meta.sizes,
+            failures,
+            read.span("consumer"),
+        )
+        self._add_failures(feed, meta)
+        if failures:
+            _blank(feed, list(failures))
+        return feed
+
+    def close(self) -> None:
+        """End the threads that read."""
+        self._read.close()
+
+    def _add_failures(self, feed: Feed, meta: SampleMeta) -> None:
+        unfit = unfit_rows(feed.encoded, meta, self._views[0].exif_orientation)
+        for row, index in enumerate(feed.job.indices.tolist()):
+            if index in self.refused:
+                feed.failures.setdefault(row, self.refused[index])
+            elif row in unfit:
+                feed.failures.setdefault(row, SampleError(index, self._source.location(index), unfit[row]))
+
+
+def view_inputs(plan: Plan) -> tuple[NDArray[Any], ...]:
+    """What DALI is fed for one view of N images: four arrays, see `Feed.geometry`."""
+    windows, roi_starts, roi_ends = visible_part(plan)
+    starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
+    flipped = plan.flips
+    roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
+    return starts, shapes, roi_starts, roi_ends
+
+
+def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """The pixels that the output depends on, and where in them the output lies.
+
+    Returns windows int32 (N, 4), each within the plan's window, and the start and end, float32 (N, 2) as (y, x), of
+    the region in that window which the output covers. For a plan without an anchor that is the whole window.
+    """
+    window = plan.windows[:, 2:].astype(np.float64)
+    scale = window / plan.resized
+    start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
+    # A bilinear filter reaches `scale` pixels beyond, at least 1, a bicubic one twice that; one more for rounding.
+    reach = {"bilinear": 1, "bicubic": 2}[plan.filter] * np.maximum(scale, 1) + 1
+    low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
+    windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
+    return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
+
+
+def _blank(feed: Feed, rows: list[int]) -> None:
+    """Rows that DALI must not see get the placeholder."""
+    for row in rows:
+        feed.encoded[row] = placeholder()
+    for number, array in enumerate(feed.geometry):
+        array[rows] = BLANK[number % len(BLANK)]

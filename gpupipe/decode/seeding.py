@@ -1,0 +1,90 @@
+"""What a user's dataset draws from the global random generators: a pure function of seed, epoch and position."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.device.ahead import beside_consumer
+from gpupipe.host.generators import global_generators, kept, peek, seed_all
+from gpupipe.plan.stream import DATASET, Stream
+from gpupipe.sources import DatasetSource
+
+__all__ = ["seeding"]
+
+log = logging.getLogger("gpupipe")
+
+
+@contextmanager
+def seeding(
+    source: DatasetSource, seed: int, epoch: int, positions: NDArray[np.int64]
+) -> Iterator[Callable[[int], None]]:
+    """A function of the row, to be called before the dataset is asked for that row's sample.
+
+    It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an Intel Xeon). A worker
+    process has them for itself. In the process that iterates they are put back at the end, 80 us a batch.
+
+    Threads share them, so in a thread beside the consumer's, as the loader has for a GPU, nothing could be put back:
+    what the consumer draws meanwhile would come again. Therefore the first batch, for which the consumer waits as a
+    rule, shows whether the dataset draws at all. Only if it does are the generators seeded there, and stay so.
+    """
+    import torch.utils.data
+
+    generators = global_generators()
+    words = Stream(seed, epoch, positions).words(DATASET).T.tolist()
+
+    def seed_row(row: int) -> None:
+        seed_all(generators, words[row])
+
+    if torch.utils.data.get_worker_info() is not None:
+        yield seed_row
+    elif not beside_consumer():
+        with kept(generators):
+            yield seed_row
+    elif source.draws is None:
+        with kept(generators):
+            watch = _Watch(seed_row)
+            yield watch
+            source.draws = watch.drawn()
+        if source.draws:
+            _warn(source)
+    else:
+        yield seed_row if source.draws else _nothing
+
+
+class _Watch:
+    """Seeds for each row, and sees whether anything is drawn in between."""
+
+    def __init__(self, seed_row: Callable[[int], None]) -> None:
+        self._seed_row = seed_row
+        self._untouched: Any = None
+        self._drawn = False
+
+    def __call__(self, row: int) -> None:
+        self.drawn()
+        self._seed_row(row)
+        self._untouched = peek()
+        self._seed_row(row)
+
+    def drawn(self) -> bool:
+        """Whether any row has drawn, up to now."""
+        self._drawn = self._drawn or (self._untouched is not None and peek() != self._untouched)
+        return self._drawn
+
+
+def _nothing(row: int) -> None:
+    return
+
+
+def _warn(source: DatasetSource) -> None:
+    log.warning(
+        "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's thread "
+        "seeds for each sample while the training loop may draw from them, too; give the loop generators of its own, "
+        "or let worker processes read, by engine='torch'",
+        type(source.dataset).__name__,
+    )

@@ -1,0 +1,41 @@
+"""`python -m gpupipe.decode.selftest [--out DIR]`: try this machine's decode plans now, and write what they gave."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from gpupipe.decode.selftest.plans import CPU_PLANS, Trial, try_plans
+from gpupipe.decode.selftest.verdict import new_verdict
+from gpupipe.host.machine import decoder_facts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a line for each plan; returns 0 where one of them passed, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m gpupipe.decode.selftest", description=__doc__)
+    parser.add_argument("--device", help="cpu or cuda:N (default: the first GPU, else the CPU)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write selftest.json there")
+    args = parser.parse_args(argv)
+    device = torch.device(args.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    trials = _trials(device)
+    for trial in trials:
+        print(f"{trial.plan.name}: {trial.outcome} in {trial.seconds:.1f} s: {trial.detail}", flush=True)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        found = decoder_facts(device) | {"trials": [dataclasses.asdict(trial) for trial in trials]}
+        (args.out / "selftest.json").write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if any(trial.passed for trial in trials) else 1
+
+
+def _trials(device: torch.device) -> tuple[Trial, ...]:
+    """On a GPU those of a new verdict, which later loaders take."""
+    return new_verdict(device).trials if device.type == "cuda" else tuple(try_plans("cpu", CPU_PLANS))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

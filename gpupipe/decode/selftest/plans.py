@@ -1,0 +1,84 @@
+"""The ways in which DALI can decode, and a trial of each in a child process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpupipe.decode.selftest.children import Child, ChildAnswer, Outcome, child_command, judge
+
+__all__ = ["DecodePlan", "Trial", "try_plans"]
+
+TIMEOUT = 120.0  # seconds for a plan; the first CUDA start on a node with many GPUs can take half a minute
+
+
+@dataclass(frozen=True)
+class DecodePlan:
+    """crop_decode: only the crop's window, else the whole image. hardware: the GPU's JPEG engines take part."""
+
+    crop_decode: bool = False
+    hardware: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{'crop' if self.crop_decode else 'full'} decode, {'with' if self.hardware else 'no'} hardware engines"
+
+
+CPU_PLANS = (DecodePlan(), DecodePlan(crop_decode=True))
+GPU_PLANS = tuple(DecodePlan(crop, hardware) for crop in (False, True) for hardware in (True, False))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a plan fared.
+
+    `detail` is a sentence that names the image where one can be named; `seconds` what it took, with its process's
+    start as far as that was waited for; `mean` and `largest` the worst difference from Pillow in levels of 255, of an
+    image's mean and of a pixel, None where the child gave none.
+    """
+
+    plan: DecodePlan
+    outcome: Outcome
+    detail: str
+    seconds: float
+    mean: float | None = None
+    largest: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+
+def try_plans(device: str, plans: Sequence[DecodePlan], timeout: float = TIMEOUT) -> list[Trial]:
+    """Decode the made images by each plan on `device` ("cpu", "cuda:0") and say how it went; raises for none of that.
+
+    The children start side by side, as most of their time goes into imports, and decode in turn, so that each has the
+    GPU to itself and the load that it makes. `timeout` in seconds is for each one's turn.
+    """
+    children: list[Child] = []
+    try:
+        for plan in plans:
+            children.append(Child(_command(device, plan)))
+        return [_tried(child, plan, timeout) for child, plan in zip(children, plans, strict=True)]
+    finally:
+        for child in children:
+            child.kill()
+
+
+def _command(device: str, plan: DecodePlan) -> tuple[str, ...]:
+    crop = ["--crop-decode"] if plan.crop_decode else []
+    return child_command("--decode", device, *crop, *(["--hardware"] if plan.hardware else []))
+
+
+def _tried(child: Child, plan: DecodePlan, timeout: float) -> Trial:
+    start = time.perf_counter()
+    answer = child.finish(timeout, say="go\n")
+    outcome, detail = judge(answer, timeout)
+    mean, largest = _differences(answer)
+    return Trial(plan, outcome, detail, round(time.perf_counter() - start, 2), mean, largest)
+
+
+def _differences(answer: ChildAnswer) -> tuple[float | None, int | None]:
+    payload = answer.payload() or {}
+    return payload.get("mean"), payload.get("largest")

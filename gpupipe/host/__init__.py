@@ -1,0 +1,1 @@
+"""Facts of the machine and of this process, each once."""

@@ -1,0 +1,553 @@
+"""The DataLoader-compatible stream of finished batches."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, open_engine
+from gpupipe.decode.decoders import Decoders
+from gpupipe.decode.engine import Engine, EngineBatch, Job
+from gpupipe.device.ahead import Ahead
+from gpupipe.device.finishing import Finished, Finisher
+from gpupipe.device.handover import HandOver
+from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.loader.agreement import compare_between_ranks
+from gpupipe.loader.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, shortened, whole
+from gpupipe.loader.attributes import DataLoaderAttributes
+from gpupipe.loader.classes import check_labels, with_num_classes
+from gpupipe.loader.distributed import check_world_size, gathered, rank_and_world_size
+from gpupipe.loader.iteration import Failed, Iteration
+from gpupipe.loader.place import Place
+from gpupipe.loader.repair import OnError, Repair, check_on_error
+from gpupipe.loader.samplers import BatchSampler, epoch_sampler
+from gpupipe.loader.state import LoaderState
+from gpupipe.loader.stats import Meter, gpu_memory
+from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
+from gpupipe.order.protocol import name_of, samples_of
+from gpupipe.recipe import MultiCrop, Recipe, Views
+from gpupipe.sources import Source, names_files, open_source
+from gpupipe.workers.worker import WorkerInit, worker_seeds
+
+if TYPE_CHECKING:
+    import torch.utils.data
+
+__all__ = ["Loader"]
+
+log = logging.getLogger("gpupipe")
+
+Images: TypeAlias = Any
+"""A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
+
+
+class Loader(DataLoaderAttributes):
+    """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
+
+    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); any sized
+                 object whose `__getitem__` gives (encoded bytes, label); or an opened `Source`.
+    recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
+                 your own, or a `MultiCrop` of several.
+    batch_size:  samples per batch of this rank.
+    shuffle:     a new order in every epoch. None: False.
+    drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
+                 equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
+                 `padding`, and `gather`, which leaves them out.
+    seed:        with epoch and position it decides everything random. None: 0.
+    generator:   a torch.Generator in the place of `seed`: its initial_seed() is taken, whatever has been drawn from
+                 it. Nothing is drawn from it here. All ranks need the same seed.
+    num_workers: worker processes of the torch engine (0: none), or DALI's CPU threads and the worker processes beside
+                 it. None: the CPUs that this process may use, shared with the other ranks of the machine.
+    prefetch_factor: batches ahead, per worker or for DALI in all. None: 2 for the torch engine, 3 for DALI.
+    decoders:    with DALI, how each batch is shared out among the machine's decoders. None: DALI makes all of it.
+                 Where num_workers, prefetch_factor and decoders are all None, what `gpupipe tune` has found last on
+                 this machine is taken.
+    pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
+    persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine, and refused with
+                 num_workers=0, as prefetch_factor is.
+    worker_init_fn: called with its number in each worker process, after torch has seeded that, as in DataLoader; what
+                 DALI decodes is read in the loader's own process, where it is not called, and a warning says so. It
+                 can't decide what `__getitem__` draws from the global generators of torch, numpy and random: these
+                 are seeded for each sample from (seed, epoch, position).
+    timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
+                 its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
+                 num_workers=0, or from a dataset of yours with DALI) has no timeout.
+    engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU.
+    rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
+    order:       an `Order` or a torch `Sampler` instead of `shuffle`.
+    on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
+                 order and list it in `bad_samples`.
+    sampler, batch_sampler, collate_fn, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any
+                 value but DataLoader's default is a ConfigError that says what serves instead.
+
+    DataLoader's attributes can be read: `sampler` and `batch_sampler` list the epoch's indices, `dataset` is the user's
+    dataset, or the `source` where files were passed. None of what a Loader is built of can be set afterwards.
+
+    Iterating yields (images, labels), both on the device: images of shape (N, 3, height, width) in the recipe's dtype
+    and layout, or a list of them where the recipe has several views; labels int64 (N,), or float32 (N, classes) where
+    it mixes samples, which takes an even batch_size. Each iteration that has delivered something is followed by the
+    next epoch, also where it was left early; `set_epoch` goes to any epoch, and `load_state_dict` to where a state was
+    saved. On several ranks every rank has to leave an epoch at the same step, or call `set_epoch`.
+
+    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample
+    (and of the type that your dataset raised, where it did), WorkerError for a worker that has died,
+    LoaderTimeoutError. The error takes the place of its batch: the next `next()` gives the batch after it, with new
+    workers where one had died. The state stands before the batch that did not come until another one has.
+    """
+
+    @named
+    def __init__(
+        self,
+        data: Any,
+        recipe: Recipe | MultiCrop,
+        batch_size: int = 1,
+        shuffle: bool | None = False,
+        *,
+        drop_last: bool = False,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        num_workers: int | None = None,
+        pin_memory: bool | None = None,
+        prefetch_factor: int | None = None,
+        decoders: Decoders | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 300,
+        multiprocessing_context: str | BaseContext | None = None,
+        worker_init_fn: WorkerInit | None = None,
+        engine: EngineName = "auto",
+        device: str | torch.device = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
+        order: Order | torch.utils.data.Sampler[int] | None = None,
+        on_error: OnError = "raise",
+        sampler: None = None,
+        batch_sampler: None = None,
+        collate_fn: None = None,
+        pin_memory_device: Literal[""] = "",
+        in_order: Literal[True] = True,
+    ) -> None:
+        refuse_unserved(
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if not isinstance(recipe, Recipe | MultiCrop):
+            raise ConfigError(
+                f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), or a MultiCrop of them"
+            )
+        check_on_error(on_error)
+        batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
+        shuffle = shuffle is not None and flag("shuffle", shuffle)
+        workers = WorkerArguments(
+            num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, multiprocessing_context
+        )
+        self.seed, self.generator = seed_of(seed, generator), generator
+        _check_mixing(recipe.view_recipes, batch_size)
+        name, where = choose(engine, device)
+        found = concurrency(engine, name, where, workers.num_workers, workers.prefetch_factor, decoders)
+        self.settings = EngineSettings(
+            engine=found.engine,
+            device=where,
+            batch_size=batch_size,
+            num_workers=found.num_workers,
+            prefetch_factor=found.prefetch_factor,
+            pin_memory=where.type == "cuda" if workers.pin_memory is None else workers.pin_memory,
+            persistent_workers=workers.persistent_workers,
+            timeout=workers.timeout,
+            multiprocessing_context=workers.multiprocessing_context,
+            decoders=found.decoders,
+            worker_init_fn=worker_init_fn,
+        )
+        self._world_was_given = world_size is not None
+        rank, world_size = rank_and_world_size(rank, world_size)
+        RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
+        self.source: Source = open_source(data)
+        self.dataset: Any = self.source if names_files(data) else data
+        self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
+        self._views = self.recipe.view_recipes
+        self.order = _order(order, shuffle, len(self.source))
+        if not self._world_was_given:
+            compare_between_ranks(self.order, world_size)
+        self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
+        if not len(self.order):
+            log.warning("gpupipe: the order %s lists no sample, so an epoch is empty", self.order.fingerprint)
+        elif not len(self.batches):
+            log.warning(
+                "gpupipe: an epoch of %d samples has no full batch of %d, so with drop_last=True it is empty",
+                len(self.order),
+                self.batches.global_batch,
+            )
+        self.sampler = epoch_sampler(self)
+        self.batch_sampler = BatchSampler(self.sampler)
+        self._repair = Repair(self.source, self._views, self.order, on_error)
+        self.meter = Meter()
+        self._finisher = Finisher(self._views, where)
+        self._mixes = self._views[0].mixing is not None
+        self._lane = HandOver(where) if where.type == "cuda" else None
+        self._ahead: Ahead[Finished | Failed] | None = None
+        self.meter.finisher = "consumer" if self._lane is None else "thread"
+        self._engine: Engine | None = open_engine(
+            self.source, self._views, self.settings, worker_seeds(self.seed, rank)
+        )
+        self._iteration: weakref.ref[Iteration] | None = None
+        self._last: _Delivered | None = None
+        self._built = True
+
+    # What DataLoader has.
+
+    @property
+    def decoders(self) -> Decoders | None:
+        """How DALI shares batches out with other decoders; None with the torch engine."""
+        return self.settings.decoders
+
+    @property
+    def mixup_enabled(self) -> bool:
+        """Whether samples are mixed. timm's train.py sets it to False for the last epochs; labels keep their form.
+
+        An iteration goes by what holds when it begins. Not part of the state: after a resume, set it again. Raises
+        ConfigError for True where the recipe mixes nothing.
+        """
+        return self._mixes
+
+    @mixup_enabled.setter
+    def mixup_enabled(self, enabled: bool) -> None:
+        if enabled and self._views[0].mixing is None:
+            raise ConfigError("mixup_enabled=True: the recipe mixes nothing; add MixUp, CutMix or MixUpOrCutMix to it")
+        self._mixes = enabled
+
+    def __len__(self) -> int:
+        """Batches in an epoch: the same on every rank."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iteration:
+        """The epoch's batches; the workers start now, the first batch comes when it is asked for."""
+        return Iteration(self)
+
+    # What it has beyond.
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch: the one being iterated, or the next to come."""
+        return self._place.epoch
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self.batches.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share an epoch."""
+        return self.batches.world_size
+
+    @property
+    def engine(self) -> Literal["dali", "torch"]:
+        """The engine at work."""
+        return self.settings.engine
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches lie."""
+        return self.settings.device
+
+    @property
+    def padding(self) -> int:
+        """How many rows at the end of the batch delivered last are padding: repeats that make the ranks equal.
+
+        Only an epoch's last batch has any, and only on several ranks without `drop_last`.
+        """
+        return 0 if self._last is None else self._last.batches.padding(self._last.step)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step, from 0 on, that the batch delivered last has in its epoch; None before the first batch.
+
+        After a resume within an epoch it goes on where the state stood, where `enumerate` begins at 0.
+        """
+        return None if self._last is None else self._last.step
+
+    @property
+    def last_indices(self) -> NDArray[np.int64] | None:
+        """The samples in the batch delivered last, (N,) int64, one for each row, padding included; None before it.
+
+        Where on_error="skip" replaced a bad sample its substitute stands here. `source.key(index)` names a sample.
+        """
+        return None if self._last is None else self._last.indices
+
+    @property
+    def bad_samples(self) -> list[SampleError]:
+        """The bad samples that this rank has met, each once, in order."""
+        return self._repair.bad_samples
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` of the batch delivered last, from all ranks, in the order of their positions and without padding.
+
+        values: one row for each of the batch's, (N, ...), on the device that torch.distributed's backend works with.
+        Every rank calls it in each step and gets the same rows, so that a whole epoch has each sample once.
+
+        Raises ConfigError where the number of rows is another, or torch.distributed has other ranks than the loader.
+        """
+        if self._last is None:
+            raise ConfigError("gather: no batch has been delivered yet; call it in the loop over this Loader")
+        step, batches = self._last.step, self._last.batches
+        rows = len(batches.positions(step))
+        if len(values) != rows:
+            raise ConfigError(
+                f"gather: got {len(values)} rows, but the batch delivered last has {rows}; pass one for each of its "
+                "images, padding included"
+            )
+        return gathered(values, self.world_size)[: batches.samples(step)]
+
+    def stats(self) -> dict[str, float]:
+        """What was delivered, how fast, and how long the consumer waited: plain numbers for a progress bar or a log.
+
+        Counters, over this loader's life (subtract two calls for any stretch between):
+            batches, images, bytes_read: delivered, and the encoded bytes read for them.
+            wait_s:   seconds in which the consumer stood in next() until the engine's batch was there. Without workers
+                      that is the time to make the batches. For a GPU until the batch is on its way: the host's
+                      seconds, not the GPU's.
+            finish_s: seconds in which uint8 batches were brought into the recipe's dtype and layout: in the consumer's
+                      thread, or for a GPU in one of the loader's own, and then the host's seconds.
+            bad_samples: see the property of this name.
+        Rates, over the current iteration, or the last one, from its first batch to its latest; 0 before the second:
+            img_per_s, mb_per_s: images and encoded megabytes (1e6 bytes) a second.
+            wait_share: the share of the time that wait_s takes, 0 to 1.
+        Of the same iteration:
+            first_batch_s: seconds from the first next() to the first batch; iter() has started the workers.
+        Now:
+            queue_depth: batches that are made and wait to be taken; left out with DALI on the CPU, which does not tell.
+            gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
+                driver says, and what of it torch has in this one, batches and model. DALI and CUDA hold the rest.
+        """
+        ahead, engine = self._ahead, self._engine  # a logging thread may ask
+        ready = len(ahead) if ahead is not None else None if engine is None else engine.ready()
+        depth = {} if ready is None else {"queue_depth": ready}
+        return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
+
+    def batch_indices(self, step: int) -> NDArray[np.int64]:
+        """The samples that the order has for this rank at `step` of the current epoch, (N,) int64; nothing is loaded.
+
+        Steps count from the epoch's start, also after a resume. What a delivered batch holds, substitutes of bad
+        samples included, is `last_indices`.
+        """
+        return self._job(step).indices
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; the current one goes on where a loaded state has put it."""
+        if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
+            raise ConfigError(f"set_epoch: epoch={epoch!r} must be an int in [0, 2**32)")
+        self._place.set_epoch(epoch, running=self._running is not None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been delivered, as a few plain values that JSON can hold (below 1 kB).
+
+        Prefetched batches don't count, nor does a batch in whose place an error came. It can be loaded with another
+        engine, worker count or world size; with another global batch if `load_state_dict` is told so. After an
+        iteration that was left early it stands where that was left: there a run that loads it goes on.
+        """
+        return self._state(self.batches.delivered(self._place.step)).as_dict()
+
+    def load_state_dict(self, state: dict[str, Any], *, allow_new_global_batch: bool = False) -> None:
+        """Go on after the last batch that `state` says was delivered. Raises StateError where it does not fit.
+
+        allow_new_global_batch: take a state of another batch_size * world_size. Its epoch goes on at its position, each
+        sample still once, in batches of the new size; `len` is then the number of steps as if the epoch had been in
+        such batches throughout, after a shorter first one. The next epoch is cut as ever.
+        """
+        loaded = LoaderState.from_dict(state)
+        loaded.check(self._state(0), len(self.order), self.batches, allow_new_global_batch)
+        other = loaded.global_batch != self.batches.global_batch
+        origin = loaded.position % self.batches.global_batch if other else loaded.origin
+        self._place.load(loaded.epoch, loaded.position, origin)
+
+    def close(self) -> None:
+        """End workers and threads and give back memory. Batches that were delivered stay valid."""
+        self._place.turn += 1
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        self._finisher.clear()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"Loader({len(self.source)} samples, {len(self)} batches of {self.batch_size}, engine={self.engine!r}, "
+            f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
+        )
+
+    # What an Iteration asks for.
+
+    @property
+    def _running(self) -> Iteration | None:
+        """The iteration that is under way: it has delivered something, and may go on."""
+        found = None if self._iteration is None else self._iteration()
+        return found if found is not None and found.under_way else None
+
+    def _begun(self, iteration: Iteration) -> None:
+        """That iteration has begun."""
+        self._iteration = weakref.ref(iteration)
+        self.meter.begin()
+
+    def _check_world(self) -> None:
+        """Raise ConfigError where torch.distributed has been initialized with other ranks since."""
+        if not self._world_was_given:
+            check_world_size(self.world_size)
+
+    def _opened_engine(self) -> Engine:
+        """The engine. Raises GpupipeError where the loader was closed."""
+        if self._engine is None:
+            raise GpupipeError("this Loader was closed; build a new one to iterate again")
+        return self._engine
+
+    def _end_thread(self) -> None:
+        """End the thread of an older iteration, which may be held somewhere. Raises GpupipeError if it can't end."""
+        if self._ahead is None:
+            return
+        self._ahead.close()
+        if not self._ahead.ended:
+            raise GpupipeError(
+                "the thread of an earlier iteration still waits for a sample, so that none can begin; look at the "
+                "storage, try again later, or build a new Loader"
+            )
+        self._ahead = None
+
+    def _interrupt(self) -> None:
+        """Whoever waits for workers is to end soon."""
+        if self._engine is not None:
+            self._engine.interrupt()
+
+    def _repaired(self, batch: EngineBatch) -> EngineBatch:
+        """The batch with every row made good."""
+        repaired = self._repair(batch)
+        assert repaired.job is not None
+        self._check_labels(repaired, repaired.job)
+        return repaired
+
+    def _finished(self, batch: EngineBatch, mixes: bool) -> Finished:
+        """The batch for the consumer. mixes: whether samples are mixed, if the recipe does."""
+        # Across all ranks, so that every rank mixes, or none.
+        full = self.batches.samples(batch.step) == self.batches.global_batch
+        return self._finisher(batch, mixed=full and mixes)
+
+    def _handed_out(self, batch: Finished) -> tuple[Images, torch.Tensor]:
+        """What the consumer gets; it counts as delivered."""
+        self.meter.delivered(batch)
+        self._last = _Delivered(batch.step, self.batches, batch.indices)
+        self._place.delivered(batch.step)
+        return batch.images[0] if len(batch.images) == 1 else batch.images, batch.labels
+
+    @property
+    def _remainder(self) -> int:
+        """Samples of the epoch's last global batch, 0 if it is full."""
+        rest = self.batches.samples(len(self) - 1) if len(self) else 0
+        return rest % self.batches.global_batch
+
+    # How a batch comes about.
+
+    def _check_labels(self, batch: EngineBatch, job: Job) -> None:
+        """Where samples are mixed, labels become places in a row of num_classes."""
+        mixing = self._views[0].mixing
+        if mixing is not None:
+            check_labels(batch.labels.numpy(), job.indices, mixing, self.source)
+
+    def _job(self, step: int) -> Job:
+        """What is to be made at `step` of the current epoch. Raises ConfigError where the order fails."""
+        positions = self.batches.positions(step)
+        try:
+            indices = self.order.indices(self.seed, self.epoch, positions % max(1, len(self.order)))
+        except GpupipeError:
+            raise
+        except Exception as error:  # the order, or the sampler in it, may be a user's own
+            raise ConfigError(
+                f"order {name_of(self.order)}: indices() raised {type(error).__name__} at step {step} of epoch "
+                f"{self.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
+            ) from error
+        return Job(self.seed, self.epoch, positions, self._checked(indices, positions))
+
+    def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What an order gave, which may be a user's own."""
+        indices = np.asarray(indices)
+        size = len(self.source)
+        if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
+            raise ConfigError(
+                f"order {name_of(self.order)}: indices() gave {indices.dtype} of shape {indices.shape} for "
+                f"{len(positions)} positions; it must give as many integers"
+            )
+        outside = indices[(indices < 0) | (indices >= size)]
+        if len(outside):
+            raise ConfigError(
+                f"order {name_of(self.order)}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
+                f"but the dataset has {size} samples; build the order for this dataset"
+            )
+        return indices.astype(np.int64, copy=False)
+
+    def _state(self, position: int) -> LoaderState:
+        return LoaderState(
+            source=self.source.fingerprint,
+            recipe=self.recipe.fingerprint,
+            order=self.order.fingerprint,
+            seed=self.seed,
+            global_batch=self.batches.global_batch,
+            drop_last=self.drop_last,
+            epoch=self.epoch,
+            position=position,
+            origin=self.batches.origin,
+        )
+
+
+@dataclass(frozen=True)
+class _Delivered:
+    """The batch that was delivered last: its step, how its epoch was cut, and the samples in it."""
+
+    step: int
+    batches: RankBatches
+    indices: NDArray[np.int64]
+
+
+def _check_mixing(views: Views, batch_size: int) -> None:
+    if views[0].mixing is not None and batch_size % 2:
+        raise ConfigError(
+            f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its neighbour, "
+            "which has to be on the same rank"
+        )
+
+
+def _order(order: Any, shuffle: bool, size: int) -> Order:
+    """The order that the arguments mean for a source of `size` samples."""
+    if order is None:
+        return Shuffled(size) if shuffle else Sequential(size)
+    needed = samples_of(order)
+    if needed > size:
+        raise ConfigError(
+            f"order {type(order).__name__} is for a dataset of {needed} samples or more, but this one has {size}; "
+            "build the order for this dataset"
+        )
+    if shuffle:
+        raise ConfigError("order and shuffle=True exclude each other, as sampler and shuffle do in DataLoader")
+    if isinstance(order, Order):
+        return order
+    if isinstance(order, torch.utils.data.Sampler):
+        return SamplerOrder(order)
+    raise ConfigError(
+        f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
+        "gpupipe.Subset(indices)"
+    )

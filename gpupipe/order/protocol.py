@@ -1,0 +1,124 @@
+"""What an order is, and what orders share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import ConfigError
+from gpupipe.kernels.philox import philox4x32, split64
+
+__all__ = [
+    "EpochCache",
+    "Indices",
+    "Order",
+    "as_array",
+    "check_count",
+    "check_order",
+    "digest",
+    "name_of",
+    "samples_of",
+    "words",
+]
+
+Indices = NDArray[np.int64]
+
+# The fourth counter word of an order's draws. `gpupipe.plan` has the words below 2**24 for itself.
+PERMUTATION, WEIGHTED, WITHOUT_REPLACEMENT = 1 << 24, 2 << 24, 3 << 24
+BLOCKS, WINDOWS = 4 << 24, 5 << 24
+STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24
+
+
+@runtime_checkable
+class Order(Protocol):
+    """A sequence of sample indices for every (seed, epoch). Implement these three to write your own."""
+
+    def __len__(self) -> int:
+        """Positions in an epoch."""
+        ...
+
+    def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        """int64 sample indices at int64 `positions`, each in [0, len(self)); the same arguments, the same answer."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that differs between orders that differ."""
+        ...
+
+
+def name_of(order: Order) -> str:
+    """What a message calls an order: its fingerprint, or less where making that would be dear or fail."""
+    return str(getattr(order, "name", None) or order.fingerprint)
+
+
+def samples_of(order: Any) -> int:
+    """How many samples the dataset has to have for an order or a torch sampler; 0 where it does not say."""
+    return int(getattr(order, "samples", 0))
+
+
+def check_order(where: str, order: Any) -> None:
+    """Raise ConfigError unless `order` is one and has a position to give."""
+    if not isinstance(order, Order):
+        raise ConfigError(
+            f"{where}: {type(order).__name__} is no order: it needs len(), indices(seed, epoch, positions) and a "
+            "fingerprint; wrap a torch Sampler in gpupipe.order.SamplerOrder"
+        )
+    if not len(order):
+        raise ConfigError(f"{where}: the order {name_of(order)} is empty, so it has no sample to give")
+
+
+def as_array(where: str, values: Any, of: str = "integers") -> NDArray[Any]:
+    """A list, tuple, range, array, tensor, or anything else to iterate over as an array; an empty one is of int64.
+
+    Raises ConfigError, whose message begins with `where`, for what is none of these.
+    """
+    if isinstance(values, range):
+        return np.arange(values.start, values.stop, values.step)
+    try:
+        plain = isinstance(values, list | tuple) or hasattr(values, "__array__")
+        array = np.asarray(values if plain else list(values))
+    except (TypeError, ValueError) as error:  # nothing to iterate over, rows of several lengths, a tensor on a GPU
+        raise ConfigError(f"{where} must be one list of {of}, not {type(values).__name__}: {error}") from error
+    return array if array.size else array.astype(np.int64)
+
+
+def check_count(where: str, value: Any, low: int, high: int = 2**62) -> None:
+    """Raise ConfigError unless `value` is an integer in [low, high)."""
+    if not isinstance(value, Integral) or not low <= int(value) < high:
+        bound = "2**62" if high == 2**62 else high
+        raise ConfigError(f"{where}={value!r} must be an integer in [{low}, {bound})")
+
+
+Made = TypeVar("Made")
+
+
+class EpochCache(Generic[Made]):
+    """What `make(seed, epoch)` gives, kept for one epoch: batches of the same epoch come one after the other."""
+
+    def __init__(self, make: Callable[[int, int], Made]) -> None:
+        self._make = make
+        self._last: tuple[tuple[int, int], Made] | None = None
+
+    def __call__(self, seed: int, epoch: int) -> Made:
+        last = self._last
+        if last is None or last[0] != (seed, epoch):
+            self._last = last = ((seed, epoch), self._make(seed, epoch))
+        return last[1]
+
+
+def digest(*parts: bytes) -> str:
+    """16 hex digits of a hash over the parts."""
+    return hashlib.blake2b(b"|".join(parts), digest_size=8).hexdigest()
+
+
+def words(seed: int, epoch: int, operation: int, numbers: Indices) -> NDArray[np.uint64]:
+    """Four random 32-bit words for each of the `numbers` (positions or sample indices), uint64 (4, N)."""
+    unsigned = numbers.astype(np.uint64)
+    low, high = unsigned & np.uint64(0xFFFFFFFF), unsigned >> np.uint64(32)
+    return philox4x32((low, high, epoch, operation), split64(seed))

@@ -1,0 +1,142 @@
+"""The program of operations that each image gets: of a recipe's augmentations, those that were drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.kernels.philox import uniform
+from gpupipe.plan.colors import color_jitter, gaussian_blur, grayscale, solarize
+from gpupipe.plan.policies import auto_augment, rand_augment, trivial_augment
+from gpupipe.plan.steps import Size, Steps, Words, beside, chosen
+from gpupipe.plan.stream import Stream
+from gpupipe.plan.timm_policy import timm_rand_augment
+from gpupipe.recipe import (
+    Augmenting,
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    RandAugment,
+    RandomApply,
+    RandomChoice,
+    RandomGrayscale,
+    RandomSolarize,
+    Recipe,
+    ThreeAugment,
+    TimmRandAugment,
+    TrivialAugmentWide,
+    walk,
+)
+
+__all__ = ["Augmentation", "augmentation"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What `kernels.augment` does to each of N images.
+
+    ops:    int32 (N, K), numbers of `kernels.Op`; K depends on the recipe alone, IDENTITY stands where nothing is done.
+    values: float32 (N, K, P), what each operation takes; P is 6 or, with a large blur, more.
+    fill:   R, G, B from 0 to 255 of what affine operations leave empty; None for black.
+    """
+
+    ops: NDArray[np.int32]
+    values: NDArray[np.float32]
+    fill: tuple[float, float, float] | None
+
+
+def augmentation(
+    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0
+) -> Augmentation | None:
+    """The programs for the images at these positions of an epoch; None if the recipe has no augmentations.
+
+    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255.
+    The same arguments give the same programs in any batch, in any order.
+    """
+    nodes = list(walk(recipe.augmentations))
+    if not nodes:
+        return None
+    blocks = [_counters(operation, number) for operation, number in _numbered(nodes)]
+    words = Stream(seed, epoch, positions, view).words(np.concatenate(blocks)[:, None])
+    turns = iter(np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1))
+    ops, values = _sequence(recipe.augmentations, turns, recipe.crop.output_size, len(positions))
+    if ops.shape[1] == 0:
+        return None
+    return Augmentation(np.ascontiguousarray(ops), np.ascontiguousarray(values), recipe.fill)
+
+
+class Kind(NamedTuple):
+    """How a kind of operation is drawn: its number, how many blocks of words it takes, and what it makes of them.
+
+    Numbers are part of every saved run: they never change, and new kinds get new ones, up to 15.
+    """
+
+    number: int
+    blocks: Callable[[Any], int]
+    draw: Callable[[Any, Words, Size], Steps] | None = None
+
+
+KINDS: dict[type, Kind] = {
+    RandAugment: Kind(0, lambda policy: policy.num_ops, rand_augment),
+    TrivialAugmentWide: Kind(1, lambda _: 1, trivial_augment),
+    AutoAugment: Kind(2, lambda _: 2, auto_augment),
+    TimmRandAugment: Kind(3, lambda policy: 2 * policy.num_ops, timm_rand_augment),
+    ColorJitter: Kind(4, lambda _: 2, color_jitter),
+    RandomGrayscale: Kind(5, lambda _: 1, grayscale),
+    GaussianBlur: Kind(6, lambda _: 1, gaussian_blur),
+    RandomSolarize: Kind(7, lambda _: 1, solarize),
+    RandomApply: Kind(8, lambda _: 1),
+    RandomChoice: Kind(9, lambda _: 1),
+    ThreeAugment: Kind(10, lambda _: 0),
+}
+
+
+def _numbered(nodes: Sequence[Augmenting]) -> Iterator[tuple[Augmenting, int]]:
+    """Each operation and the how-manieth of its kind it is, so that no other kind changes what it draws."""
+    seen: Counter[type] = Counter()
+    for operation in nodes:
+        yield operation, seen[type(operation)]
+        seen[type(operation)] += 1
+
+
+def _counters(operation: Augmenting, occurrence: int) -> NDArray[np.uint64]:
+    """The fourth counter words of an operation's blocks."""
+    kind = KINDS[type(operation)]
+    number, blocks = 16 * (occurrence + 1) + kind.number, kind.blocks(operation)
+    assert max(number, blocks - 1) < 256, (operation, occurrence)
+    return np.arange(number << 16, (number << 16) + blocks, dtype=np.uint64)
+
+
+def _sequence(operations: Sequence[Augmenting], turns: Iterator[Words], size: Size, count: int) -> Steps:
+    return beside([_steps(operation, turns, size, count) for operation in operations], count)
+
+
+def _steps(operation: Augmenting, turns: Iterator[Words], size: Size, count: int) -> Steps:
+    """The steps of one operation; `turns` are the words of it and of all that it is made of, in the order of `walk`."""
+    words = next(turns)
+    if isinstance(operation, ThreeAugment):
+        return _steps(operation.choice, turns, size, count)
+    if isinstance(operation, RandomApply):
+        steps = _sequence(operation.operations, turns, size, count)
+        nothing = beside([], count)
+        return chosen([steps, nothing], (uniform(words[0, 0]) >= operation.p).astype(np.int64))
+    if isinstance(operation, RandomChoice):
+        options = [_steps(option, turns, size, count) for option in operation.operations]
+        return chosen(options, _weighted(operation, uniform(words[0, 0])))
+    draw = KINDS[type(operation)].draw
+    assert draw is not None
+    return draw(operation, words, size)
+
+
+def _weighted(choice: RandomChoice, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Which of the options each uniform number stands for."""
+    weights = choice.p or (1.0,) * len(choice.operations)
+    ends = np.array(list(accumulate(weights)))
+    which: NDArray[np.int64] = np.searchsorted(ends[:-1], numbers * ends[-1], side="right")
+    return which

@@ -1,0 +1,59 @@
+"""Draws of ColorJitter, RandomGrayscale, RandomSolarize and GaussianBlur."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from gpupipe.kernels import Op, gaussian_weights
+from gpupipe.kernels.operations import VALUES
+from gpupipe.kernels.philox import uniform
+from gpupipe.plan.steps import Size, Steps, Words, single
+from gpupipe.plan.stream import below
+from gpupipe.recipe import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+
+__all__ = ["color_jitter", "gaussian_blur", "grayscale", "solarize"]
+
+
+def _ranges(jitter: ColorJitter) -> dict[Op, tuple[float, float]]:
+    ranges = {
+        Op.BRIGHTNESS: jitter.brightness,
+        Op.CONTRAST: jitter.contrast,
+        Op.SATURATION: jitter.saturation,
+        Op.HUE: jitter.hue,
+    }
+    return {op: bounds for op, bounds in ranges.items() if isinstance(bounds, tuple)}
+
+
+def color_jitter(jitter: ColorJitter, words: Words, size: Size) -> Steps:
+    """A step for each factor, in random order. Two blocks: the four factors; the order."""
+    ranges = _ranges(jitter)
+    count, steps = words.shape[2], len(ranges)
+    orders = np.array(list(permutations(range(steps))), np.int64)
+    order = orders[below(words[0, 1], len(orders))]  # (N, steps)
+    ops = np.array(list(ranges), np.int32)
+    low, high = np.array(list(ranges.values()), np.float64).reshape(steps, 2).T
+    places = ops - Op.BRIGHTNESS  # each factor has its own word, whichever are left out
+    factors = low + uniform(words[places, 0].T) * (high - low)  # (N, steps)
+    values = np.zeros((count, steps, VALUES), np.float32)
+    values[..., 0] = np.take_along_axis(factors, order, axis=1)
+    return ops[order], values
+
+
+def grayscale(operation: RandomGrayscale, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    return single(Op.GRAYSCALE, uniform(words[0, 0]) < operation.p)
+
+
+def solarize(operation: RandomSolarize, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    return single(Op.SOLARIZE, uniform(words[0, 0]) < operation.p, operation.threshold)
+
+
+def gaussian_blur(blur: GaussianBlur, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    assert isinstance(blur.sigma, tuple)
+    low, high = blur.sigma
+    weights = gaussian_weights(blur.kernel_size, low + uniform(words[0, 0]) * (high - low))
+    return np.full((len(weights), 1), Op.GAUSSIAN_BLUR, np.int32), weights[:, None]

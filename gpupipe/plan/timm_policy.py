@@ -1,0 +1,92 @@
+"""timm's RandAugment: the operations of timm/data/auto_augment.py, and what their level functions give."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.kernels import Op, affine_matrix
+from gpupipe.kernels.operations import VALUES
+from gpupipe.kernels.philox import uniform
+from gpupipe.plan.elementary import normal
+from gpupipe.plan.steps import Floats, Size, Steps, Words, affine_op
+from gpupipe.plan.stream import below
+from gpupipe.recipe import TimmRandAugment
+
+__all__ = ["OPERATIONS", "argument", "timm_rand_augment"]
+
+# _RAND_TRANSFORMS in timm's order. The increasing set has the same ones, some with another level function.
+OPERATIONS = {
+    "AutoContrast": Op.AUTOCONTRAST,
+    "Equalize": Op.EQUALIZE,
+    "Invert": Op.INVERT,
+    "Rotate": Op.AFFINE_BILINEAR,
+    "Posterize": Op.POSTERIZE,
+    "Solarize": Op.SOLARIZE,
+    "SolarizeAdd": Op.SOLARIZE_ADD,
+    "Color": Op.SATURATION,
+    "Contrast": Op.CONTRAST,
+    "Brightness": Op.BRIGHTNESS,
+    "Sharpness": Op.SHARPNESS,
+    "ShearX": Op.AFFINE_BILINEAR,
+    "ShearY": Op.AFFINE_BILINEAR,
+    "TranslateXRel": Op.AFFINE_BILINEAR,
+    "TranslateYRel": Op.AFFINE_BILINEAR,
+}
+COLORS = ("Color", "Contrast", "Brightness", "Sharpness")
+
+
+def argument(name: str, level: Floats, sign: Floats, increasing: bool) -> Floats:
+    """What timm's level function gives an operation, for levels from 0 to 10 and signs of 1 or -1; 0 where it has none.
+
+    Degrees, tangents, shares of the image's side, factors, bits to keep and levels from 0 to 256.
+    """
+    share = level / 10
+    if name in COLORS:
+        return np.maximum(0.1, 1 + sign * (share * 0.9)) if increasing else share * 1.8 + 0.1
+    if name == "Posterize":
+        bits = np.trunc(share * 4)
+        return 4 - bits if increasing else bits
+    if name == "Solarize":
+        threshold = np.minimum(256, np.trunc(share * 256))
+        return 256 - threshold if increasing else threshold
+    if name == "SolarizeAdd":
+        return np.minimum(128, np.trunc(share * 110))
+    top = {"Rotate": 30.0, "ShearX": 0.3, "ShearY": 0.3, "TranslateXRel": 0.45, "TranslateYRel": 0.45}.get(name, 0.0)
+    return share * top * sign
+
+
+def _values(name: str, argument: Floats, size: Size) -> NDArray[np.float32]:
+    """The values (N, 6) with which our operation does what timm's does with this argument, on a Pillow image."""
+    height, width = size
+    if name in ("ShearX", "ShearY"):
+        angle = np.degrees(np.arctan(argument))
+        return affine_matrix(size, shear=(angle, 0.0) if name == "ShearX" else (0.0, angle), center=(0, 0))
+    if name == "TranslateXRel":  # Pillow's transform says where pixels come from, so the image moves the other way
+        return affine_matrix(size, translate=(-argument * width, 0.0))
+    if name == "TranslateYRel":
+        return affine_matrix(size, translate=(0.0, -argument * height))
+    if name == "Rotate":
+        return affine_matrix(size, angle=-argument)
+    values = np.zeros((len(argument), VALUES), np.float32)
+    values[:, 0] = argument
+    return values
+
+
+def timm_rand_augment(policy: TimmRandAugment, words: Words, size: Size) -> Steps:
+    """`num_ops` steps, each of two blocks: which, whether, to which side; and the strength."""
+    choice, strength = words[:, 0::2], words[:, 1::2]  # (4, num_ops, N)
+    which, done = below(choice[0], len(OPERATIONS)), uniform(choice[1]) < policy.p
+    sign = np.where(choice[2] >> np.uint64(31), -1.0, 1.0)
+    level = np.full(which.shape, policy.magnitude)
+    if policy.magnitude_std:
+        level = level + policy.magnitude_std * normal(uniform(strength[0]), uniform(strength[1]))
+    level = np.clip(level, 0.0, 10.0)
+    affine = affine_op(policy.interpolation)
+    ops = np.zeros(which.shape, np.int32)
+    values = np.zeros((*which.shape, VALUES), np.float32)
+    for number, (name, op) in enumerate(OPERATIONS.items()):
+        rows = (which == number) & done
+        ops[rows] = affine if op is Op.AFFINE_BILINEAR else op
+        values[rows] = _values(name, argument(name, level[rows], sign[rows], policy.increasing), size)
+    return ops.T, values.transpose(1, 0, 2)

@@ -1,0 +1,147 @@
+"""Runs the contenders: each in its own process, opened and checked one after the other, then measured in turn."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpupipe.tools.benchmark import checks
+from gpupipe.tools.benchmark.child_process import ChildError, ChildProcess
+from gpupipe.tools.benchmark.contenders import reference
+from gpupipe.tools.benchmark.measurement import Result
+from gpupipe.tools.benchmark.settings import Settings
+
+__all__ = ["ContenderProcess", "file_name", "measure"]
+
+Report = Callable[[str], None]
+PREPARATION = 3600  # seconds that a conversion of the data may take
+CHILD = "gpupipe.tools.benchmark.child"
+
+
+class ContenderProcess(ChildProcess):
+    """A contender in a process of its own."""
+
+    def __init__(self, name: str, settings: Settings, log: Path, python: str = sys.executable) -> None:
+        super().__init__(CHILD, (name, settings), log, settings.timeout, python)
+
+
+class Entrant:
+    """A contender's result and, while it takes part, its process."""
+
+    def __init__(self, name: str, settings: Settings, log: Path, python: str) -> None:
+        self.result = Result(name)
+        self.settings = settings
+        self._start = partial(ContenderProcess, name, settings, log, python)
+        self._process: ContenderProcess | None = None
+
+    def prepare(self, noise: str, labels: dict[int, int] | None, require_antialias: bool) -> None:
+        """Start it, ask whether it can take part, open it, and check what it makes."""
+        self._process = self._start()
+        reason = self._ask("available")
+        if reason is not None:
+            return self._leave(reason)
+        if self._ask("prepare", [self.settings.data, noise], extra_time=PREPARATION):
+            self.end()  # what the preparation took would count as the contender's memory
+            self._process = self._start()
+        self.result.noise_std = self._ask("noise", noise)
+        self.result.opened = self._ask("open", sum(labels.values()) if labels else 0)
+        wrong = self._wrong(labels, require_antialias)
+        return self._leave(f"left out: {wrong}") if wrong else None
+
+    def _wrong(self, labels: dict[int, int] | None, require_antialias: bool) -> str | None:
+        if self.result.opened is None or self.result.noise_std is None:
+            return None
+        wrong = checks.problem(self.result.opened, self.settings, labels)
+        return wrong or (checks.noise_problem(self.result.noise_std) if require_antialias else None)
+
+    def run_round(self) -> None:
+        """Measure once, and look how much memory is in use after it."""
+        measured = self._ask("run", self.settings.seconds, extra_time=self.settings.seconds)
+        memory = self._ask("memory")
+        if measured is not None and memory is not None:
+            self.result.rounds.append(measured)
+            self.result.memory_mb = max(memory, self.result.memory_mb or 0.0)
+
+    def end(self) -> None:
+        """End the process, if it is still there."""
+        if self._process is not None:
+            self._process.end()
+        self._process = None
+
+    def _ask(self, command: str, *arguments: Any, extra_time: float = 0.0) -> Any:
+        """The answer; None from one that has left. A failure makes it leave, with the reason in its row."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.ask(command, *arguments, extra_time=extra_time)
+        except ChildError as error:
+            return self._leave(str(error))
+
+    def _leave(self, reason: str) -> None:
+        self.result.reason = reason
+        self.end()
+
+
+def measure(
+    names: Sequence[str],
+    settings: Settings,
+    logs: Path,
+    report: Report = lambda text: None,
+    *,
+    pythons: Mapping[str, str] | None = None,
+    require_antialias: bool = True,
+    together: bool = False,
+) -> list[Result]:
+    """Measure the contenders; one result each, in the order of `names`.
+
+    What each process prints goes to a file in `logs`. `report` is called with a line before each of the
+    len(names) * (1 + settings.rounds) steps. `pythons` has the interpreters of those contenders that have their own;
+    each must have this one's version, and gpupipe's requirements but torch and DALI. Without `require_antialias`
+    those that don't filter take part; their `noise_std` tells. `together` opens and ends all at once: quicker where
+    there are CPUs for it, but `first_batch` then says nothing. Raises ConfigError for a name that is unknown, DataError
+    for data that can't be opened.
+    """
+    for name in names:
+        reference(name)
+    labels = checks.expected_labels(settings.data)
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        noise = checks.noise_folder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpupipe-"))))
+        entrants = [
+            Entrant(name, settings, logs / f"{file_name(name)}.log", (pythons or {}).get(name, sys.executable))
+            for name in names
+        ]
+        stack.callback(each, Entrant.end, entrants, together)
+
+        def prepare(entrant: Entrant) -> None:
+            report(f"opening {entrant.result.name}")
+            entrant.prepare(str(noise), labels, require_antialias)
+
+        each(prepare, entrants, together)
+        for number in range(settings.rounds):
+            for entrant in entrants:
+                report(f"round {number + 1} of {settings.rounds}: {entrant.result.name}")
+                entrant.run_round()
+    return [entrant.result for entrant in entrants]
+
+
+def each(function: Callable[[Entrant], None], entrants: Sequence[Entrant], together: bool) -> None:
+    """Call the function for one after the other, or for all at once."""
+    if not together:
+        for entrant in entrants:
+            function(entrant)
+        return
+    with ThreadPoolExecutor(max(1, len(entrants))) as threads:
+        list(threads.map(function, entrants))
+
+
+def file_name(contender: str) -> str:
+    """What its log is called, without the ending: letters, digits and what file systems and shells leave alone."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", contender)

@@ -1,0 +1,100 @@
+"""`gpupipe bench`: measures the ways to load ImageNet-style batches on this machine, in turn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpupipe.host.system import usable_cpus
+from gpupipe.tools.benchmark.contenders import CONTENDERS, describe, reference
+from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.cli.extra import require
+
+if TYPE_CHECKING:
+    from gpupipe.tools.benchmark.measurement import Result
+
+__all__ = ["add_parser", "run"]
+
+EXTRA = ("matplotlib", "psutil", "torchvision")
+
+DESCRIPTION = """
+Measures the contenders in turn, each in a process of its own, on the same images and with the same output: float32
+batches, randomly cropped, resized, flipped and normalized. Without DATA it makes a sample set once, in the cache
+folder. Writes a table here, and results.csv, results.json and results.png into the output folder.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `bench` to the command line."""
+    cpus = usable_cpus()
+    parser = subparsers.add_parser("bench", help="compare gpupipe with other loaders here", description=DESCRIPTION)
+    parser.add_argument(
+        "data", nargs="?", metavar="DATA", help="image folder or tar shards; default: a made sample set"
+    )
+    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images a batch (default: 128)")
+    parser.add_argument(
+        "--workers", type=int, default=cpus, metavar="N", help=f"DataLoader processes (default: {cpus})"
+    )
+    parser.add_argument("--threads", type=int, default=cpus, metavar="N", help=f"DALI threads (default: {cpus})")
+    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the output (default: 224)")
+    parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="time of a round (default: 4)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of each contender (default: 5)")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="patience with each (default: 300)")
+    parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="only these contenders, see --list")
+    parser.add_argument("--list", action="store_true", help="list the contenders and stop")
+    parser.add_argument(
+        "--output", type=Path, default=Path("bench-out"), metavar="DIR", help="for the results (default: bench-out)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the contenders, or measure them. Exit code 1 if none could be measured."""
+    if args.list:
+        list_contenders()
+        return 0
+    require(*EXTRA)
+    names = list(dict.fromkeys(args.only or CONTENDERS))
+    for name in names:
+        reference(name)
+    results = measure_with_progress(names, settings_from(args), args.output)
+    return 0 if any(result.rounds for result in results) else 1
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """The settings; without DATA the sample set is made if it is not there."""
+    from gpupipe.tools.benchmark.sample_set import sample_set
+
+    values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
+    settings = Settings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
+    return settings if args.data else Settings(**(settings.as_dict() | {"data": str(sample_set())}))
+
+
+def measure_with_progress(names: Sequence[str], settings: Settings, output: Path) -> list[Result]:
+    """Measure, write the files, print the table."""
+    from rich.console import Console
+
+    from gpupipe.tools.benchmark import report
+    from gpupipe.tools.benchmark.environment import environment
+    from gpupipe.tools.benchmark.runner import measure
+    from gpupipe.tools.cli.progress import steps
+
+    facts = environment(settings)  # before the measurement: its load average says whether the machine was idle
+    with steps(len(names) * (1 + settings.rounds)) as step:
+        results = measure(names, settings, output / "logs", step)
+    paths = report.write_all(results, facts, output)
+    measured = report.rows(results)
+    console = Console()
+    console.print(report.table(measured, facts))
+    for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
+        console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return results
+
+
+def list_contenders() -> None:
+    """Print the names with a line about each."""
+    width = max(len(name) for name in CONTENDERS)
+    for name in CONTENDERS:
+        print(f"{name:<{width}}  {describe(name)}")

@@ -1,0 +1,479 @@
+"""`gpupipe doctor`: what this machine has, what the settings need, and whether decoding works."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpupipe.decode import selftest
+from gpupipe.decode.selftest.plans import CPU_PLANS
+from gpupipe.decode.tuned import kept
+from gpupipe.errors import ConfigError
+from gpupipe.host import system
+from gpupipe.host.machine import DALI, NVIMAGECODEC, installed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gpupipe.decode.decoders import Decoders
+
+__all__ = ["CHECKS", "Check", "Finding", "Settings", "add_parser", "check_shm", "diagnose"]
+
+Status = Literal["ok", "warn", "fail"]
+STYLES: dict[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+GIB = 1 << 30
+MIB = 1 << 20
+LOW_GPU_MEMORY = 2 * GIB  # 256 decoded images of 500 x 400 and their float crops take 0.3 GiB; several are in flight
+
+# Distribution names, tried in turn, and the oldest version that gpupipe supports. pyproject.toml has the same floors.
+PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("torch", ("torch",), "2.4"),
+    ("DALI", DALI, "2.3"),
+    ("nvImageCodec", NVIMAGECODEC, "0.9"),
+    ("Pillow", ("pillow",), "10.3"),
+    ("webdataset", ("webdataset",), "0.2.100"),
+    ("numpy", ("numpy",), "1.26"),
+)
+PYTHON_FLOOR = "3.10"
+OTHER_VERSION = "try another version of DALI and nvImageCodec"
+
+HELP = "check GPU, driver, versions, CPUs, shared memory, open files, C++ kernels, and try decoding"
+EPILOG = """\
+exit code:
+  0   no finding is 'fail' ('warn' does not count)
+  1   at least one finding is 'fail'
+  2   an option has a value that can't work
+
+The settings say what the torch engine's workers will need in /dev/shm; the defaults are the Loader's, for batches of
+256 images of 224 x 224. Decoding is tried in child processes, so a crash or a hang there is a finding; what it gives on
+a GPU is kept for later loaders, which leave out what was ruled out.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found: `status` is "ok", "warn" or "fail"; `remedy` says what to do, empty where all is well."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training run on this machine will ask for.
+
+    `size` is the side of the (square) crop in pixels, `workers` and `prefetch_factor` are per process, `processes`
+    counts the training processes on this machine, `shm_path` is where shared memory is mounted.
+    Raises ConfigError for a count below 1 (below 0 for `workers`).
+    """
+
+    batch_size: int = 256
+    size: int = 224
+    workers: int = 1
+    prefetch_factor: int = 2
+    processes: int = 1
+    shm_path: str = "/dev/shm"
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("size", 1), ("workers", 0), ("prefetch_factor", 1), ("processes", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"--{name.replace('_', '-')}={value} is too small; give {least} or more")
+
+    @property
+    def shm_needed(self) -> int:
+        """Bytes that all processes together keep in shared memory."""
+        one = system.shm_bytes_needed(self.batch_size, self.size**2, self.workers, self.prefetch_factor)
+        return self.processes * one
+
+
+Check = Callable[[Settings], "Finding | tuple[Finding, ...]"]
+
+
+def check_python(settings: Settings) -> Finding:
+    """The interpreter's version against the floor."""
+    del settings
+    return _against_floor("Python", platform.python_version(), PYTHON_FLOOR, "use a newer Python")
+
+
+def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Callable[[Settings], Finding]:
+    """A check that one of `distributions` is installed at `floor` or newer; nothing is imported."""
+
+    def check(settings: Settings) -> Finding:
+        del settings
+        remedy = f'pip install "{distributions[0]}>={floor}"'
+        found = {name: version for name in distributions if (version := installed(name))}
+        if not found:
+            return Finding(title, "fail", f"not installed ({' or '.join(distributions)})", remedy)
+        if len(found) > 1:
+            detail = f"{' and '.join(found)} are both installed, into one folder: which one is used is chance"
+            return Finding(title, "warn", detail, "keep one, as the README's section Install says")
+        return _against_floor(title, next(iter(found.values())), floor, remedy)
+
+    return check
+
+
+def _against_floor(title: str, version: str, floor: str, remedy: str) -> Finding:
+    if _release(version) < _release(floor):
+        return Finding(title, "fail", f"{version} is older than {floor}", remedy)
+    return Finding(title, "ok", f"{version} (at least {floor})")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers: "2.15.0+cu132" -> (2, 15, 0), "2.4.0rc1" -> (2, 4, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def check_cuda(settings: Settings) -> Finding:
+    """torch's and DALI's CUDA builds beside what the driver supports; no driver at all is fine."""
+    del settings
+    facts = selftest.machine_facts()
+    if facts["errors"]:
+        return Finding("CUDA", "fail", "; ".join(facts["errors"]), "reinstall the package that fails to import")
+    builds = f"torch {facts['torch']} is built for CUDA {facts['torch_cuda']}, DALI for CUDA {facts['dali_cuda']}"
+    driver = driver_cuda()
+    if driver is None:
+        return _without_driver(builds)
+    built = max(_release(facts[key] or "") for key in ("torch_cuda", "dali_cuda"))
+    supports = f"the driver{_driver_release()} supports up to CUDA {driver[0]}.{driver[1]}"
+    if built and built[0] > driver[0]:  # within one major version newer builds run on older drivers
+        remedy = f"install a driver for CUDA {built[0]}, or builds of torch and DALI for CUDA {driver[0]}"
+        return Finding("CUDA", "fail", f"{builds}; {supports}", remedy)
+    if facts["torch_cuda"] is None:
+        return Finding("CUDA", "warn", f"{builds}; {supports}", "install a CUDA build of torch to use the GPU")
+    if not facts["cuda_available"] and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        remedy = "run nvidia-smi; in a container pass --gpus all; look at CUDA_VISIBLE_DEVICES"
+        return Finding("CUDA", "fail", f"torch sees no GPU; {builds}; {supports}", remedy)
+    return Finding("CUDA", "ok", f"{builds}; {supports}")
+
+
+def _without_driver(builds: str) -> Finding:
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        detail = f"/dev/nvidia* exists, but libcuda.so.1 can't be loaded; {builds}"
+        remedy = "in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility,video; else reinstall the driver"
+        return Finding("CUDA", "fail", detail, remedy)
+    return Finding("CUDA", "ok", f"no NVIDIA driver here, the CPU engine is used; {builds}")
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """(major, minor) of the newest CUDA that the installed driver supports; None without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int(0)
+    if library.cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value == 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def _driver_release() -> str:
+    """The driver's own version as nvidia-smi says it, with a leading space; empty where it can't be had."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f" {lines[0].strip()}" if lines else ""
+
+
+def check_gpus(settings: Settings) -> Finding:
+    """Names and memory of the GPUs that torch sees; none is fine."""
+    del settings
+    gpus: list[dict[str, Any]] = selftest.machine_facts()["gpus"]
+    if not gpus:
+        return Finding("GPUs", "ok", "none, the CPU engine is used")
+    lines = [f"{g['name']}, {_size(g['total'])}, {_size(g['free'])} free" for g in gpus]
+    detail = "; ".join(f"{i}: {line}" for i, line in enumerate(lines))
+    if min(g["free"] for g in gpus) < LOW_GPU_MEMORY:
+        return Finding("GPUs", "warn", detail, f"free at least {_size(LOW_GPU_MEMORY)}: nvidia-smi lists who holds it")
+    return Finding("GPUs", "ok", detail)
+
+
+def check_cpus(settings: Settings) -> Finding:
+    """CPUs that this process may use beside what the host has and what the settings ask for."""
+    usable, host = system.usable_cpus(), system.host_cpus()
+    asked = settings.processes * settings.workers
+    detail = f"{usable} usable of {host} on the host; workers asked for: {asked}"
+    if asked > 2 * usable:  # up to twice as many still hides waits for files
+        remedy = f"use {system.default_workers(settings.processes)} workers per process, or grant more CPUs"
+        return Finding("CPUs", "warn", detail, remedy)
+    return Finding("CPUs", "ok", detail)
+
+
+def check_memory(settings: Settings) -> Finding:
+    """The memory limit against what shared memory alone will take of it."""
+    limit, needed = system.memory_limit(), settings.shm_needed
+    if limit is None:
+        return Finding("memory", "ok", "no limit found")
+    source = "of the cgroup" if limit == system.cgroup_memory_limit() else "of the host"
+    detail = f"{_size(limit)} {source}; the batches in flight take {_size(needed)} of it"
+    if needed > limit:
+        remedy = "raise the limit (docker --memory, Kubernetes resources.limits.memory), or use fewer workers"
+        return Finding("memory", "fail", detail, remedy)
+    if needed > limit // 2:
+        return Finding("memory", "warn", detail, "little is left for the training process; use fewer workers")
+    return Finding("memory", "ok", detail)
+
+
+def check_shm(settings: Settings) -> Finding:
+    """Free shared memory against what the settings need."""
+    name, needed = "shared memory", settings.shm_needed
+    free, total = system.shm_bytes_free(settings.shm_path), system.shm_bytes_total(settings.shm_path)
+    asked = (
+        f"{_size(needed)} needed for batches of {settings.batch_size} x {settings.size} x {settings.size} x 3 bytes, "
+        f"processes: {settings.processes}, workers in each: {settings.workers}, "
+        f"prefetch factor: {settings.prefetch_factor}"
+    )
+    flag = f"--shm-size={system.docker_size(needed)}"
+    if free is None or total is None:
+        remedy = f"mount a tmpfs there, in docker with {flag}"
+        return Finding(name, "fail" if needed else "ok", f"{settings.shm_path} is missing; {asked}", remedy)
+    detail = f"{settings.shm_path} has {_size(free)} free of {_size(total)}; {asked}"
+    if free >= needed:
+        return Finding(name, "ok", detail)
+    remedy = (
+        f"start the container with {flag} (compose: shm_size; Kubernetes: a memory-backed emptyDir at /dev/shm), "
+        f"or ask for less: fewer workers, a smaller batch, prefetch factor 1"
+    )
+    return Finding(name, "fail", detail, remedy)
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+
+
+def check_open_files(settings: Settings) -> Finding:
+    """The soft limit of open files against what one process needs."""
+    limit = system.open_file_limit()
+    needed = system.open_files_needed(settings.workers, settings.prefetch_factor)
+    if limit is None or limit >= needed:
+        return Finding("open files", "ok", f"{'no limit' if limit is None else limit}, {needed} needed")
+    remedy = f"ulimit -n {needed} or more (docker --ulimit nofile=65536)"
+    return Finding("open files", "fail", f"limit {limit}, {needed} needed", remedy)
+
+
+def check_start_methods(settings: Settings) -> Finding:
+    """Whether worker processes can be started at all, tried in a child process."""
+    del settings
+    results = selftest.run_start_methods()
+    detail = ", ".join(f"{method}: {result}" for method, result in results.items())
+    working = [method for method, result in results.items() if result == "ok"]
+    if not working:
+        return Finding("start methods", "fail", detail, "look at the limits on processes and at /dev/shm")
+    if len(working) < len(results):
+        return Finding("start methods", "warn", detail, f"use {working[0]}")
+    return Finding("start methods", "ok", detail)
+
+
+def check_kernels(settings: Settings) -> Finding:
+    """Whether the C++ kernels were built, with which libjpeg-turbo, and for which instruction sets of this CPU."""
+    del settings
+    name = "C++ kernels"
+    try:
+        from gpupipe.kernels import native  # imports torch, which --shm-only does not need
+    except (ImportError, OSError) as error:
+        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+    library = native.library()
+    if library is None:
+        reason = (native.problem() or "").removesuffix(f"; {native.REMEDY}")
+        return Finding(name, "warn", f"{reason}; the torch engine decodes with Pillow, more slowly", native.REMEDY)
+    used, *others = native.variants()
+    detail = f"built with libjpeg-turbo {_turbo_release(library.gp_libjpeg_version())}, {used} in use"
+    return Finding(name, "ok", f"{detail}; this CPU also has: {', '.join(others)}" if others else detail)
+
+
+def check_triton(settings: Settings) -> Finding:
+    """Whether the Triton kernels compile and run on each GPU. Initializes CUDA in this process."""
+    del settings
+    name = "Triton kernels"
+    try:
+        import torch
+
+        from gpupipe.kernels import gpu
+    except (ImportError, OSError) as error:
+        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+    if not torch.cuda.is_available():
+        return Finding(name, "ok", "not needed: torch sees no GPU")
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    faces: tuple[gpu.Face, ...] = ("finish", "augment")
+    problems = [gpu.problem(device, face) for device in devices for face in faces]
+    first = next((problem for problem in problems if problem is not None), None)
+    if first is not None:
+        reason = first.removesuffix(f"; {gpu.REMEDY}")
+        return Finding(name, "warn", f"{reason}; plain PyTorch does their work, slower", gpu.REMEDY)
+    return Finding(name, "ok", f"compiled and run on {len(devices)} GPUs")
+
+
+def check_tuning(settings: Settings) -> Finding:
+    """What `gpupipe tune` has left for loaders on each kind of GPU here, or on the CPU."""
+    del settings
+    names = sorted({gpu["name"] for gpu in selftest.machine_facts()["gpus"]}) or [""]
+    found = [one.text for name in names for one in kept(name)]
+    return Finding(
+        "tuning", "ok", "; ".join(found) or "nothing is kept: `gpupipe tune DATA` finds the fastest settings"
+    )
+
+
+def _turbo_release(number: int) -> str:
+    """libjpeg-turbo's version number as it is written: 2001005 -> "2.1.5"."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def check_cpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+    """Whether DALI decodes the made images on the CPU, by each plan."""
+    del settings
+    return tuple(map(_cpu_finding, selftest.try_plans("cpu", CPU_PLANS)))
+
+
+def _cpu_finding(trial: selftest.Trial) -> Finding:
+    name = f"decode cpu {'crop' if trial.plan.crop_decode else 'full'}"
+    if trial.passed:
+        return Finding(name, "ok", trial.detail)
+    remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
+    return Finding(name, "fail", f"{trial.outcome}: {trial.detail}", remedy)
+
+
+def check_gpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+    """Whether DALI decodes the made images on each kind of GPU here, by each plan, and which plan loaders will use.
+
+    Tries anew, and keeps the verdicts for later loaders.
+    """
+    del settings
+    names = [gpu["name"] for gpu in selftest.machine_facts()["gpus"]]
+    if not names:
+        return (Finding("decode gpu", "ok", "skipped: torch sees no GPU"),)
+    kinds = sorted(names.index(name) for name in set(names))
+    return tuple(finding for index in kinds for finding in _gpu_findings(index))
+
+
+def _gpu_findings(index: int) -> tuple[Finding, ...]:
+    import torch  # --shm-only does not need it
+
+    from gpupipe.decode.decoders import Decoders
+    from gpupipe.decode.tuned import tuned
+
+    device = torch.device("cuda", index)
+    verdict = selftest.new_verdict(device)
+    settings = tuned(device)
+    wish = (settings.decoders if settings else None) or Decoders()
+    plans = tuple(_gpu_finding(trial, index) for trial in verdict.trials)
+    return (*plans, _choice(wish, verdict, index))
+
+
+def _gpu_finding(trial: selftest.Trial, index: int) -> Finding:
+    name = f"decode gpu {index}: {trial.plan.name}"
+    if trial.passed:
+        return Finding(name, "ok", trial.detail)
+    return Finding(name, "warn", f"{trial.outcome}: {trial.detail}", f"loaders won't use it; {OTHER_VERSION}")
+
+
+def _choice(wish: Decoders, verdict: selftest.Verdict, index: int) -> Finding:
+    """What loaders will make of their default settings, or of what was tuned here."""
+    name = f"decode gpu {index}"
+    found = selftest.fitted(wish, verdict)
+    if found is None:
+        remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
+        return Finding(name, "fail", f"no decode plan passed on {verdict.gpu}", remedy)
+    asked = "" if found == wish else f" instead of {wish}"
+    return Finding(name, "ok", f"loaders use {found}{asked}; tried just now, in {verdict.seconds:.0f} s")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    *(package_check(title, distributions, floor) for title, distributions, floor in PACKAGES),
+    check_cuda,
+    check_gpus,
+    check_cpus,
+    check_memory,
+    check_shm,
+    check_open_files,
+    check_start_methods,
+    check_kernels,
+    check_tuning,
+    check_cpu_decoding,
+    check_gpu_decoding,
+    check_triton,
+)
+
+
+def diagnose(settings: Settings, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """Run `checks` in turn and return what they found."""
+    results = (check(settings) for check in checks)
+    return [finding for result in results for finding in (result if isinstance(result, tuple) else (result,))]
+
+
+def table(findings: Iterable[Finding]) -> Table:
+    """The findings as a rich table."""
+    from rich.table import Table
+
+    result = Table("check", "status", "finding", title="gpupipe doctor", title_justify="left")
+    for finding in findings:
+        detail = finding.detail + (f"\n-> {finding.remedy}" if finding.remedy else "")
+        result.add_row(finding.name, f"[{STYLES[finding.status]}]{finding.status}[/]", _escaped(detail))
+    return result
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `gpupipe doctor` to the command line."""
+    parser = subparsers.add_parser(
+        "doctor", help=HELP, description=HELP, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="images per batch (default 256)")
+    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the crop in pixels (default 224)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="workers per process (default: usable CPUs / processes)"
+    )
+    parser.add_argument("--prefetch-factor", type=int, default=2, metavar="N", help="batches per worker (default 2)")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="training processes on this machine (default LOCAL_WORLD_SIZE or 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--shm-only", action="store_true", help="check only the shared memory, for entry points")
+    parser.add_argument("--shm-path", default="/dev/shm", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and print; returns 0, or 1 where a finding is "fail"."""
+    findings = diagnose(settings_from(args), (check_shm,) if args.shm_only else CHECKS)
+    healthy = all(finding.status != "fail" for finding in findings)
+    if args.json:
+        print(json.dumps({"healthy": healthy, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2))
+    elif args.shm_only:  # for entry points and logs: whole lines, no table that wraps
+        for finding in findings:
+            print(f"{finding.name}: {finding.status}: {finding.detail}")
+            if finding.remedy:
+                print(f"-> {finding.remedy}")
+    else:
+        from rich.console import Console
+
+        Console(file=sys.stdout).print(table(findings))
+    return 0 if healthy else 1
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """The settings that the options give, with the Loader's defaults for what is left out."""
+    processes = system.local_world_size() if args.processes is None else args.processes
+    workers = system.default_workers(max(1, processes)) if args.workers is None else args.workers
+    return Settings(args.batch_size, args.size, workers, args.prefetch_factor, processes, args.shm_path)

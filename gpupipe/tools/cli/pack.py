@@ -1,0 +1,83 @@
+"""`gpupipe pack`: an image folder, or shards, to new WebDataset shards."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+
+__all__ = ["add_parser", "byte_size", "run"]
+
+MOST_LISTED = 50
+UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
+
+DESCRIPTION = """Write the images of SRC as WebDataset shards DST/shard-000000.tar and so on, in an order shuffled once,
+with an index and the class names (classes.json). Each shard appears when it is whole. After an interruption the same
+command goes on where it stopped, and the result is the same as that of one run."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser("pack", help="write WebDataset shards", description=DESCRIPTION)
+    parser.add_argument("source", metavar="SRC", help="an image folder, or .tar shards as 'a-{000..009}.tar'")
+    parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--shard-size",
+        type=byte_size,
+        default=256_000_000,
+        metavar="BYTES",
+        help="most of a shard (default: 256MB)",
+    )
+    size.add_argument("--samples-per-shard", type=int, metavar="N", help="samples of a shard, instead of bytes")
+    parser.add_argument("--max-size", type=int, metavar="PX", help="shrink images whose shorter side exceeds this")
+    parser.add_argument("--quality", type=int, default=90, metavar="Q", help="1 to 95, of shrunk JPEGs (default: 90)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (default: 0)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="threads (default: one per usable CPU)")
+    parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
+    parser.add_argument(
+        "--label-field",
+        default="label",
+        metavar="F",
+        help="the field of shards' .json members that holds the label (default: label)",
+    )
+    parser.set_defaults(run=run)
+
+
+def byte_size(text: str) -> int:
+    """Bytes from "256MB", "1GiB" or a plain number. Raises ArgumentTypeError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write it as 256MB, 1GiB or a number of bytes")
+    return int(float(match[1]) * UNITS[(match[2] or "").upper()])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack, then print what lies in the destination."""
+    from gpupipe.errors import ConfigError
+    from gpupipe.sources import FolderSource, ShardSource, open_source
+    from gpupipe.tools.pack import PackSettings, pack
+
+    settings = PackSettings(
+        shard_size=args.shard_size,
+        samples_per_shard=args.samples_per_shard,
+        max_size=args.max_size,
+        quality=args.quality,
+        seed=args.seed,
+        skip_bad=args.skip_bad,
+    )
+    start = time.perf_counter()
+    source = open_source(args.source, label_field=args.label_field)
+    if not isinstance(source, (FolderSource, ShardSource)):
+        raise ConfigError(f"{args.source} is neither an image folder nor .tar shards")
+    packed = pack(source, args.destination, settings, args.workers)
+    shards = packed.shards
+    print(
+        f"{len(shards):,} samples ({int(shards.sizes.sum()):,} bytes) in {len(shards.shards)} shards "
+        f"in {time.perf_counter() - start:.1f} s: {shards.shards[0]} ..."
+    )
+    for index in packed.left_out[:MOST_LISTED]:
+        print(f"left out: {source.location(index)}")
+    if len(packed.left_out) > MOST_LISTED:
+        print(f"left out: {len(packed.left_out) - MOST_LISTED} more")
+    return 0

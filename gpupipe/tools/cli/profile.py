@@ -1,0 +1,117 @@
+"""`gpupipe profile`: how much faster training would be with a perfect loader, and what holds it up."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.host.system import usable_cpus
+from gpupipe.tools.cli.extra import require
+
+if TYPE_CHECKING:
+    from gpupipe.tools.profiling.settings import ProfileSettings
+
+__all__ = ["add_parser", "run"]
+
+GPU_BATCH, CPU_BATCH = 256, 16
+GPU_STEPS, CPU_STEPS = 20, 4  # of a part, at least
+SECONDS = 2.0  # of a part, at least
+
+DESCRIPTION = """
+Trains a model (forward, backward, SGD; on a GPU with bfloat16 autocast and channels_last) with the real loader and with
+a few cached batches, in turn, and says how much faster training would be if loading cost nothing, which stage holds it
+up (read, decode, finish, or the model itself) and what to do about it. Rounds of both go on until the gain is known
+well enough, or the time is over. Without DATA it uses the made sample set of `gpupipe bench`. Writes profile.json and
+timeline.png into the output folder.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `profile` to the command line."""
+    cpus = usable_cpus()
+    parser = subparsers.add_parser(
+        "profile", help="say what holds up training on this machine", description=DESCRIPTION
+    )
+    parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument(
+        "--model",
+        default="resnet50",
+        metavar="NAME",
+        help="one of torchvision's, 'timm:NAME', or 'tiny' (default: resnet50)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help=f"images a step (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help=f"measured steps a round (default: {SECONDS:g} s of them, at least {GPU_STEPS}, on a CPU {CPU_STEPS})",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=4.0,
+        metavar="M",
+        help="time for it, about; it ends earlier where the gain is known to within 10%% (default: 4)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=cpus, metavar="N", help=f"processes, or DALI's threads (default: {cpus})"
+    )
+    parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
+    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the images (default: 224)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("profile-out"), metavar="DIR", help="for the results (default: profile-out)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write the files."""
+    require("matplotlib", *(() if args.model == "tiny" or args.model.startswith("timm:") else ("torchvision",)))
+    from gpupipe.tools.benchmark.environment import machine
+    from gpupipe.tools.cli.progress import minutes
+    from gpupipe.tools.profiling import report
+    from gpupipe.tools.profiling.models import build_model, classes_of
+    from gpupipe.tools.profiling.rounds import measure, open_loader, training_step
+    from gpupipe.tools.profiling.verdict import judge
+
+    settings = settings_from(args)
+    facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
+    with open_loader(_data(args), settings) as loader, minutes(args.minutes) as say:
+        args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
+        step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
+        seconds = SECONDS if args.steps is None else 0.0
+        profile = measure(loader, step, settings, say, minutes=args.minutes, seconds=seconds)
+    verdict = judge(profile)
+    print(f"{args.model}: ", end="")
+    print("\n".join(report.lines(profile, verdict)))
+    print(f"written: {', '.join(str(path) for path in report.write_all(profile, verdict, facts, args.output))}")
+    return 0
+
+
+def settings_from(args: argparse.Namespace) -> ProfileSettings:
+    """The settings; what was not given depends on whether there is a GPU."""
+    import torch
+
+    from gpupipe.tools.profiling.settings import ProfileSettings
+
+    on_gpu = torch.cuda.is_available()
+    workers = max(1, args.workers)
+    steps = -(-(GPU_STEPS if on_gpu else CPU_STEPS) // workers) * workers
+    return ProfileSettings(
+        batch_size=(GPU_BATCH if on_gpu else CPU_BATCH) if args.batch_size is None else args.batch_size,
+        workers=args.workers,
+        steps=steps if args.steps is None else args.steps,
+        size=args.size,
+        engine=args.engine,
+    )
+
+
+def _data(args: argparse.Namespace) -> Any:
+    from gpupipe.tools.benchmark.sample_set import sample_set
+
+    if not args.data:
+        return sample_set()
+    return args.data[0] if len(args.data) == 1 else args.data

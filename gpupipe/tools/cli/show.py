@@ -1,0 +1,115 @@
+"""`gpupipe show`: a contact sheet of what the model will see."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpupipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpupipe.recipe import MultiCrop, Recipe
+
+__all__ = ["add_parser", "run"]
+
+COLUMNS = 6
+
+# --recipe NAME -> the preset of gpupipe and its arguments.
+PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "train": ("imagenet_train", ()),
+    "eval": ("imagenet_eval", ()),
+    "resnet50-v2": ("resnet50_v2_train", ()),
+    "timm-a1": ("timm_a_train", ("A1",)),
+    "timm-a2": ("timm_a_train", ("A2",)),
+    "timm-a3": ("timm_a_train", ("A3",)),
+    "deit3": ("deit3_train", ()),
+    "dino": ("dino_train", ()),
+}
+
+DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, augmented and mixed as the model will see
+them, with their labels. Samples that are mixed show the share of each label. The views of a sample stand in a row."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "show", help="write a contact sheet of what the model will see", description=DESCRIPTION
+    )
+    parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
+    parser.add_argument(
+        "--recipe",
+        default="train",
+        metavar="RECIPE",
+        help=f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without "
+        "arguments that returns one (default: train)",
+    )
+    parser.add_argument("--size", type=int, metavar="PX", help="side of the pictures (default: the preset's)")
+    parser.add_argument("--count", type=int, default=24, metavar="N", help="samples to show (default: 24)")
+    parser.add_argument(
+        "--columns", type=int, metavar="N", help=f"default: the number of views, else --repeat, else {COLUMNS}"
+    )
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="show each sample in N epochs (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the Loader's seed (default: 0)")
+    parser.add_argument("--epoch", type=int, default=0, metavar="E", help="the first epoch to show (default: 0)")
+    parser.add_argument(
+        "--shuffle", action=argparse.BooleanOptionalAction, default=False, help="the Loader's order (default: no)"
+    )
+    parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the samples, write the sheet, print where it lies."""
+    from gpupipe.loader.loader import Loader
+    from gpupipe.sources import open_source
+    from gpupipe.tools.contact_sheet import draw_sheet, read_tiles, sheet_format, write_sheet
+
+    sheet_format(args.output)  # a wrong name is better known before the work than after
+    recipe = _preset(args) if args.recipe in PRESETS else _own_recipe(args)
+    source = open_source(args.data[0] if len(args.data) == 1 else args.data)
+    loader = Loader(
+        source,
+        recipe,
+        batch_size=2,  # samples are mixed in pairs
+        shuffle=args.shuffle,
+        seed=args.seed,
+        num_workers=0,
+        engine=args.engine,
+        device="cpu" if args.engine == "torch" else "auto",
+        rank=0,
+        world_size=1,
+    )
+    with loader:
+        loader.set_epoch(args.epoch)
+        tiles = list(read_tiles(loader, args.count, args.repeat))
+    write_sheet(draw_sheet(tiles, _columns(args, recipe)), args.output)
+    print(f"{len(tiles)} pictures written to {args.output}")
+    return 0
+
+
+def _columns(args: argparse.Namespace, recipe: Recipe | MultiCrop) -> int:
+    """The views of a sample in a row, or its epochs, or as many as look well."""
+    rows = (views for views in (recipe.views, args.repeat) if views > 1)
+    return next(rows, COLUMNS) if args.columns is None else int(args.columns)
+
+
+def _own_recipe(args: argparse.Namespace) -> Recipe | MultiCrop:
+    from gpupipe.tools.cli.recipe_file import load_recipe
+
+    if ":" not in args.recipe:
+        raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor one of {', '.join(PRESETS)}")
+    if args.size is not None:
+        raise ConfigError(f"--size={args.size} is for presets; {args.recipe} says its own size")
+    return load_recipe(args.recipe)
+
+
+def _preset(args: argparse.Namespace) -> Recipe | MultiCrop:
+    import gpupipe
+
+    name, arguments = PRESETS[args.recipe]
+    preset = getattr(gpupipe, name)
+    settings = {} if args.size is None else {"size": args.size}
+    made: Recipe | MultiCrop = preset(*arguments, **settings)
+    return made

@@ -1,0 +1,157 @@
+"""`gpupipe tune`: finds the fastest settings of a loader on this machine, by measuring, and keeps them."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpupipe.errors import ConfigError
+from gpupipe.tools.cli.extra import require
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpupipe.tools.tuning.run import Outcome
+    from gpupipe.tools.tuning.settings import TuneSettings
+
+__all__ = ["add_parser", "run"]
+
+GPU_BATCH, CPU_BATCH = 256, 128
+NOT_KEPT = 1
+
+DESCRIPTION = """
+Measures loaders with the recipe imagenet_train on a sample of DATA, each in a child process: on a GPU first each
+decoder by itself (hardware engines, hybrid decoder, CPU), then all of them with shares of each batch, threads, workers
+and prefetch depth; without a GPU worker processes and prefetch depth. The best are played off in turn against the
+default settings and the torch engine. The winner is printed as code and kept in the cache folder: loaders on this
+machine that leave out num_workers, prefetch_factor and decoders use it. Nothing is kept where other processes took 10%
+of the CPUs or more meanwhile. The sample is read from memory: how fast the disk is does not count. Writes tune.csv and
+tune.json into the output folder.
+"""
+CODES = """Exit code: 0 where settings were kept, 1 where they were found but not kept (the machine was busy, or the
+cache folder can't be written), 2 where none could be measured."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `tune` to the command line."""
+    parser = subparsers.add_parser(
+        "tune", help="find the fastest settings and keep them", description=DESCRIPTION, epilog=CODES
+    )
+    parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    parser.add_argument(
+        "--keep-anyway", action="store_true", help="keep it on a busy machine too, as one whose other work never ends"
+    )
+    stored = parser.add_mutually_exclusive_group()
+    stored.add_argument("--kept", action="store_true", help="say what is kept for this machine, and stop")
+    stored.add_argument("--forget", action="store_true", help="remove it, say what it was, and stop")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help=f"images a batch (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
+    )
+    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the images (default: 224)")
+    parser.add_argument(
+        "--cpus",
+        type=int,
+        metavar="N",
+        help="CPUs that a training process will have (default: those that may be used, shared by the visible GPUs)",
+    )
+    parser.add_argument("--minutes", type=float, default=4.0, metavar="M", help="time for it, about (default: 4)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("tune-out"), metavar="DIR", help="for the results (default: tune-out)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, write the files and keep what was found; or list or forget what was kept."""
+    stored = args.kept or args.forget
+    if stored and args.data:
+        raise ConfigError(f"--{'kept' if args.kept else 'forget'} takes no DATA; what is kept is for any")
+    if not stored and not args.data:
+        raise ConfigError("DATA is missing: a folder or .tar shards, of which loaders read a sample")
+    return list_kept(forget=args.forget) if stored else tune_here(args)
+
+
+def list_kept(*, forget: bool) -> int:
+    """Print what is kept for this machine's device, and remove it where that is asked for."""
+    import torch
+
+    from gpupipe.decode.tuned import kept
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    found = kept(gpu)
+    for one in found:
+        if forget:
+            one.path.unlink(missing_ok=True)
+        print(f"{'forgotten' if forget else 'kept'}: {one.text} ({one.path})")
+    if not found:
+        print(f"nothing is kept for {gpu or 'batches on the CPU'}")
+    return 0
+
+
+def tune_here(args: argparse.Namespace) -> int:
+    """Find the fastest settings, and keep them unless the machine was busy."""
+    require("psutil")
+    from gpupipe.decode.choose import choose
+    from gpupipe.decode.tuned import keep
+    from gpupipe.sources import open_source
+    from gpupipe.tools.benchmark.environment import machine
+    from gpupipe.tools.cli.progress import minutes
+    from gpupipe.tools.tuning.others import BUSY
+    from gpupipe.tools.tuning.permitted import permitted
+    from gpupipe.tools.tuning.report import write_all
+    from gpupipe.tools.tuning.run import tune
+
+    _, device = choose("auto", "auto")
+    settings = settings_from(args, device)
+    facts = machine() | {"device": str(device), "settings": settings.as_dict()}  # its load average: before measuring
+    open_source(settings.data)  # here, where its errors are told and its first scan shows progress
+    args.output.mkdir(parents=True, exist_ok=True)
+    with minutes(settings.minutes) as say:
+        say("self-test of the decoders")
+        outcome = tune(settings, device, args.output / "tune.log", say, permitted(device))
+    worth_it = outcome.others < BUSY or args.keep_anyway
+    kept = worth_it and keep(device, outcome.winner.candidate, settings.cpus, outcome.others)
+    _print(outcome, settings, kept)
+    print(f"written: {', '.join(str(path) for path in write_all(outcome, facts, kept, args.output))}")
+    return 0 if kept else NOT_KEPT
+
+
+def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSettings:
+    """The settings; what was not given depends on whether there is a GPU."""
+    import torch
+
+    from gpupipe.host.system import default_workers
+    from gpupipe.tools.tuning.settings import TuneSettings
+
+    on_gpu = device.type == "cuda"
+    batch_size = args.batch_size if args.batch_size is not None else GPU_BATCH if on_gpu else CPU_BATCH
+    return TuneSettings(
+        data=args.data[0] if len(args.data) == 1 else args.data,
+        cpus=args.cpus if args.cpus is not None else default_workers(torch.cuda.device_count() if on_gpu else None),
+        batch_size=batch_size,
+        size=args.size,
+        minutes=args.minutes,
+    )
+
+
+def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:
+    from rich.console import Console
+
+    from gpupipe.tools.tuning.others import BUSY
+    from gpupipe.tools.tuning.report import code, table
+
+    Console().print(table(outcome))
+    failed = Counter(trial.reason for trial in outcome.trials if trial.reason)
+    for reason, count in failed.items():
+        print(f"failed: {count} of {len(outcome.trials)}: {reason}")
+    print(code(outcome.winner.candidate))
+    busy = f"other processes took {outcome.others:.0%} of the CPUs meanwhile"
+    if kept:
+        print(
+            f"kept: loaders on this machine that leave out num_workers, prefetch_factor and decoders use it, in "
+            f"processes that have {settings.cpus} CPUs; {busy}"
+        )
+    elif outcome.others >= BUSY:
+        print(f"not kept: {busy}, {BUSY:.0%} or more; tune again when they have ended, or with --keep-anyway")

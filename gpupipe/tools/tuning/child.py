@@ -1,0 +1,134 @@
+"""Measures candidates in a process of its own, so that a crash of native code ends neither the tuning nor its results.
+
+Commands on the pipe: "read", then "measure" as often as there are candidates.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gpupipe.decode.tuned import Tuned
+from gpupipe.errors import SampleError
+from gpupipe.host.system import usable_cpus
+from gpupipe.loader.loader import Loader
+from gpupipe.order import Subset, VirtualEpochs
+from gpupipe.recipe import imagenet_train
+from gpupipe.sources import open_source
+from gpupipe.tools.benchmark.child import connect, consume, cpu_seconds, serve, synchronize
+from gpupipe.tools.benchmark.measurement import Round
+from gpupipe.tools.tuning.candidates import worker_processes
+from gpupipe.tools.tuning.cpus import pin
+from gpupipe.tools.tuning.settings import TuneSettings
+
+__all__ = ["Bench", "main"]
+
+SAMPLE = 4096  # images, drawn once: every candidate reads the same ones, from memory
+ENDLESS = 10**12  # samples of an epoch, so that no gap between epochs is measured
+READERS = 16  # reads at a time
+SETTLING = 3  # measured stretches, at most, before the one that counts
+HANDED_OVER = 4  # batches between an engine and the consumer, and in the making
+
+
+def main(descriptor: int, log: str) -> None:
+    """Answer commands; whatever is printed goes to `log`."""
+    connection = connect(descriptor, log)
+    settings, device = connection.recv()
+    bench = Bench(settings, device)
+    serve(connection, {"read": bench.read, "measure": bench.measure})
+
+
+class Bench:
+    """Opens a loader for each candidate, takes what lies ready, and counts."""
+
+    def __init__(self, settings: TuneSettings, device: str) -> None:
+        # As where the machine is full of such processes: each has its part of /dev/shm.
+        os.environ["LOCAL_WORLD_SIZE"] = str(max(1, usable_cpus() // settings.cpus))
+        pin(settings.cpus)
+        self.settings = settings
+        self.device = device
+        self.source = open_source(settings.data)
+        size = min(len(self.source), SAMPLE)
+        self.sample = np.sort(np.random.default_rng(0).choice(len(self.source), size, replace=False))
+
+    def read(self) -> int:
+        """Read the sample, so that all candidates find it in the page cache; how many images could be read."""
+        with ThreadPoolExecutor(READERS) as pool:
+            return sum(pool.map(self._readable, self.sample.tolist()))
+
+    def _readable(self, index: int) -> bool:
+        try:
+            self.source.read(index)
+        except SampleError:  # loaders skip it
+            return False
+        return True
+
+    def measure(self, candidate: Tuned) -> Round:
+        """Start a loader, let it settle, and measure whole turns of its workers mid-stream."""
+        with self._open(candidate) as loader:
+            batches = iter(loader)
+            turn = max(1, worker_processes(candidate))
+            self._settle(batches, _settling(candidate), turn)
+            cpu, start, images = cpu_seconds(), time.perf_counter(), 0
+            while time.perf_counter() - start < self.settings.seconds or not images:
+                images += consume(islice(batches, turn))
+            synchronize()
+            made = Round(images, time.perf_counter() - start, cpu_seconds() - cpu)
+            batches.close()
+        _free_memory()
+        print(f"{made.rate:.0f} img/s, {made.cpu_ms:.3f} CPU ms an image: {candidate}", flush=True)
+        return made
+
+    def _settle(self, batches: Iterator[Any], count: int, turn: int) -> None:
+        """Take so many batches. Where that takes long it does not matter what a few of them lend to the measurement.
+
+        In turns as they are measured: a batch is then made while the one before it is held, in a second buffer, whose
+        memory is new at first. That took up to 0.4 s within what was measured.
+        """
+        start = time.perf_counter()
+        while count > 0 and time.perf_counter() - start < SETTLING * self.settings.seconds:
+            consume(islice(batches, turn))
+            count -= turn
+        synchronize()
+
+    def _open(self, candidate: Tuned) -> Loader:
+        return Loader(
+            self.source,
+            imagenet_train(self.settings.size),
+            self.settings.batch_size,
+            order=VirtualEpochs(Subset(self.sample, shuffle=True), ENDLESS),
+            drop_last=True,
+            num_workers=candidate.num_workers,
+            prefetch_factor=candidate.prefetch_factor,
+            decoders=candidate.decoders,
+            engine=candidate.engine,
+            device=self.device,
+            rank=0,
+            world_size=1,
+            on_error="skip",
+        )
+
+
+def _settling(candidate: Tuned) -> int:
+    """Batches that may have been made before anyone asked: all queues, in whole turns of the workers."""
+    workers = worker_processes(candidate)
+    queued = workers * (candidate.prefetch_factor if candidate.engine == "torch" else 2)
+    ahead = 0 if candidate.engine == "torch" else candidate.prefetch_factor
+    turn = max(1, workers)
+    return -(-(max(queued, ahead) + HANDED_OVER) // turn) * turn
+
+
+def _free_memory() -> None:
+    """The next candidate begins with what this one had."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,84 @@
+"""What each worker process is at, in memory that they share with the loader's process."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.host.whereabouts import note, note_in
+
+__all__ = ["BATCH", "IDLE", "Board"]
+
+STARTING, IDLE, BATCH = -1, -2, -3
+"""What `note` is told where there is no one sample: before the first task, between tasks, at a whole batch."""
+
+NOTE, SINCE, COUNT, SAMPLES = range(4)  # the columns; the samples of the task take the rest
+LISTED = 6  # samples of a batch that a message lists
+
+
+class Board:
+    """A row of int64 for each worker. Pickles only while a worker process is started, as the tensor that it is."""
+
+    def __init__(self, workers: int, batch_size: int) -> None:
+        shape = (workers, SAMPLES + batch_size)
+        storage = torch.UntypedStorage._new_shared(8 * shape[0] * shape[1])
+        self._rows: torch.Tensor = torch.empty(0, dtype=torch.int64).set_(storage, 0, shape)  # type: ignore[call-overload]
+        self.clear()
+
+    def clear(self) -> None:
+        """New workers are to be started."""
+        self._rows[:, NOTE] = STARTING
+        self._rows[:, SINCE] = time.monotonic_ns()
+
+    # In a worker.
+
+    def open_row(self, worker: int) -> None:
+        """Notes of this process are those of `worker`."""
+        note_in(self._rows[worker, : SINCE + 1].numpy().data)
+        note(IDLE)
+
+    def begin(self, worker: int, indices: NDArray[np.int64]) -> None:
+        """The worker has a task: the batch of these samples."""
+        row = self._rows[worker].numpy()
+        row[COUNT] = len(indices)
+        row[SAMPLES : SAMPLES + len(indices)] = indices
+        note(BATCH)
+
+    # In the loader's process.
+
+    def sample(self, worker: int) -> int | None:
+        """The one sample that the worker is at."""
+        index = int(self._rows[worker, NOTE])
+        return index if index >= 0 else None
+
+    def batch(self, worker: int) -> tuple[int, ...]:
+        """The samples of the batch that it makes; none between two batches."""
+        if self.starting(worker) or self.idle(worker):
+            return ()
+        count = int(self._rows[worker, COUNT])
+        return tuple(self._rows[worker, SAMPLES : SAMPLES + count].tolist())
+
+    def seconds(self, worker: int) -> float:
+        """For how long it has been there."""
+        return (time.monotonic_ns() - int(self._rows[worker, SINCE])) / 1e9
+
+    def starting(self, worker: int) -> bool:
+        """Whether it has not come to its first task."""
+        return int(self._rows[worker, NOTE]) == STARTING
+
+    def idle(self, worker: int) -> bool:
+        """Whether it waits for a task."""
+        return int(self._rows[worker, NOTE]) == IDLE
+
+    def doing(self, worker: int) -> str:
+        """What it is at, where that is not one sample."""
+        if self.starting(worker):
+            return "at its start"
+        if self.idle(worker):
+            return "between two batches"
+        samples = self.batch(worker)
+        listed = ", ".join(map(str, samples[:LISTED]))
+        return f"at a batch of {len(samples)} samples ({listed}{', ...' if len(samples) > LISTED else ''})"

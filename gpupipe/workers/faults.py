@@ -1,0 +1,92 @@
+"""What the loader says of workers that died or hang: which, how, at which sample, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from gpupipe.errors import LoaderTimeoutError, WorkerError
+from gpupipe.host import processes
+from gpupipe.workers.board import Board
+from gpupipe.workers.watched import WorkersDied, WorkersHang
+
+if TYPE_CHECKING:
+    from gpupipe.sources import Source
+
+__all__ = ["death", "hang"]
+
+# By exit code, as multiprocessing has it: signals are negative.
+CAUSES = {
+    -9: "often the kernel does this when the memory limit is reached: see dmesg; lower num_workers or batch_size",
+    -7: "a file that the dataset maps was shortened, or /dev/shm is full: `gpupipe doctor` says what it holds",
+    -11: "native code crashed, the dataset's or gpupipe's: read that sample in a process of its own to see which",
+    -6: "native code gave up; what it printed says why",
+    -15: "something told it to end; a batch system does so at its time limit",
+}
+SCRIPT_AT_START = (
+    "what it printed says why; with spawn or forkserver the script has to begin its work below "
+    "`if __name__ == '__main__':`"
+)
+NO_SCRIPT_AT_START = (
+    "what it printed says why; with spawn or forkserver it is a new Python, which can't import what a notebook, the "
+    "prompt, `python -c` or standard input defines: put the dataset into a module (a .py file) and import it, with "
+    "standard input the program too, or pass multiprocessing_context='fork'"
+)
+EXITED = "something in it called sys.exit() or os._exit(); look for that in the dataset's code"
+
+# By the word of `processes.state`.
+ADVICE = {
+    "is stopped": "`kill -CONT {pid}` lets it go on",
+    "waits for storage": "the disk or the network file system does not answer: look at the mount and at dmesg",
+    "has ended": "what it printed says why",
+}
+ANY_STATE = "`py-spy dump --pid {pid}` shows the line; if that is only slow, raise timeout"
+
+
+def death(fault: WorkersDied, board: Board, source: Source) -> WorkerError:
+    """Names each worker that has died, the signal or exit code, and the sample."""
+    ended = [
+        f"worker {number} of {len(fault.pids)} (pid {fault.pids[number]}) {processes.ending(code)} "
+        f"{_place(board, source, number)}"
+        for number, code in fault.exit_codes.items()
+    ]
+    first, code = next(iter(fault.exit_codes.items()))
+    batches = tuple(samples for number in fault.exit_codes if (samples := board.batch(number)))
+    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", batches)
+
+
+def hang(fault: WorkersHang, board: Board, source: Source, timeout: float) -> LoaderTimeoutError:
+    """Names the worker whose batch is due, what it does and the sample."""
+    # Workers that are done with what they had are idle; one that hangs in an epoch that was left is not.
+    busy = [worker for worker in range(len(fault.pids)) if not board.idle(worker)]
+    number = fault.due if fault.due is not None else busy[0] if busy else 0
+    pid = fault.pids[number]
+    state = processes.state(pid)
+    return LoaderTimeoutError(
+        f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "
+        f"{number} (pid {pid}), which {state} {_place(board, source, number)}, where it has been for "
+        f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}"
+    )
+
+
+def _place(board: Board, source: Source, worker: int) -> str:
+    index = board.sample(worker)
+    if index is None:
+        return board.doing(worker)
+    try:
+        return f"at sample {index} ({source.location(index)})"
+    except Exception:  # the source may be of the user's own
+        return f"at sample {index}"
+
+
+def _cause(code: int, starting: bool) -> str:
+    if code >= 0:
+        return _at_start() if starting else EXITED
+    return CAUSES.get(code, "look into what it printed, and into dmesg")
+
+
+def _at_start() -> str:
+    main = sys.modules.get("__main__")
+    has_file = getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
+    return SCRIPT_AT_START if has_file else NO_SCRIPT_AT_START

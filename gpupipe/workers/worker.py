@@ -1,0 +1,63 @@
+"""What a worker process does before its first task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch.utils.data
+
+from gpupipe.host.generators import seed_all
+from gpupipe.host.processes import Identity
+from gpupipe.plan.stream import WORKERS, Stream
+from gpupipe.workers.board import Board
+
+__all__ = ["WorkerInit", "start_worker", "worker_seeds"]
+
+WorkerInit = Callable[[int], Any]
+"""A `worker_init_fn`, as torch has it."""
+
+LOOK_EVERY = 1.0  # seconds
+
+
+def worker_seeds(seed: int, rank: int) -> torch.Generator:
+    """The generator from which torch takes the seeds of a rank's workers; its global one is left alone."""
+    generator = torch.Generator()
+    seed_all([generator], Stream(seed, 0, np.array([rank])).words(WORKERS)[:, 0].tolist())
+    return generator
+
+
+def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit | None, worker: int) -> None:
+    """Make this process the worker of that number, for the process `loader`; `init` is the user's own part of it.
+
+    dataset: what the user's code finds in `torch.utils.data.get_worker_info()`.
+    """
+    # A terminal sends SIGINT to the whole process group. The loader's process decides what becomes of it; it starts
+    # workers with the signal blocked, so that none interrupts their imports either.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
+    object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)  # else it would be the engine's own
+    if init is not None:
+        try:
+            init(worker)
+        except StopIteration as error:  # torch would raise it again in the loader's process, as the end of an epoch
+            raise RuntimeError("worker_init_fn raised StopIteration") from error
+    board.open_row(worker)
+
+
+def _end_with(loader: Identity) -> None:
+    """End this process when the loader's has ended, whatever a read of the user's code waits for.
+
+    torch's own watch looks between tasks alone. PR_SET_PDEATHSIG of prctl(2) is tied to the *thread* that forked: it
+    would end the workers of a loader that was iterated in a thread that has ended. Code that keeps the GIL while it
+    hangs keeps this thread from looking, too.
+    """
+    while loader.runs():
+        time.sleep(LOOK_EVERY)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,36 @@
+"""A batch on its way from an engine to the consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupipe.batch.columns import Columns
+from gpupipe.batch.job import Job
+from gpupipe.errors import SampleError
+
+__all__ = ["Batch"]
+
+
+@dataclass
+class Batch:
+    """What an engine makes of a job, and what the consumer gets of it in the end.
+
+    job:       what was asked for; `job.indices` are the samples that are in it.
+    columns:   by field. Images: a tuple with the tensor of each view, from an engine uint8 (N, height, width, 3);
+               masks: the same without the last side. Others: a value for each row, or `collated`; where there are
+               several views, what follows a view (boxes, points, their labels) is a tuple, too.
+    failures:  row -> why the engine could not make that row; its values are undefined.
+    declined:  rows that the engine's decoder refuses, which are not bad for that; their pixels are undefined.
+    augmented: whether the recipe's augmentations have been applied.
+    bytes_read: encoded bytes that were read for it.
+    spans:     who was busy with it, and when; stages "read" and "decode".
+    """
+
+    job: Job
+    columns: Columns
+    failures: dict[int, SampleError] = field(default_factory=dict)
+    augmented: bool = False
+    collated: bool = False
+    bytes_read: int = 0
+    spans: tuple[Any, ...] = ()

@@ -1,0 +1,126 @@
+"""Values of several samples, side by side.
+
+A column has a row for each sample: `Images`, a NumPy array whose first side it is, or a list. So sources give them. A
+batch's columns are collated: tensors, `Ragged`, lists; pixels are a tuple of tensors, one for each view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Columns", "Images", "Ragged", "assemble", "take"]
+
+Columns: TypeAlias = dict[str, Any]
+"""Column by field name."""
+
+
+@dataclass
+class Images:
+    """N images as a source has them.
+
+    data:  of each the bytes of its file, uint8 (bytes,), or its pixels, uint8 (height, width, 3); None where there are
+           none.
+    sizes: int32 (N, 3), height and width as stored, and the EXIF orientation, 1 to 8; height and width are 0 of what is
+           damaged. None: not known; the headers are read where the bytes are.
+    """
+
+    data: list[NDArray[np.uint8] | None]
+    sizes: NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in two tensors.
+
+    values:  all rows, one behind the other, (sum of lengths, ...). offsets: int64 (N + 1,): row i is
+             `values[offsets[i] : offsets[i + 1]]`, which is `ragged[i]`.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"Ragged: there is no row {row}, there are {len(self)}")
+        row %= len(self)
+        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Of each row, int64 (N,)."""
+        return self.offsets.diff()
+
+    def to(self, *args: Any, **options: Any) -> Ragged:
+        """Both tensors as `torch.Tensor.to` gives them on a device; a dtype is that of the values."""
+        values = self.values.to(*args, **options)
+        return Ragged(values, self.offsets.to(values.device, non_blocking=bool(options.get("non_blocking", False))))
+
+    def pin_memory(self) -> Ragged:
+        """The same in page-locked memory."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+
+def take(columns: Columns, rows: NDArray[np.int64] | Sequence[int]) -> Columns:
+    """Those rows of each column, in that order."""
+    return {name: _taken(column, np.asarray(rows, np.int64)) for name, column in columns.items()}
+
+
+def _taken(column: Any, rows: NDArray[np.int64]) -> Any:
+    if isinstance(column, Images):
+        sizes = None if column.sizes is None else column.sizes[rows]
+        return Images([column.data[row] for row in rows.tolist()], sizes)
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    return [column[row] for row in rows.tolist()]
+
+
+def assemble(count: int, parts: Sequence[tuple[NDArray[np.int64], Columns]]) -> Columns:
+    """Columns of `count` rows out of parts of them: (rows, their columns). A row of no part has no image and None, or 0
+    in a column that is an array in every part."""
+    names = {name: None for _, columns in parts for name in columns}
+    return {name: _assembled(count, [(rows, columns[name]) for rows, columns in parts]) for name in names}
+
+
+def _assembled(count: int, parts: Sequence[tuple[NDArray[np.int64], Any]]) -> Any:
+    columns = [column for _, column in parts]
+    if isinstance(columns[0], Images):
+        return _assembled_images(count, parts)
+    if all(isinstance(column, np.ndarray) for column in columns):
+        kinds = {(column.dtype, column.shape[1:]) for column in columns}
+        if len(kinds) == 1:
+            dtype, shape = kinds.pop()
+            whole = np.zeros((count, *shape), dtype)
+            for rows, column in parts:
+                whole[rows] = column
+            return whole
+    listed: list[Any] = [None] * count
+    for rows, column in parts:
+        for row, value in zip(rows.tolist(), column, strict=True):
+            listed[row] = value
+    return listed
+
+
+def _assembled_images(count: int, parts: Sequence[tuple[NDArray[np.int64], Images]]) -> Images:
+    whole = Images([None] * count)
+    if all(column.sizes is not None for _, column in parts):
+        whole.sizes = np.tile(np.array([0, 0, 1], np.int32), (count, 1))
+    for rows, column in parts:
+        for row, data in zip(rows.tolist(), column.data, strict=True):
+            whole.data[row] = data
+        if whole.sizes is not None and column.sizes is not None:
+            whole.sizes[rows] = column.sizes
+    return whole

@@ -1,0 +1,292 @@
+"""The kinds of fields that a sample can have. A field says where in a sample it lies and what becomes of it.
+
+The kind decides what a recipe does, as torchvision's tv_tensors do: what is geometric (images, masks, boxes, points)
+follows each crop, resize and flip; what is colour touches images alone; the rest is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from gpupipe.errors import ConfigError
+
+__all__ = [
+    "MISSING",
+    "Array",
+    "Boxes",
+    "Bytes",
+    "Collate",
+    "Field",
+    "Image",
+    "Index",
+    "Key",
+    "Mask",
+    "Pad",
+    "Points",
+    "Scalar",
+    "Text",
+]
+
+
+class _Missing:
+    """The value of a field that a sample lacks."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Collation of arrays of different sizes: each is filled up at the end with `value` to the largest of the batch.
+
+    multiple: every side that differs becomes a multiple of it. mask: whether the batch also gets a bool array
+    `<field>_mask`, (N, longest), True where there is data, for arrays that differ along their first side alone.
+    """
+
+    value: float = 0
+    multiple: int = 1
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.multiple, int) or self.multiple < 1:
+            raise ConfigError(f"Pad: multiple={self.multiple!r} must be an int of at least 1")
+
+
+Collate: TypeAlias = Literal["stack", "ragged", "list"] | Pad | Callable[[list[Any]], Any]
+"""How the samples' values become one of the batch's: a tensor (N, ...); `Ragged` values and offsets; a padded tensor; a
+list; or what a function makes of the list of the values, in a worker process."""
+
+PLAIN = ("stack", "ragged", "list")
+POLICIES = ("error", "skip", "default")
+BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """What all kinds have by name."""
+
+    folder: str | None = None
+    suffix: str | None = None
+    missing: Literal["error", "skip", "default"] = "error"
+    default: Any = None
+    collate: Collate | None = None
+
+
+@dataclass(frozen=True)
+class Field(_Options):
+    """What all kinds have.
+
+    source:  where in a sample it lies; None: under the field's own name. In shards the members' extensions, of which
+             one is there ("jpg;png;webp"), or a key of a .json member ("json:score", "json:objects.boxes"). In a
+             user's dataset a key of its dict, or a place in its tuple (an int).
+    folder, suffix: for image folders: the folder, below the root, that has a file for each image, and that file's
+             suffix in the place of the image's ("masks", ".png").
+    missing: what becomes of a sample that lacks the field: "error" (a SampleError), "skip" (the next good sample takes
+             its place, and it is listed in `bad_samples`), or "default": `default` stands in.
+    collate: how the samples' values become the batch's, see `Collate`; None: `usual`.
+
+    Raises ConfigError for settings that do not go together.
+    """
+
+    source: str | int | None = None
+
+    usual: ClassVar[Collate] = "stack"
+    geometric: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.source is not None and (isinstance(self.source, bool) or not isinstance(self.source, str | int)):
+            raise ConfigError(f"{name}: source={self.source!r} must be a name, or a place in a tuple (an int)")
+        if self.missing not in POLICIES:
+            raise ConfigError(f"{name}: missing={self.missing!r} must be one of {', '.join(POLICIES)}")
+        if self.default is not None and self.missing != "default":
+            raise ConfigError(f"{name}: default={self.default!r} is used with missing='default' alone; pass that too")
+        if not (
+            self.collate is None or self.collate in PLAIN or isinstance(self.collate, Pad) or callable(self.collate)
+        ):
+            raise ConfigError(
+                f"{name}: collate={self.collate!r} must be one of {', '.join(PLAIN)}, a gpupipe.Pad or a function"
+            )
+        if (self.suffix is None) != (self.folder is None) and not isinstance(self, Image):
+            raise ConfigError(f"{name}: folder={self.folder!r} and suffix={self.suffix!r} go together; pass both")
+
+    @property
+    def absent(self) -> Any:
+        """What stands in for a value that is missing, under missing='default'."""
+        return self.default
+
+
+@dataclass(frozen=True)
+class Image(Field):
+    """An encoded image file, or pixels: uint8 arrays (height, width, 3) or (height, width), torch tensors as
+    torchvision has them, (3 or 1, height, width), or PIL images. Comes out as the recipe says.
+
+    geometry: the image field whose crop and flip it shares, which must have the same size; None: draws of its own.
+    """
+
+    geometry: str | None = None
+
+    geometric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.missing == "default":
+            raise ConfigError("Image: there is no default for an image; missing must be 'error' or 'skip'")
+        if self.collate is not None:
+            raise ConfigError("Image: images are stacked, as the recipe gives them one size; leave collate out")
+
+
+@dataclass(frozen=True)
+class Mask(Field):
+    """A mask of one channel: a PNG file or the like, or an integer or bool array (height, width); resized by nearest
+    neighbour. Comes out as (N, height, width) in its dtype.
+
+    dtype:    of the masks: "uint8" (also of palettes, whose numbers are kept), "bool", "int16", "uint16", "int32",
+              "int64". Another one that holds values which this can't is a SampleError.
+    ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`.
+    geometry: the image field whose crop and flip it follows; None: the schema's first one.
+    """
+
+    dtype: str = "uint8"
+    ignore: int = 255
+    geometry: str | None = None
+
+    geometric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dtypes = ("uint8", "bool", "int16", "uint16", "int32", "int64")
+        if self.dtype not in dtypes:
+            raise ConfigError(f"Mask: dtype={self.dtype!r} must be one of {', '.join(dtypes)}")
+        if self.collate is not None:
+            raise ConfigError("Mask: masks are stacked, as the recipe gives them one size; leave collate out")
+
+    @property
+    def absent(self) -> Any:
+        return self.ignore if self.default is None else self.default
+
+
+@dataclass(frozen=True)
+class Boxes(Field):
+    """Bounding boxes of one sample: (M, 4) numbers in pixels of the image. Come out as float32, in the same format.
+
+    format:   "xyxy", "xywh" or "cxcywh", as torchvision's BoundingBoxFormat.
+    labels:   fields with one row for each box (classes, areas), which are dropped with it.
+    min_area: a box that has less left after clipping, in square pixels of the output, is dropped.
+    geometry: the image field whose crop and flip they follow; None: the schema's first one.
+    """
+
+    format: Literal["xyxy", "xywh", "cxcywh"] = "xyxy"
+    labels: str | Sequence[str] = ()
+    min_area: float = 1.0
+    geometry: str | None = None
+
+    usual: ClassVar[Collate] = "ragged"
+    geometric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
+        object.__setattr__(self, "labels", labels)
+        if self.format not in BOX_FORMATS:
+            raise ConfigError(f"Boxes: format={self.format!r} must be one of {', '.join(BOX_FORMATS)}")
+        if not self.min_area >= 0:
+            raise ConfigError(f"Boxes: min_area={self.min_area!r} must be 0 or more")
+
+    @property
+    def absent(self) -> Any:
+        return np.zeros((0, 4), np.float32) if self.default is None else self.default
+
+
+@dataclass(frozen=True)
+class Points(Field):
+    """Points of one sample: (M, 2) numbers, x and y in pixels of the image. Come out as float32.
+
+    labels:   fields with one row for each point, which are dropped with it.
+    outside:  what becomes of a point that is no longer in the image: "drop", "clip" (to its border, as torchvision's
+              `clamp_keypoints`), or "keep" as it is, so that there are as many as before.
+    geometry: the image field whose crop and flip they follow; None: the schema's first one.
+    """
+
+    labels: str | Sequence[str] = ()
+    outside: Literal["drop", "clip", "keep"] = "drop"
+    geometry: str | None = None
+
+    usual: ClassVar[Collate] = "ragged"
+    geometric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
+        object.__setattr__(self, "labels", labels)
+        if self.outside not in ("drop", "clip", "keep"):
+            raise ConfigError(f"Points: outside={self.outside!r} must be 'drop', 'clip' or 'keep'")
+
+    @property
+    def absent(self) -> Any:
+        return np.zeros((0, 2), np.float32) if self.default is None else self.default
+
+
+@dataclass(frozen=True)
+class Array(Field):
+    """An array of any shape, or a number. `dtype`: to which it is cast, a NumPy name; None: its own, where ints become
+    int64 and floats float64, as by torch's `default_collate`."""
+
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype is not None:
+            try:
+                np.dtype(self.dtype)
+            except TypeError:
+                raise ConfigError(f"{type(self).__name__}: dtype={self.dtype!r} is none of NumPy's") from None
+
+
+@dataclass(frozen=True)
+class Scalar(Array):
+    """One number: comes out as (N,)."""
+
+
+@dataclass(frozen=True)
+class Text(Field):
+    """A string; of a file or a shard's member, its bytes as UTF-8."""
+
+    usual: ClassVar[Collate] = "list"
+
+    @property
+    def absent(self) -> Any:
+        return "" if self.default is None else self.default
+
+
+@dataclass(frozen=True)
+class Bytes(Field):
+    """Bytes as they are."""
+
+    usual: ClassVar[Collate] = "list"
+
+    @property
+    def absent(self) -> Any:
+        return b"" if self.default is None else self.default
+
+
+@dataclass(frozen=True)
+class Key(Field):
+    """The sample's name in its source, a string: a path below the root, a key in a shard."""
+
+    usual: ClassVar[Collate] = "list"
+
+
+@dataclass(frozen=True)
+class Index(Field):
+    """The sample's number in its source, int64."""

@@ -1,0 +1,114 @@
+"""The fields of a data set by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpupipe.batch.fields import Boxes, Field, Image, Mask, Points, Scalar
+from gpupipe.errors import ConfigError
+
+__all__ = ["Schema"]
+
+
+class Schema(Mapping[str, Field]):
+    """Field by name, in their order. Raises ConfigError for what is no field, and for names that lead nowhere."""
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        if not isinstance(fields, Mapping) or not fields:
+            raise ConfigError(
+                f"fields={fields!r} must be a dict of a name and a field each: {{'image': gpupipe.Image('jpg')}}"
+            )
+        for name, field in fields.items():
+            if not isinstance(name, str) or not isinstance(field, Field):
+                raise ConfigError(
+                    f"fields: {name!r} is {field!r}; pass a name and a field, such as gpupipe.Image, Mask, Boxes, "
+                    "Points, Scalar, Array, Text, Bytes, Key or Index"
+                )
+        self._fields = dict(fields)
+        for name, field in self._fields.items():
+            self._check(name, field)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Field] | None) -> Schema:
+        """Those fields; None: `image` and `label`, a class number."""
+        if isinstance(fields, Schema):
+            return fields
+        return cls({"image": Image(), "label": Scalar()} if fields is None else fields)
+
+    def __getitem__(self, name: str) -> Field:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Schema({self._fields!r})"
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The names of the image fields."""
+        return self.of_kind(Image)
+
+    def of_kind(self, kind: type[Field]) -> tuple[str, ...]:
+        """The names of the fields of a kind."""
+        return tuple(name for name, field in self.items() if isinstance(field, kind))
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether a batch is the tuple of image and label, rather than a dict."""
+        return list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Scalar)
+
+    def drawn_as(self, name: str) -> str:
+        """The image field whose draws, crop and size a geometric field has: an image without `geometry` its own."""
+        field = self[name]
+        assert isinstance(field, Image | Mask | Boxes | Points)
+        if field.geometry is not None:
+            return field.geometry
+        return name if isinstance(field, Image) else self.images[0]
+
+    def labels_of(self, name: str) -> tuple[str, ...]:
+        """The fields whose rows are dropped with those of boxes or points."""
+        field = self[name]
+        return tuple(field.labels) if isinstance(field, Boxes | Points) else ()
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that differ between schemas whose batches differ; empty for image and label, as saved states
+        that are older than schemas have none."""
+        if self.is_pair:
+            return ""
+        text = "|".join(f"{name}={_text(field)}" for name, field in self.items())
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def _check(self, name: str, field: Field) -> None:
+        geometry = getattr(field, "geometry", None)
+        if geometry is not None and (
+            geometry == name or not isinstance(self.get(geometry), Image) or self._shares(geometry)
+        ):
+            raise ConfigError(
+                f"fields: {name!r} has geometry={geometry!r}, which is no image field with draws of its own; there are "
+                f"{', '.join(map(repr, self.images)) or 'no image fields'}"
+            )
+        if field.geometric and not self.images:
+            raise ConfigError(f"fields: {name!r} is {type(field).__name__}, which follows an image, but there is none")
+        for label in self.labels_of(name):
+            if label not in self or self[label].geometric:
+                raise ConfigError(f"fields: {name!r} has labels={label!r}, which is no field that can be filtered")
+
+    def _shares(self, name: str) -> bool:
+        field = self[name]
+        return isinstance(field, Image) and field.geometry is not None
+
+
+def _text(field: Any) -> str:
+    """As a dataclass prints itself, a function by its name."""
+    parts = []
+    for key in field.__dataclass_fields__:
+        value = getattr(field, key)
+        parts.append(f"{key}={getattr(value, '__qualname__', None) or repr(value)}")
+    return f"{type(field).__name__}({', '.join(parts)})"

@@ -133,7 +133,7 @@ except PackageNotFoundError:  # used from a checkout that was not installed
 _HOMES = {
     "decode.decoders": ("Decoders",),
     "trainers.transformers": ("TrainerLoader",),
-    "loader": ("Loader",),
+    "loader.loader": ("Loader",),
     "sources": ("open_source",),
     "order": (
         "BlockShuffled",

@@ -19,9 +19,9 @@ from images import encode, picture, write_folder
 from PIL import Image, JpegImagePlugin
 from torchvision.datasets import ImageFolder
 
-from gpupipe import pack as packing
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import FolderSource, ShardSource, open_source
+from gpupipe.tools import pack as packing
 from gpupipe.tools.cli import pack as command
 from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack
 

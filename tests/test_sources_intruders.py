@@ -19,7 +19,7 @@ from images import write_folder
 from tars import jpeg, write_samples, write_tar
 
 import gpupipe
-from gpupipe import pack
+from gpupipe.tools import pack
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host import cache
 from gpupipe.host.files import open_regular, read_regular

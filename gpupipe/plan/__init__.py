@@ -1,6 +1,7 @@
 """Everything random about an image, as pure functions of (recipe, seed, epoch, positions): no state, no order.
 
 `plan` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners.
+`follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,18 @@ from __future__ import annotations
 from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.crops import Plan, plan
 from gpupipe.plan.erasing import erasing
+from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
 
-__all__ = ["Augmentation", "Mixing", "Plan", "augmentation", "erasing", "mixing", "plan"]
+__all__ = [
+    "Augmentation",
+    "Mixing",
+    "Plan",
+    "augmentation",
+    "erasing",
+    "follow_boxes",
+    "follow_mask",
+    "follow_points",
+    "mixing",
+    "plan",
+]

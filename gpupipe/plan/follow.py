@@ -1,0 +1,133 @@
+"""How masks, boxes and points follow their image's crop, as torchvision v2's functions on tv_tensors do.
+
+All are of the whole image, upright, and come out as the part of it that the crop shows. What a sample holds is checked
+here: ValueError says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpupipe.plan.crops import Plan
+
+__all__ = ["follow_boxes", "follow_mask", "follow_points"]
+
+Floats = NDArray[np.float64]
+Kept = NDArray[np.bool_]
+
+
+def follow_mask(mask: NDArray[Any], crops: Plan, row: int, out: NDArray[Any], ignore: int = 0) -> None:
+    """The mask of one image, (height, width), by nearest neighbour into `out`, (out_height, out_width) of its dtype.
+
+    ignore: what pixels become that lie outside the mask. Values are kept as they are, also those above 2**24, which
+    torchvision rounds to float32.
+    """
+    if mask.ndim != 2 or mask.dtype != out.dtype:
+        raise ValueError(f"the mask is {mask.dtype} {mask.shape}, but {out.dtype} (height, width) is needed")
+    rows, columns = (_nearest(crops, row, axis) for axis in (0, 1))
+    if crops.flips[row]:
+        columns = columns[::-1]
+    if _within(rows, mask.shape[0]) and _within(columns, mask.shape[1]):
+        # Whole rows, then columns: 35 us for 224 x 224 of 375 x 500 uint8, where one index for both takes 127. All
+        # indices are valid; "clip" spares a copy of the output.
+        left, right = sorted((int(columns[0]), int(columns[-1])))
+        np.take(mask[rows, left : right + 1], columns - left, axis=1, out=out, mode="clip")
+        return
+    down = (rows >= 0) & (rows < mask.shape[0])
+    across = (columns >= 0) & (columns < mask.shape[1])
+    out.fill(ignore)
+    out[np.ix_(down, across)] = mask[np.ix_(rows[down], columns[across])]
+
+
+def follow_boxes(
+    boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"], crops: Plan, row: int, min_area: float
+) -> tuple[NDArray[np.float32], Kept]:
+    """The boxes (M, 4) of one image, clipped to what the crop shows, float32 (K, 4) in the same format; and which of
+    them were kept, bool (M,): those with `min_area` square pixels of the output or more left."""
+    given = _rows(boxes, 4, "boxes")
+    corners = _corners(given, format)
+    _check_boxes(given, corners, format)
+    height, width = crops.size
+    moved = np.clip(_moved(corners, crops, row), 0, (width, height))
+    if crops.flips[row]:
+        moved[:, :, 0] = width - moved[:, ::-1, 0]
+    first, sides = moved[:, 0], moved[:, 1] - moved[:, 0]
+    kept: Kept = sides.prod(axis=1) >= min_area
+    parts = {"xyxy": (first, moved[:, 1]), "xywh": (first, sides), "cxcywh": (first + sides / 2, sides)}[format]
+    return np.concatenate(parts, axis=1)[kept].astype(np.float32), kept
+
+
+def follow_points(
+    points: ArrayLike, outside: Literal["drop", "clip", "keep"], crops: Plan, row: int
+) -> tuple[NDArray[np.float32], Kept]:
+    """The points (M, 2), x and y, of one image, float32 (K, 2), and which of them were kept, bool (M,): all, unless
+    `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, and in the image
+    are those from 0 to below the height and width."""
+    height, width = crops.size
+    moved = _moved(_rows(points, 2, "points"), crops, row)
+    if crops.flips[row]:
+        moved[:, 0] = width - 1 - moved[:, 0]
+    if outside == "clip":
+        moved = np.clip(moved, 0, (width - 1, height - 1))
+    inside: Kept = ((moved >= 0) & (moved < (width, height))).all(axis=1)
+    kept = inside if outside == "drop" else np.ones_like(inside)
+    return moved[kept].astype(np.float32), kept
+
+
+def _nearest(crops: Plan, row: int, axis: int) -> NDArray[np.int64]:
+    """Which row (axis 0) or column (axis 1) of the image each of the output has: torch's floor(i * scale) in float32
+    (aten/src/ATen/native/UpSample.h)."""
+    start, source = (int(crops.windows[row, side + axis]) for side in (0, 2))
+    resized, anchor = int(crops.resized[row, axis]), int(crops.anchors[row, axis])
+    scale = np.float32(source) / np.float32(resized)
+    places = np.arange(anchor, anchor + crops.size[axis], dtype=np.float32) * scale
+    nearest: NDArray[np.int64] = np.minimum(places.astype(np.int64), source - 1) + start
+    return nearest
+
+
+def _within(places: NDArray[np.int64], side: int) -> bool:
+    """Whether all lie in it, for places that only grow or only fall."""
+    return bool(min(places[0], places[-1]) >= 0 and max(places[0], places[-1]) < side)
+
+
+def _moved(points: Floats, crops: Plan, row: int) -> Floats:
+    """Points (..., 2), x and y of the image, as those of the output before it is mirrored."""
+    top, left, height, width = crops.windows[row].tolist()
+    resized, anchors = crops.resized[row].tolist(), crops.anchors[row].tolist()
+    moved: Floats = (points - (left, top)) * (resized[1] / width, resized[0] / height) - (anchors[1], anchors[0])
+    return moved
+
+
+def _rows(given: ArrayLike, numbers: int, what: str) -> Floats:
+    """As float64 (M, numbers)."""
+    array = np.asarray(given)
+    if len(array.shape) and not len(array):
+        return np.zeros((0, numbers))
+    if array.ndim != 2 or array.shape[1] != numbers or array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{what} are {array.dtype} {array.shape}, but (M, {numbers}) is needed: {numbers} numbers for each"
+        )
+    return array.astype(np.float64)
+
+
+def _corners(boxes: Floats, format: str) -> Floats:
+    """Left top and right bottom of each, (M, 2, 2)."""
+    first, last = boxes[:, :2], boxes[:, 2:]
+    if format == "xywh":
+        last = first + last
+    elif format == "cxcywh":
+        first, last = first - last / 2, first + last / 2
+    return np.stack([first, last], axis=1)
+
+
+def _check_boxes(given: Floats, corners: Floats, format: str) -> None:
+    wrong = ~(corners[:, 0] <= corners[:, 1]).all(axis=1) | ~np.isfinite(given).all(axis=1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"box {row} of {len(given)} is {given[row].tolist()}, which has no width and height of 0 or more as "
+            f"{format!r}; mend it, or name the format that the boxes have (Boxes(format=...))"
+        )

@@ -1,0 +1,237 @@
+"""Masks, boxes and points follow their image as torchvision v2's functions on tv_tensors do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional
+
+from gpupipe.plan import Plan, follow_boxes, follow_mask, follow_points, plan
+from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+
+FORMATS = ("xyxy", "xywh", "cxcywh")
+SIDES = (1, 2, 3, 7, 16, 31, 97, 224, 375, 500, 1024)
+
+
+def resized_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Plan]]:
+    """(height, width) of images, and boxes in them that are resized to sides of all kinds, also of one pixel."""
+    made = []
+    for _ in range(count):
+        height, width, tall, wide = (int(side) for side in rng.choice(SIDES, 4))
+        cut = [int(rng.choice([1, side, rng.integers(1, side + 1)])) for side in (height, width)]
+        corner = [int(rng.integers(0, side - own + 1)) for side, own in zip((height, width), cut, strict=True)]
+        made.append(((height, width), one([*corner, *cut], (tall, wide), rng.random() < 0.5)))
+    return made
+
+
+def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Plan]]:
+    """(height, width) of images, and what `ResizeCenterCrop` makes of them."""
+    made = []
+    for _ in range(count):
+        height, resize = (int(side) for side in rng.choice(SIDES[:-2], 2))
+        width = int(height * rng.choice([0.3, 0.7, 1, 1.5, 3])) + 1
+        size = (int(rng.integers(1, resize + 1)), int(rng.integers(1, resize + 1)))
+        recipe = Recipe((ResizeCenterCrop(size, resize), RandomHorizontalFlip()))
+        made.append(((height, width), planned(recipe, height, width, int(rng.integers(1000)))))
+    return made
+
+
+def one(window: list[int], size: tuple[int, int], flip: bool) -> Plan:
+    windows, resized, anchors = (np.array([values], np.int32) for values in (window, size, (0, 0)))
+    return Plan(windows, resized, anchors, np.array([flip]), size)
+
+
+def planned(recipe: Recipe, height: int, width: int, position: int = 0) -> Plan:
+    return plan(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
+
+
+def by_torchvision(value: Any, crops: Plan) -> Any:
+    """The crop by v2's functions, as its RandomResizedCrop, or Resize and CenterCrop, and RandomHorizontalFlip call
+    them."""
+    top, left, height, width = crops.windows[0].tolist()
+    resized, size = crops.resized[0].tolist(), list(crops.size)
+    if resized == size:
+        value = functional.resized_crop(value, top, left, height, width, size, InterpolationMode.NEAREST)
+    else:
+        value = functional.resize(value, resized, InterpolationMode.NEAREST)
+        value = functional.center_crop(value, size)
+    return functional.horizontal_flip(value) if crops.flips[0] else value
+
+
+def followed(mask: np.ndarray, crops: Plan, ignore: int = 0) -> np.ndarray:
+    out = np.full(crops.size, 99).astype(mask.dtype)
+    follow_mask(mask, crops, 0, out, ignore)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "int16", "uint16", "int32", "int64"])
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+def test_masks_are_torchvisions_to_the_bit(crops: Any, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    for (height, width), drawn in crops(rng, 300):
+        mask = rng.integers(0, 2 if dtype == "bool" else 256, (height, width)).astype(dtype)
+        expected = by_torchvision(tv_tensors.Mask(torch.from_numpy(mask)), drawn)
+        np.testing.assert_array_equal(followed(mask, drawn), expected.numpy(), str(drawn))
+
+
+def test_every_ratio_of_two_sides_takes_torchs_pixels() -> None:
+    """Upwards and downwards, where float32 rounds i * scale to the next whole number or does not."""
+    for source in range(1, 130):
+        mask = np.arange(source, dtype=np.int32)[None]
+        for target in range(1, 130, 3):
+            drawn = one([0, 0, 1, source], (1, target), False)
+            expected = functional.resize(tv_tensors.Mask(torch.from_numpy(mask)), [1, target])
+            np.testing.assert_array_equal(followed(mask, drawn), expected.numpy(), f"{source} to {target}")
+
+
+def test_masks_that_are_views_and_large_values_are_followed() -> None:
+    """A mask of any strides, and instance numbers that float32 can't hold."""
+    drawn = one([3, 4, 20, 30], (11, 13), True)
+    mask = (2**40 + np.arange(60 * 80).reshape(60, 80))[::-2, ::2]
+    rows, columns = (
+        by_torchvision(tv_tensors.Mask(grid), drawn)
+        for grid in torch.meshgrid(torch.arange(30), torch.arange(40), indexing="ij")
+    )
+    np.testing.assert_array_equal(followed(mask, drawn), mask[rows.numpy(), columns.numpy()])
+
+
+def test_what_lies_outside_the_mask_is_ignored() -> None:
+    """As v2's crop pads a mask that is smaller than its box, but with the value to ignore."""
+    drawn = one([5, 2, 20, 30], (40, 45), True)
+    mask = np.full((12, 20), 7, np.uint8)
+    expected = by_torchvision(tv_tensors.Mask(torch.from_numpy(mask)), drawn).numpy()
+    assert set(np.unique(expected)) == {0, 7}
+    np.testing.assert_array_equal(followed(mask, drawn, ignore=255), np.where(expected == 0, 255, 7))
+
+
+def test_masks_of_other_shapes_and_dtypes_are_refused() -> None:
+    drawn = one([0, 0, 4, 4], (4, 4), False)
+    for mask in (np.zeros((4, 4, 1), np.uint8), np.zeros((4, 4), np.int64)):
+        with pytest.raises(ValueError, match=r"needed"):
+            follow_mask(mask, drawn, 0, np.zeros((4, 4), np.uint8), 255)
+
+
+def some_boxes(rng: np.random.Generator, height: int, width: int, format: str) -> np.ndarray:
+    """Eight boxes, some of which reach out of the image, or have no area."""
+    corners = np.sort(rng.uniform(-0.2, 1.2, (8, 2, 2)), axis=1) * (width, height)
+    corners[0, 1] = corners[0, 0]
+    xyxy = tv_tensors.BoundingBoxes(torch.from_numpy(corners.reshape(8, 4)), format="XYXY", canvas_size=(height, width))
+    return functional.convert_bounding_box_format(xyxy, new_format=format.upper()).numpy().astype(np.float32)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+def test_boxes_are_torchvisions(crops: Any, format: Any) -> None:
+    rng = np.random.default_rng(2)
+    for (height, width), drawn in crops(rng, 100):
+        boxes = some_boxes(rng, height, width, format)
+        given = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format=format.upper(), canvas_size=(height, width))
+        expected = by_torchvision(given, drawn).numpy()
+        made, kept = follow_boxes(boxes, format, drawn, 0, 0)
+        assert made.dtype == np.float32
+        assert kept.all()
+        # Torchvision's arithmetic is float32, from here of up to 1,024 pixels by 1,024: to 1e-3, or float32's last
+        # places of what is subtracted.
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-3, err_msg=str(drawn))
+
+
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+@pytest.mark.parametrize("outside", ["drop", "clip", "keep"])
+def test_points_are_torchvisions(crops: Any, outside: Any) -> None:
+    rng = np.random.default_rng(3)
+    for (height, width), drawn in crops(rng, 100):
+        points = rng.uniform(-0.2, 1.2, (8, 2)).astype(np.float32) * np.float32((width, height))
+        given = tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=(height, width))
+        expected = by_torchvision(given, drawn)
+        valid = np.ones(8, bool)
+        if outside == "clip":
+            expected = functional.clamp_keypoints(expected)
+        if outside == "drop":
+            expected, valid = (part.numpy() for part in functional.sanitize_keypoints(expected))
+        made, kept = follow_points(points, outside, drawn, 0)
+        assert made.dtype == np.float32
+        np.testing.assert_array_equal(kept, valid)
+        np.testing.assert_allclose(made, np.asarray(expected), rtol=1e-5, atol=1e-3, err_msg=str(drawn))
+
+
+def test_boxes_below_the_area_are_dropped() -> None:
+    """After clipping, in pixels of the output: here twice as wide and as high as in the image, and mirrored."""
+    drawn = one([0, 0, 50, 50], (100, 100), True)
+    boxes = [[10, 10, 20, 20], [45, 0, 90, 10], [0, 0, 5, 2], [60, 60, 90, 90], [0, 0, 4.9, 2]]
+    made, kept = follow_boxes(boxes, "xyxy", drawn, 0, 40)
+    assert kept.tolist() == [True, True, True, False, False]
+    assert made.tolist() == [[60, 20, 80, 40], [0, 0, 10, 20], [90, 0, 100, 4]]
+    assert follow_boxes(boxes, "xyxy", drawn, 0, 0)[1].all()
+
+
+def test_samples_without_boxes_or_points() -> None:
+    drawn = one([0, 0, 4, 4], (4, 4), True)
+    for empty in ([], np.zeros(0), np.zeros((0, 4)), np.zeros((0, 2), np.int64)):
+        boxes, kept = follow_boxes(empty, "xywh", drawn, 0, 1)
+        points, also = follow_points(empty, "drop", drawn, 0)
+        assert (boxes.shape, boxes.dtype, kept.shape, kept.dtype) == ((0, 4), np.float32, (0,), np.bool_)
+        assert (points.shape, points.dtype, also.shape, also.dtype) == ((0, 2), np.float32, (0,), np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "format", "words"),
+    [
+        (np.zeros((2, 5)), "xyxy", r"boxes are float64 \(2, 5\), but \(M, 4\) is needed"),
+        (np.zeros(4), "xyxy", r"boxes are float64 \(4,\)"),
+        (np.array([["1", "2", "3", "4"]]), "xyxy", r"boxes are <U1"),
+        ([[0, 0, 9, 9], [50, 60, 20, 30]], "xyxy", r"box 1 of 2 is \[50.0, 60.0, 20.0, 30.0\].*'xyxy'.*format"),
+        ([[0, 0, -1, 5]], "xywh", "box 0 of 1"),
+        ([[0, 0, 1, -5]], "cxcywh", "box 0 of 1"),
+        ([[0, 0, np.nan, 5]], "xyxy", "box 0 of 1"),
+        ([[0, 0, np.inf, 5]], "xywh", "box 0 of 1"),
+    ],
+)
+def test_malformed_boxes_are_refused(boxes: Any, format: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        follow_boxes(boxes, format, one([0, 0, 4, 4], (4, 4), False), 0, 1)
+
+
+def test_malformed_points_are_refused() -> None:
+    drawn = one([0, 0, 4, 4], (4, 4), False)
+    for points in (np.zeros((2, 3)), np.zeros(2), np.array([[True, False]])):
+        with pytest.raises(ValueError, match=r"points are .*, but \(M, 2\) is needed"):
+            follow_points(points, "drop", drawn, 0)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_whole_pipeline_of_torchvision_agrees(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """v2's own transforms on a sample with all kinds, whose boxes and flips are given to them."""
+    height, width, size = 120, 161, (63, 80)
+    crop: Any = RandomResizedCrop(size) if train else ResizeCenterCrop(size, 90)
+    recipe = Recipe((crop, RandomHorizontalFlip()))
+    first = v2.RandomResizedCrop(size) if train else v2.Compose([v2.Resize(90), v2.CenterCrop(size)])
+    rng = np.random.default_rng(4)
+    for position in range(20):
+        drawn = planned(recipe, height, width, position)
+        box = dict(zip(("top", "left", "height", "width"), drawn.windows[0].tolist(), strict=True))
+        monkeypatch.setattr(v2.RandomResizedCrop, "make_params", lambda self, flat, box=box: box)
+        flip = v2.RandomHorizontalFlip(float(drawn.flips[0]))
+        # Without the clamp some boxes reach out of the image by float32's rounding, and would be dropped.
+        pipeline = v2.Compose([first, flip, v2.ClampBoundingBoxes(), v2.SanitizeBoundingBoxes(min_area=30)])
+        boxes, points = some_boxes(rng, height, width, "xyxy"), rng.uniform(0, 120, (6, 2)).astype(np.float32)
+        mask, labels = rng.integers(0, 21, (height, width), np.uint8), np.arange(8)
+        expected = pipeline(
+            {
+                "image": tv_tensors.Image(torch.zeros(3, height, width, dtype=torch.uint8)),
+                "mask": tv_tensors.Mask(torch.from_numpy(mask)),
+                "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=(height, width)),
+                "points": tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=(height, width)),
+                "labels": torch.from_numpy(labels),
+            }
+        )
+        made, kept = follow_boxes(boxes, "xyxy", drawn, 0, 30)
+        wide = (made[:, 2:] - made[:, :2] >= 1).all(axis=1)  # SanitizeBoundingBoxes has a least side, besides
+        np.testing.assert_array_equal(followed(mask, drawn), expected["mask"].numpy())
+        np.testing.assert_allclose(made[wide], expected["boxes"].numpy(), atol=1e-3)
+        np.testing.assert_array_equal(labels[kept][wide], expected["labels"].numpy())
+        np.testing.assert_allclose(follow_points(points, "keep", drawn, 0)[0], expected["points"].numpy(), atol=1e-3)

@@ -72,8 +72,9 @@ def follow_points(
         moved[:, 0] = width - 1 - moved[:, 0]
     if outside == "clip":
         moved = np.clip(moved, 0, (width - 1, height - 1))
-    inside: Kept = ((moved >= 0) & (moved < (width, height))).all(axis=1)
-    kept = inside if outside == "drop" else np.ones_like(inside)
+    kept = np.ones(len(moved), np.bool_)
+    if outside == "drop":
+        np.all((moved >= 0) & (moved < (width, height)), axis=1, out=kept)
     return moved[kept].astype(np.float32), kept
 
 

@@ -49,8 +49,10 @@ MISSING = _Missing()
 class Pad:
     """Collation of arrays of different sizes: each is filled up at the end with `value` to the largest of the batch.
 
-    multiple: every side that differs becomes a multiple of it. mask: whether the batch also gets a bool array
-    `<field>_mask`, (N, longest), True where there is data, for arrays that differ along their first side alone.
+    multiple: every side that differs becomes a multiple of it; the first one also in a batch where it happens to be the
+    same, if it is known to differ: of arrays with one side, of boxes and points, and with a mask.
+    mask: whether the batch also gets a bool array `<field>_mask`, (N, longest), True where there is data, for arrays
+    that differ along their first side alone.
     """
 
     value: float = 0
@@ -62,9 +64,10 @@ class Pad:
             raise ConfigError(f"Pad: multiple={self.multiple!r} must be an int of at least 1")
 
 
-Collate: TypeAlias = Literal["stack", "ragged", "list"] | Pad | Callable[[list[Any]], Any]
+Usual: TypeAlias = Literal["stack", "ragged", "list"]
+Collate: TypeAlias = Usual | Pad | Callable[[list[Any]], Any]
 """How the samples' values become one of the batch's: a tensor (N, ...); `Ragged` values and offsets; a padded tensor; a
-list; or what a function makes of the list of the values, in a worker process."""
+list; or what a function makes of the list of the values, in a worker process. Lists have arrays as tensors."""
 
 PLAIN = ("stack", "ragged", "list")
 POLICIES = ("error", "skip", "default")
@@ -93,14 +96,15 @@ class Field(_Options):
              suffix in the place of the image's ("masks", ".png").
     missing: what becomes of a sample that lacks the field: "error" (a SampleError), "skip" (the next good sample takes
              its place, and it is listed in `bad_samples`), or "default": `default` stands in.
-    collate: how the samples' values become the batch's, see `Collate`; None: `usual`.
+    collate: how the samples' values become the batch's, see `Collate`; None: `usual`, and "ragged" for the labels of
+             boxes and points.
 
     Raises ConfigError for settings that do not go together.
     """
 
     source: str | int | None = None
 
-    usual: ClassVar[Collate] = "stack"
+    usual: ClassVar[Usual] = "stack"
     geometric: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -191,7 +195,7 @@ class Boxes(Field):
     min_area: float = 1.0
     geometry: str | None = None
 
-    usual: ClassVar[Collate] = "ragged"
+    usual: ClassVar[Usual] = "ragged"
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -222,7 +226,7 @@ class Points(Field):
     outside: Literal["drop", "clip", "keep"] = "drop"
     geometry: str | None = None
 
-    usual: ClassVar[Collate] = "ragged"
+    usual: ClassVar[Usual] = "ragged"
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -262,7 +266,7 @@ class Scalar(Array):
 class Text(Field):
     """A string; of a file or a shard's member, its bytes as UTF-8."""
 
-    usual: ClassVar[Collate] = "list"
+    usual: ClassVar[Usual] = "list"
 
     @property
     def absent(self) -> Any:
@@ -273,7 +277,7 @@ class Text(Field):
 class Bytes(Field):
     """Bytes as they are."""
 
-    usual: ClassVar[Collate] = "list"
+    usual: ClassVar[Usual] = "list"
 
     @property
     def absent(self) -> Any:
@@ -284,7 +288,7 @@ class Bytes(Field):
 class Key(Field):
     """The sample's name in its source, a string: a path below the root, a key in a shard."""
 
-    usual: ClassVar[Collate] = "list"
+    usual: ClassVar[Usual] = "list"
 
 
 @dataclass(frozen=True)

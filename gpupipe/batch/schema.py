@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpupipe.batch.fields import Boxes, Field, Image, Mask, Points, Scalar
+from gpupipe.batch.fields import Boxes, Field, Image, Mask, Pad, Points, Scalar
 from gpupipe.errors import ConfigError
 
 __all__ = ["Schema"]
@@ -99,6 +99,11 @@ class Schema(Mapping[str, Field]):
         for label in self.labels_of(name):
             if label not in self or self[label].geometric:
                 raise ConfigError(f"fields: {name!r} has labels={label!r}, which is no field that can be filtered")
+
+        if isinstance(field.collate, Pad) and field.collate.mask and f"{name}_mask" in self:
+            raise ConfigError(
+                f"fields: {name!r} is padded with a mask, {name + '_mask'!r}, but a field has this name; rename that"
+            )
 
     def _shares(self, name: str) -> bool:
         field = self[name]

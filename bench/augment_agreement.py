@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as F
+from torchvision.transforms.v2 import InterpolationMode, functional as F
 
 from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
 from gpupipe.tools.benchmark.environment import machine

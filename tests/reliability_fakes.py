@@ -24,9 +24,7 @@ from reliability.traces import SHM
 from reliability.victim import Victim
 
 import gpupipe
-from gpupipe.decode import engine as base
-from gpupipe.decode import rendering
-from gpupipe.decode import torch as torch_engine
+from gpupipe.decode import engine as base, rendering, torch as torch_engine
 
 KEPT: list[object] = []
 

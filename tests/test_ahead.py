@@ -26,8 +26,7 @@ from images import Numbered, encode, picture
 from test_loader import assert_equal, collect
 
 import gpupipe
-from gpupipe.device import ahead as ahead_module
-from gpupipe.device import handover
+from gpupipe.device import ahead as ahead_module, handover
 from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished
 from gpupipe.device.handover import BEHIND, HandOver

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
-from torchvision.transforms import RandomResizedCrop as TorchvisionCrop
-from torchvision.transforms import functional
+from torchvision.transforms import RandomResizedCrop as TorchvisionCrop, functional
 
 from gpupipe.plan import Plan, plan
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train

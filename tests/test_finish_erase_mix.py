@@ -14,8 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.kernels import Erase, Mix, finish, finish_reference, native, noise, soft_targets
-from gpupipe.recipe import IMAGENET_MEAN as MEAN
-from gpupipe.recipe import IMAGENET_STD as STD
+from gpupipe.recipe import IMAGENET_MEAN as MEAN, IMAGENET_STD as STD
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 LAYOUTS = [False, True]

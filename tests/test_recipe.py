@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torchvision.transforms import _presets as torchvision_presets
-from torchvision.transforms import transforms as torchvision_transforms
+from torchvision.transforms import _presets as torchvision_presets, transforms as torchvision_transforms
 
 import gpupipe
 from gpupipe.recipe import (

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from images import encode, picture, write_folder
 from PIL import Image
 from torchvision.datasets import ImageFolder

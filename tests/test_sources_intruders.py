@@ -19,11 +19,11 @@ from images import write_folder
 from tars import jpeg, write_samples, write_tar
 
 import gpupipe
-from gpupipe.tools import pack
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host import cache
 from gpupipe.host.files import open_regular, read_regular
 from gpupipe.sources import folder, open_source
+from gpupipe.tools import pack
 
 SECONDS = 60
 

@@ -16,8 +16,7 @@ import nvidia.dali.fn as fn
 import nvidia.dali.types as types
 import torch
 from nvidia.dali import pipeline_def
-from nvidia.dali.auto_aug import augmentations as single
-from nvidia.dali.auto_aug import rand_augment, trivial_augment
+from nvidia.dali.auto_aug import augmentations as single, rand_augment, trivial_augment
 from nvidia.dali.auto_aug.core import signed_bin
 
 from augmenters.torch_batched import mixed

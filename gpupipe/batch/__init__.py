@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpupipe.batch.batch import Batch
-from gpupipe.batch.columns import Columns, Images, Ragged
+from gpupipe.batch.batch import Batch as Batch
+from gpupipe.batch.columns import Columns as Columns, Images as Images, Ragged
 from gpupipe.batch.fields import (
-    MISSING,
+    MISSING as MISSING,
     Array,
     Boxes,
     Bytes,
-    Field,
+    Field as Field,
     Image,
     Index,
     Key,
@@ -19,21 +19,15 @@ from gpupipe.batch.fields import (
     Scalar,
     Text,
 )
-from gpupipe.batch.job import Job
+from gpupipe.batch.job import Job as Job
 from gpupipe.batch.schema import Schema
 
 __all__ = [
-    "MISSING",
     "Array",
-    "Batch",
     "Boxes",
     "Bytes",
-    "Columns",
-    "Field",
     "Image",
-    "Images",
     "Index",
-    "Job",
     "Key",
     "Mask",
     "Pad",

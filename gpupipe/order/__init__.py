@@ -8,9 +8,9 @@ from __future__ import annotations
 from gpupipe.order.blocks import BlockShuffled
 from gpupipe.order.plain import Sequential, Subset
 from gpupipe.order.protocol import Order
-from gpupipe.order.ranks import RankBatches
+from gpupipe.order.ranks import RankBatches as RankBatches
 from gpupipe.order.repeated import Repeated
-from gpupipe.order.sampler import SamplerOrder
+from gpupipe.order.sampler import SamplerOrder as SamplerOrder
 from gpupipe.order.shuffled import Shuffled
 from gpupipe.order.splitting import split
 from gpupipe.order.stratified import Stratified
@@ -20,9 +20,7 @@ from gpupipe.order.weighted import Weighted
 __all__ = [
     "BlockShuffled",
     "Order",
-    "RankBatches",
     "Repeated",
-    "SamplerOrder",
     "Sequential",
     "Shuffled",
     "Stratified",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpupipe.recipe.augmentations import (
-    Augmenting,
+    Augmenting as Augmenting,
     ColorJitter,
     GaussianBlur,
     RandomApply,
@@ -11,16 +11,16 @@ from gpupipe.recipe.augmentations import (
     RandomGrayscale,
     RandomSolarize,
     ThreeAugment,
-    walk,
+    walk as walk,
 )
 from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TimmRandAugment, TrivialAugmentWide
 from gpupipe.recipe.erasing import RandomErasing
-from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
+from gpupipe.recipe.mixing import CutMix, Mixing as Mixing, MixUp, MixUpOrCutMix
 from gpupipe.recipe.operations import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Crop,
-    Filter,
+    IMAGENET_MEAN as IMAGENET_MEAN,
+    IMAGENET_STD as IMAGENET_STD,
+    Crop as Crop,
+    Filter as Filter,
     Normalize,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -37,28 +37,24 @@ from gpupipe.recipe.published import (
     timm_a_eval,
     timm_a_train,
 )
-from gpupipe.recipe.recipe import Decode, Layout, Operation, OutputSpec, Recipe
-from gpupipe.recipe.views import MultiCrop, Views
+from gpupipe.recipe.recipe import (
+    Decode as Decode,
+    Layout as Layout,
+    Operation as Operation,
+    OutputSpec as OutputSpec,
+    Recipe,
+)
+from gpupipe.recipe.views import MultiCrop, Views as Views
 
-__all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
-    "Augmenting",
+__all__ = [
     "AutoAugment",
     "ColorJitter",
-    "Crop",
     "CutMix",
-    "Decode",
-    "Filter",
     "GaussianBlur",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "Layout",
     "MixUp",
     "MixUpOrCutMix",
-    "Mixing",
     "MultiCrop",
     "Normalize",
-    "Operation",
-    "OutputSpec",
     "RandAugment",
     "RandomApply",
     "RandomChoice",
@@ -72,7 +68,6 @@ __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "ThreeAugment",
     "TimmRandAugment",
     "TrivialAugmentWide",
-    "Views",
     "deit3_eval",
     "deit3_train",
     "dino_eval",
@@ -83,5 +78,4 @@ __all__ = [  # noqa: RUF022, plain alphabetical order as everywhere
     "resnet50_v2_train",
     "timm_a_eval",
     "timm_a_train",
-    "walk",
 ]

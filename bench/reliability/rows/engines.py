@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image
 
 import gpupipe
-from gpupipe.decode import engine as base
-from gpupipe.decode import rendering
+from gpupipe.decode import engine as base, rendering
 from gpupipe.decode.dali import feed as dali_feed
 from reliability.case import Case, Context, Row, expect, expect_equal
 from reliability.data import Numbered

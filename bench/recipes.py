@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from recipe_loaders import BEHIND, WAYS
 from recipe_loaders.table import RECIPES
 
+from gpupipe.host.progress import steps
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.environment import describe, environment
 from gpupipe.tools.benchmark.measurement import Result, ratio, spread
 from gpupipe.tools.benchmark.runner import measure
 from gpupipe.tools.benchmark.sample_set import sample_set
 from gpupipe.tools.benchmark.settings import Settings
-from gpupipe.tools.cli.progress import steps
 
 __all__ = ["main"]
 

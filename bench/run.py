@@ -24,13 +24,13 @@ from peers.common import cache, convert, converted
 from peers.environments import InstallError, interpreter, requirements, versions
 
 from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.host.progress import steps
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark import report
 from gpupipe.tools.benchmark.environment import describe, environment
 from gpupipe.tools.benchmark.measurement import Result
 from gpupipe.tools.benchmark.runner import measure
 from gpupipe.tools.benchmark.settings import DTYPES, Settings
-from gpupipe.tools.cli.progress import steps
 from gpupipe.tools.pack import CLASSES_NAME, PackSettings, pack
 
 

@@ -188,7 +188,7 @@ def prepare(args: argparse.Namespace, process: Process) -> None:
     args.amp = on_gpu if args.amp is None else args.amp
     args.channels_last = on_gpu if args.channels_last is None else args.channels_last
     if args.made_classes:
-        from gpupipe.tools.benchmark.made_classes import made_classes
+        from training.made_classes import made_classes
 
         args.data, args.val_data = (str(folder) for folder in made_classes())
     elif not args.data:

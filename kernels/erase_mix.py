@@ -73,13 +73,7 @@ def noise(key: tuple[int, int], height: int, width: int) -> NDArray[np.float32]:
     Muller's transform (1958) makes the numbers for R and G, of the others that for B. Depends on no other pixel.
     `finish` makes the same numbers with other logarithms and cosines, which differ in the last places of float32.
     """
-    return box_noise(key, np.array([0, 0, height, width]), width)
-
-
-def box_noise(key: tuple[int, int], box: NDArray[Any], width: int) -> NDArray[np.float32]:
-    """The part of `noise` inside a box (top, left, height, width) of an image of that width."""
-    top, left, rows, columns = (int(number) for number in box)
-    pixels = (top + np.arange(rows))[:, None] * width + left + np.arange(columns)
+    pixels = np.arange(height * width).reshape(height, width)
     words = philox4x32((pixels, 0, 0, 0), key)
     # 23 bits, so that float32 holds the uniform number exactly, and never 0 or 1.
     first, second, third, fourth = ((words >> np.uint64(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)

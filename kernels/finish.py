@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.erase_mix import Erase, Mix
-from gpupipe.kernels.finish_numpy import finish_samples
-from gpupipe.kernels.finish_reference import finish_reference
+from gpupipe.kernels.finish_reference import erased, mixed
 
 __all__ = ["finish"]
 
@@ -45,9 +44,9 @@ def finish(
     all is float32, and what is mixed are the images' pixels, not rows of `out`: `weight * own + (1 - weight) *
     partner's`, each product and the sum rounded. Not for dtype uint8, which has no numbers to erase or mix with.
     threads: on the CPU at most so many at once, this one among them; default the CPUs that the process may use.
-    variant: on the CPU "avx512", "avx2" or "portable" instead of the best; all give the same bits. Without the C++
-    kernels NumPy does the work, on one thread, with the same bits but for the noise (`noise`).
-    On a GPU a Triton kernel works on the current stream, and the host does not wait for it; plain torch without Triton.
+    variant: on the CPU "avx512", "avx2" or "portable" instead of the best; all give the same bits.
+    On a GPU a Triton kernel works on the current stream, and the host does not wait for it. Without the C++ kernels, or
+    Triton, plain torch does the work, with the same bits but for the noise (`noise`).
 
     Raises ValueError for tensors of wrong shapes, dtypes or layouts, and for boxes, keys, partners or weights that are
     out of range, naming the row.
@@ -64,8 +63,6 @@ def finish(
     offset, scale = tuple(255 * m for m in mean), tuple(1 / (255 * s) for s in std)
     if on_cpu_by_kernel:
         _finish_native(images, offset, scale, channels_last, out, erase, mix, threads, variant)
-    elif images.device.type == "cpu":
-        finish_samples(images, offset, scale, channels_last, out, erase, mix)
     elif on_gpu_by_kernel:
         from gpupipe.kernels.gpu.finish import finish as finish_on_gpu  # not before it is used: it imports Triton
 
@@ -73,10 +70,8 @@ def finish(
         if images[0:1].numel() >= 2**31:  # its numbers are counted in 32 bits
             raise ValueError(f"images are {tuple(images.shape)}; on a GPU one must have less than 2**31 levels")
         finish_on_gpu(images, offset, scale, channels_last, out, erase, mix)
-    elif erase is not None or mix is not None:
-        out.copy_(finish_reference(images, mean, std, dtype, channels_last, erase, mix))
     else:
-        _finish_whole(images, offset, scale, out)
+        _finish_plain(images, offset, scale, out, erase, mix)
     return out
 
 
@@ -188,7 +183,16 @@ def _table(offset: tuple[float, ...], scale: tuple[float, ...], dtype: torch.dty
     return ((levels - offsets) * scales).to(dtype)
 
 
-def _finish_whole(images: torch.Tensor, offset: tuple[float, ...], scale: tuple[float, ...], out: torch.Tensor) -> None:
+def _finish_plain(
+    images: torch.Tensor,
+    offset: tuple[float, ...],
+    scale: tuple[float, ...],
+    out: torch.Tensor,
+    erase: Erase | None,
+    mix: Mix | None,
+) -> None:
     constants = torch.tensor([offset, scale], dtype=torch.float32).to(images.device, non_blocking=True)
-    planes = images.permute(0, 3, 1, 2).to(torch.float32)
-    out.copy_(planes.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1)))
+    exact = images.permute(0, 3, 1, 2).to(torch.float32)
+    exact.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1))
+    exact = exact if erase is None else erased(exact, erase)
+    out.copy_(exact if mix is None else mixed(exact, mix))

@@ -8,7 +8,7 @@ import torch
 
 from gpupipe.kernels.erase_mix import Erase, Mix, noise
 
-__all__ = ["finish_reference"]
+__all__ = ["erased", "finish_reference", "mixed"]
 
 
 def finish_reference(
@@ -27,13 +27,14 @@ def finish_reference(
     std64 = torch.tensor(std, dtype=torch.float64, device=images.device).view(shape)
     exact = images.permute(0, 3, 1, 2) if dtype == torch.uint8 else (unit - mean64) / std64
     if erase is not None:
-        exact = _erased(exact, erase)
+        exact = erased(exact, erase)
     if mix is not None:
-        exact = _mixed(exact, mix)
+        exact = mixed(exact, mix)
     return exact.to(dtype).contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def _erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
+def erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
+    """Normalized images (N, 3, height, width) of any floating dtype with their boxes replaced."""
     out = exact.clone()
     for row, (top, left, height, width) in enumerate(erase.boxes.tolist()):
         rows, columns = slice(top, top + height), slice(left, left + width)
@@ -47,9 +48,12 @@ def _erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
     return out
 
 
-def _mixed(exact: torch.Tensor, mix: Mix) -> torch.Tensor:
+def mixed(exact: torch.Tensor, mix: Mix) -> torch.Tensor:
+    """Such images, each mixed with its partner."""
     out = exact.clone()
     for row, (partner, weight) in enumerate(zip(mix.partners.tolist(), mix.weights.tolist(), strict=True)):
+        if partner == row:  # whatever the weight and the box
+            continue
         top, left, height, width = mix.boxes[row].tolist()
         rows, columns = slice(top, top + height), slice(left, left + width)
         out[row] = weight * exact[row] + (1 - weight) * exact[partner]

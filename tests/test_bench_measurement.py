@@ -17,7 +17,7 @@ from gpupipe.tools.benchmark.checks import problem
 from gpupipe.tools.benchmark.contenders import BASELINE
 from gpupipe.tools.benchmark.contenders.contender import Contender
 from gpupipe.tools.benchmark.contenders.dali_native import DaliNativeCpu
-from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, ManyPasses
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
 from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
@@ -96,7 +96,7 @@ def test_problem_names_what_differs(change: dict, message: str) -> None:
 
 def test_endless_orders_hold_each_sample_once_a_pass() -> None:
     passes = np.fromiter(islice(EndlessShuffle(10), 30), dtype=np.int64).reshape(3, 10)
-    order = ManyPasses(10)
+    order = many_passes(10)
     ours = order.indices(3, 0, np.arange(30)).reshape(3, 10)
     for array in (passes, ours):
         assert (np.sort(array, axis=1) == np.arange(10)).all()

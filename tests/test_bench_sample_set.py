@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from PIL import Image, JpegImagePlugin
 
 from gpupipe.errors import ConfigError
 from gpupipe.tools.benchmark.imagenet_like import imagenet_like_specs
-from gpupipe.tools.benchmark.made_classes import PATTERNS, made_classes
 from gpupipe.tools.benchmark.sample_set import CLASSES, make_folder, sample_set
+
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
+from training.made_classes import PATTERNS, made_classes
 
 COUNT = 128
 

@@ -182,7 +182,7 @@ def test_cuda_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
 def test_all_variants_and_thread_counts_give_the_same_bits(
     shape: tuple[int, int, int], dtype: torch.dtype, channels_last: bool, cpu_path: str
 ) -> None:
-    """Those of NumPy's path too, which rounds in the same places."""
+    """Those of plain torch too, which rounds in the same places."""
     images = images_of(shape)
     for mean, std in STATISTICS:
         results = [finish(images, mean, std, dtype, channels_last, threads=threads) for threads in (1, 3, None)]
@@ -196,11 +196,11 @@ def test_all_variants_and_thread_counts_give_the_same_bits(
 
 def test_which_path_ran(cpu_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("_finish_native", "finish_samples"):
+    for name in ("_finish_native", "_finish_plain"):
         own = getattr(finish_module, name)
         monkeypatch.setattr(finish_module, name, lambda *args, own=own, name=name: (calls.append(name), own(*args)))
     finish(images_of((2, 5, 7)), IMAGENET_MEAN, IMAGENET_STD)
-    assert calls == ["_finish_native" if cpu_path == "kernels" else "finish_samples"]
+    assert calls == ["_finish_native" if cpu_path == "kernels" else "_finish_plain"]
 
 
 def test_an_unknown_variant_is_refused(cpu_path: str) -> None:

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.tools.benchmark.made_classes import made_classes
 from gpupipe.tools.profiling.settings import ProfileSettings
 from gpupipe.tools.profiling.training import TrainingStep
+
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
+from training.made_classes import made_classes
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "bench" / "train_imagenet.py"

@@ -20,7 +20,7 @@ from gpupipe.plan import plan
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Stream
-from gpupipe.tools.benchmark.contenders.gpupipe_loader import ManyPasses
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
 from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
@@ -34,7 +34,7 @@ class Decoded(Dataset[Any]):
 
     def __init__(self, data: str, recipe: Recipe | MultiCrop) -> None:
         self.source = open_source(data)
-        self.order = ManyPasses(len(self.source))
+        self.order = many_passes(len(self.source))
         self.views = recipe.view_recipes
         self.transforms = [v2.Compose([*augmentations(view.augmentations), *tail(view)]) for view in self.views]
 

@@ -12,7 +12,7 @@ import gpupipe
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.contenders.gpupipe_loader import ManyPasses
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.settings import Settings
 from recipe_loaders.table import Way, maker
 
@@ -56,7 +56,7 @@ class Ours(Way):
             source,
             self.entry.recipe(settings.size),
             batch_size=settings.batch_size,
-            order=ManyPasses(len(source)),
+            order=many_passes(len(source)),
             drop_last=True,
             num_workers=settings.workers,
             engine="torch",

@@ -18,8 +18,8 @@ from gpupipe.decode.sharing import Share, SharingEngine
 from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.host import system
+from gpupipe.host.checks import whole
 from gpupipe.kernels import native
-from gpupipe.loader.arguments import whole
 from gpupipe.recipe import Views
 from gpupipe.workers.worker import WorkerInit
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.device.ahead import beside_consumer
 from gpupipe.host.generators import global_generators, kept, peek, seed_all
+from gpupipe.host.tracing import beside_consumer
 from gpupipe.plan.stream import DATASET, Stream
 from gpupipe.sources import DatasetSource
 

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Ahead", "Lane", "beside_consumer"]
+from gpupipe.host.tracing import AHEAD
+
+__all__ = ["Ahead", "Lane"]
 
 log = logging.getLogger("gpupipe")
 
@@ -29,13 +31,6 @@ Made = TypeVar("Made", covariant=True)
 GRACE = 5.0  # seconds in which the thread may end the item that it is making, and then what it waits for
 
 END: Any = object()
-
-NAME = "gpupipe-ahead"
-
-
-def beside_consumer() -> bool:
-    """Whether this thread is one that makes items, so that the consumer's runs at the same time."""
-    return threading.current_thread().name == NAME
 
 
 class Items(Protocol[Made]):
@@ -85,7 +80,7 @@ class Ahead(Generic[T]):
         self._begun = self._ended = self._closed = False
         self._owner = os.getpid()
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=AHEAD, daemon=True)
 
     def __iter__(self) -> Ahead[T]:
         if not self._begun:

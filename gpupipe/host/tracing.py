@@ -11,13 +11,16 @@ the training process; read and decode there too where the torch engine has no wo
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.utils.data
 
-__all__ = ["Span", "Stage", "StageName", "who"]
+__all__ = ["AHEAD", "Span", "Stage", "StageName", "beside_consumer", "who"]
+
+AHEAD = "gpupipe-ahead"  # the thread that makes batches ahead of the consumer
 
 StageName = Literal["wait", "read", "decode", "finish"]
 
@@ -84,3 +87,8 @@ def who() -> str:
     """Who runs this: a DataLoader's worker, by its number, or the consumer."""
     worker = torch.utils.data.get_worker_info()
     return "consumer" if worker is None else f"worker {worker.id}"
+
+
+def beside_consumer() -> bool:
+    """Whether this is the thread that makes batches ahead, so that the consumer's runs at the same time."""
+    return threading.current_thread().name == AHEAD

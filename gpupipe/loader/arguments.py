@@ -6,7 +6,6 @@ import difflib
 import functools
 import inspect
 import math
-import operator
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ import numpy as np
 import torch.multiprocessing
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import flag, whole
 
-__all__ = ["WorkerArguments", "flag", "named", "refuse_unserved", "seed_of", "shortened", "whole"]
+__all__ = ["WorkerArguments", "named", "refuse_unserved", "seed_of", "shortened"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -103,29 +103,6 @@ def refuse_unserved(**given: Any) -> None:
         if name == "sampler":
             instead = SAMPLERS.get(type(value).__name__, instead)
         raise ConfigError(f"{name}={shortened(value)} is not taken: {instead}")
-
-
-def whole(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """`value` as an int; numpy's integers are as good as Python's, bools are none. Raises ConfigError."""
-    span = f"of {least} or more" if below is None else f"in [{least}, {_power(below)})"
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigError(f"{name}={value!r} must be an int {span}") from None
-    if isinstance(value, bool) or number < least or (below is not None and number >= below):
-        raise ConfigError(f"{name}={value!r} must be an int {span}")
-    return number
-
-
-def _power(number: int) -> str:
-    return f"2**{number.bit_length() - 1}" if number & (number - 1) == 0 else str(number)
-
-
-def flag(name: str, value: Any) -> bool:
-    """`value` as a bool. Raises ConfigError for another number: it may have been meant for another argument."""
-    if not isinstance(value, bool | np.bool_):
-        raise ConfigError(f"{name}={value!r} must be True or False")
-    return bool(value)
 
 
 def seed_of(seed: Any, generator: Any) -> int:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed
 
 from gpupipe.errors import ConfigError
-from gpupipe.loader.arguments import whole
+from gpupipe.host.checks import whole
 
 __all__ = ["check_world_size", "default_store", "gathered", "rank_and_world_size"]
 

@@ -20,8 +20,9 @@ from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
 from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.host.checks import flag, whole
 from gpupipe.loader.agreement import compare_between_ranks
-from gpupipe.loader.arguments import WorkerArguments, flag, named, refuse_unserved, seed_of, shortened, whole
+from gpupipe.loader.arguments import WorkerArguments, named, refuse_unserved, seed_of, shortened
 from gpupipe.loader.attributes import DataLoaderAttributes
 from gpupipe.loader.classes import check_labels, with_num_classes
 from gpupipe.loader.distributed import check_world_size, gathered, rank_and_world_size

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
+from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
-from gpupipe.sources.progress import progress
 
 __all__ = ["Advance", "scan_in_threads"]
 

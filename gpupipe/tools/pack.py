@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import read_regular
 from gpupipe.host.locking import folder_lock
+from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import FolderSource, ShardSource, explain_damage
 from gpupipe.sources.headers import FORMATS
 from gpupipe.sources.packed import PLAN_NAME, SHARD_NAME
-from gpupipe.sources.progress import progress
 from gpupipe.sources.shards import CLASSES_NAME, open_shards
 from gpupipe.sources.tar import BLOCK
 

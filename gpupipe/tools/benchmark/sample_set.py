@@ -15,8 +15,8 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.cache import cache_folder
+from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
-from gpupipe.sources.progress import progress
 from gpupipe.tools.benchmark.imagenet_like import ImageSpec, imagenet_like_specs, table_parameters
 from gpupipe.tools.benchmark.synthesis import Look, NoiseBank, fit_jpeg
 

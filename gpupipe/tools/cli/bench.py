@@ -76,10 +76,10 @@ def measure_with_progress(names: Sequence[str], settings: Settings, output: Path
     """Measure, write the files, print the table."""
     from rich.console import Console
 
+    from gpupipe.host.progress import steps
     from gpupipe.tools.benchmark import report
     from gpupipe.tools.benchmark.environment import environment
     from gpupipe.tools.benchmark.runner import measure
-    from gpupipe.tools.cli.progress import steps
 
     facts = environment(settings)  # before the measurement: its load average says whether the machine was idle
     with steps(len(names) * (1 + settings.rounds)) as step:

@@ -42,7 +42,6 @@ PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("DALI", DALI, "2.3"),
     ("nvImageCodec", NVIMAGECODEC, "0.9"),
     ("Pillow", ("pillow",), "10.3"),
-    ("webdataset", ("webdataset",), "0.2.100"),
     ("numpy", ("numpy",), "1.26"),
 )
 PYTHON_FLOOR = "3.10"

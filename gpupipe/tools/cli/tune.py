@@ -95,9 +95,9 @@ def tune_here(args: argparse.Namespace) -> int:
     require("psutil")
     from gpupipe.decode.choose import choose
     from gpupipe.decode.tuned import keep
+    from gpupipe.host.progress import minutes
     from gpupipe.sources import open_source
     from gpupipe.tools.benchmark.environment import machine
-    from gpupipe.tools.cli.progress import minutes
     from gpupipe.tools.tuning.others import BUSY
     from gpupipe.tools.tuning.permitted import permitted
     from gpupipe.tools.tuning.report import write_all

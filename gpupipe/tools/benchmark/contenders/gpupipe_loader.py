@@ -6,46 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 import gpupipe
 from gpupipe.decode.choose import PREFETCH, choose
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned, tuned
-from gpupipe.order import Shuffled
+from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
 from gpupipe.tools.benchmark.settings import Settings
 
-__all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch", "GpupipeTuned"]
+__all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch", "GpupipeTuned", "many_passes"]
 
 PASSES = 1_000_000  # over the data in one epoch of the benchmark: more than any measurement reaches
 HANDED_ON = 4  # batches behind an engine: finished ahead of the consumer, and one in the making
 
 
-@dataclass(frozen=True)
-class ManyPasses:
+def many_passes(size: int) -> VirtualEpochs:
     """One permutation after another as a single epoch, so that no gap between epochs is measured."""
-
-    size: int
-
-    def __len__(self) -> int:
-        return self.size * PASSES
-
-    def indices(self, seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Each pass is the permutation of its own (seed, epoch)."""
-        numbers, within = np.divmod(positions, self.size)
-        found = np.empty_like(positions)
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            found[chosen] = Shuffled(self.size).indices(seed, epoch * PASSES + int(number), within[chosen])
-        return found
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the size."""
-        return f"many-passes-{self.size}"
+    return VirtualEpochs(Shuffled(size), PASSES * size)
 
 
 @dataclass
@@ -91,7 +69,7 @@ class GpupipeTorch:
             source,
             gpupipe.imagenet_train(settings.size, dtype=settings.dtype),
             batch_size=settings.batch_size,
-            order=ManyPasses(len(source)),
+            order=many_passes(len(source)),
             drop_last=True,
             **self.loader_options(settings),
         )

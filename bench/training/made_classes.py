@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from gpupipe.host.cache import cache_folder
-from gpupipe.sources.progress import progress
+from gpupipe.host.progress import progress
 from gpupipe.tools.benchmark.sample_set import make_folder
 
 __all__ = ["PATTERNS", "draw", "made_classes"]

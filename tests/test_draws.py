@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -13,19 +14,23 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from torchvision.transforms import RandomResizedCrop as TorchvisionCrop, functional
 
+from gpupipe.errors import ConfigError
 from gpupipe.plan import Plan, plan
+from gpupipe.plan.stream import Stream
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train
 
 TRAIN = imagenet_train(224)
 SURELY = 1e-4  # p-values below this count as a difference; all seeds are fixed
 
 
-def plan_at(recipe: Recipe, positions: object, height: object, width: object, seed: int = 0, epoch: int = 0) -> Plan:
+def plan_at(
+    recipe: Recipe, positions: object, height: object, width: object, seed: int = 0, epoch: int = 0, field: int = 0
+) -> Plan:
     """A plan for images of one size, or of one size each."""
     positions = np.asarray(positions, dtype=np.int64)
     heights = np.broadcast_to(np.asarray(height, np.int32), positions.shape)
     widths = np.broadcast_to(np.asarray(width, np.int32), positions.shape)
-    return plan(recipe, seed, epoch, positions, heights, widths)
+    return plan(recipe, seed, epoch, positions, heights, widths, field=field)
 
 
 def random_shapes(count: int, seed: int = 0, longest: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +166,7 @@ def scalar_box(crop: RandomResizedCrop, seed: int, epoch: int, position: int, he
 )
 def test_boxes_equal_the_scalar_algorithm(crop: RandomResizedCrop, seed: int, epoch: int) -> None:
     heights, widths = random_shapes(1500, seed=3)
-    positions = np.random.default_rng(4).integers(0, 2**62, 1500)
+    positions = np.random.default_rng(4).integers(0, 2**48, 1500)
     made = plan_at(Recipe((crop,)), positions, heights, widths, seed, epoch)
     rows = zip(positions.tolist(), heights.tolist(), widths.tolist(), strict=True)
     expected = [scalar_box(crop, seed, epoch, *row) for row in rows]
@@ -170,7 +175,7 @@ def test_boxes_equal_the_scalar_algorithm(crop: RandomResizedCrop, seed: int, ep
 
 
 def test_flips_equal_the_scalar_algorithm() -> None:
-    positions = np.random.default_rng(5).integers(0, 2**62, 500)
+    positions = np.random.default_rng(5).integers(0, 2**48, 500)
     words = [scalar_philox((p % 2**32, p >> 32, 3, 1 << 16), 77)[0] for p in positions.tolist()]
     made = plan_at(TRAIN, positions, 10, 10, seed=77, epoch=3)
     np.testing.assert_array_equal(made.flips, [word < 2**31 for word in words])
@@ -198,7 +203,9 @@ def test_always_flip() -> None:
 # Purity
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 3000), st.integers(0, 3000)), min_size=1, max_size=20)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2**48 - 1), st.integers(0, 3000), st.integers(0, 3000)), min_size=1, max_size=20
+)
 
 
 @given(rows=ROWS, seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**32 - 1), data=st.data())
@@ -260,6 +267,7 @@ def streams() -> Iterator[tuple[str, np.ndarray]]:
         "next epoch": {"epoch": 1},
         "next positions": {"positions": positions + 1},
         "positions' high word": {"positions": positions + 2**32},
+        "next field": {"field": 1},
     }
     for name, variation in variations.items():
         made = plan_at(TRAIN, **{"positions": positions, "height": 1000, "width": 1000, **variation})
@@ -284,6 +292,27 @@ def test_epoch_and_position_are_not_added() -> None:
     here = plan_at(TRAIN, np.arange(1, 101), 500, 500, epoch=0).windows
     there = plan_at(TRAIN, np.arange(0, 100), 500, 500, epoch=1).windows
     assert (here != there).any(axis=1).mean() > 0.95
+
+
+def test_words_of_different_uses_are_never_the_same() -> None:
+    """Every word of the layout: fields, pages of operations, operations, views, blocks, and the position's parts."""
+    uses = list(product((0, 1, 255), (0, 1, 255), (0, 1, 16, 255), (0, 1, 255), (0, 1, 255)))
+    positions = np.array([0, 1, 2**32, 2**47, 2**48 - 1])
+    words, expected = [], []
+    for field, page, operation, view, block in uses:
+        column = np.array([page << 24 | operation << 16 | block], np.uint64)[:, None]
+        words.append(Stream(7, 3, positions, view, field).words(column)[:, 0].T)
+        fourth, second = operation << 16 | view << 8 | block, field << 24 | page << 16
+        expected += [scalar_philox((p % 2**32, p >> 32 | second, 3, fourth), 7) for p in positions.tolist()]
+    made = np.concatenate(words)
+    assert len(np.unique(made, axis=0)) == len(uses) * len(positions) == 1620
+    assert made.tolist() == [list(numbers) for numbers in expected]
+
+
+@pytest.mark.parametrize("position", [2**48, 2**62, -1])
+def test_positions_beyond_what_words_can_be_keyed_by_are_refused(position: int) -> None:
+    with pytest.raises(ConfigError, match=rf"position {position} can't be drawn for.*2\*\*48"):
+        plan_at(TRAIN, [5, position], 300, 400)
 
 
 # torchvision's Resize and CenterCrop

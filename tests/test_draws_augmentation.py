@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from scipy import stats
-from test_draws import SURELY
+from test_draws import SURELY, scalar_philox
 
 from gpupipe.kernels import Op, gaussian_weights
 from gpupipe.plan import Augmentation, augmentation, erasing, plan
+from gpupipe.plan.augmentation import KINDS, Kind
 from gpupipe.plan.elementary import cos_turn, exp, log, normal
+from gpupipe.plan.steps import Steps, single
 from gpupipe.recipe import (
     Augmenting,
     AutoAugment,
@@ -38,7 +40,9 @@ COUNT = 12_000
 def programs(*operations: Augmenting, positions: object = COUNT, **key: int) -> Augmentation:
     positions = np.arange(positions) if isinstance(positions, int) else np.asarray(positions, np.int64)
     recipe = Recipe((RandomResizedCrop(32), *operations))
-    made = augmentation(recipe, key.get("seed", 3), key.get("epoch", 0), positions, key.get("view", 0))
+    made = augmentation(
+        recipe, key.get("seed", 3), key.get("epoch", 0), positions, key.get("view", 0), key.get("field", 0)
+    )
     assert made is not None
     return made
 
@@ -197,26 +201,58 @@ def test_two_of_a_kind_draw_different_numbers() -> None:
     assert len(np.intersect1d(first, second)) < COUNT / 100
 
 
-@pytest.mark.parametrize("key", [{"seed": 4}, {"epoch": 1}, {"view": 1}, {"view": 255}])
-def test_seeds_epochs_and_views_draw_different_numbers(key: dict[str, int]) -> None:
+@pytest.mark.parametrize("key", [{"seed": 4}, {"epoch": 1}, {"view": 1}, {"view": 255}, {"field": 1}, {"field": 255}])
+def test_seeds_epochs_views_and_fields_draw_different_numbers(key: dict[str, int]) -> None:
     base, other = programs(ColorJitter(0.4)), programs(ColorJitter(0.4), **key)
     assert abs(np.corrcoef(base.values[:, 0, 0], other.values[:, 0, 0])[0, 1]) < 0.05
 
 
-def test_views_are_independent_of_each_other() -> None:
+class Sixteenth(RandomSolarize):
+    """An augmentation that is not there yet."""
+
+
+class Last(RandomSolarize):
+    """Another."""
+
+
+@pytest.mark.parametrize(("kind", "number"), [(Sixteenth, 16), (Last, 4095)])
+def test_there_is_room_for_further_kinds(
+    kind: type[RandomSolarize], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kinds from the sixteenth on draw on pages of their own, and change nothing that others draw."""
+    seen: list[np.ndarray] = []
+
+    def draw(operation: RandomSolarize, words: np.ndarray, size: tuple[int, int]) -> Steps:
+        seen.append(words)
+        return single(Op.SOLARIZE, np.ones(words.shape[2], bool), operation.threshold)
+
+    monkeypatch.setitem(KINDS, kind, Kind(number, lambda _: 2, draw))
+    made = programs(RandomSolarize(7), kind(8), kind(9), positions=[3, 2**40], view=5, field=6)
+    assert same(columns(made, slice(1)), programs(RandomSolarize(7), positions=[3, 2**40], view=5, field=6))
+    page, low = number // 16, number % 16
+    for occurrence, words in enumerate(seen):
+        for row, position in enumerate((3, 2**40)):
+            for block in range(2):
+                fourth = (16 * (occurrence + 1) + low) << 16 | 5 << 8 | block
+                counter = (position % 2**32, position >> 32 | page << 16 | 6 << 24, 0, fourth)
+                assert words[:, block, row].tolist() == list(scalar_philox(counter, 3))
+
+
+def test_views_and_fields_are_independent_of_each_other() -> None:
     recipe = Recipe((RandomResizedCrop(8), RandomHorizontalFlip(), RandomErasing(1)))
     positions, sides = np.arange(4000), np.full(4000, 1000, np.int32)
     first = plan(recipe, 0, 0, positions, sides, sides)
     numbers = []
-    for view in range(3):
-        made = plan(recipe, 0, 0, positions, sides, sides, view)
-        assert np.array_equal(made.windows, first.windows) == np.array_equal(made.flips, first.flips) == (view == 0)
+    for view, field in ((0, 0), (1, 0), (2, 0), (0, 1)):
+        made = plan(recipe, 0, 0, positions, sides, sides, view, field)
+        same_boxes, same_flips = np.array_equal(made.windows, first.windows), np.array_equal(made.flips, first.flips)
+        assert same_boxes == same_flips == (view == field == 0)
         numbers += [
             made.windows[:, 2] * made.windows[:, 3],
             made.flips,
-            erasing(recipe, 0, 0, positions, view).boxes[:, 0],
+            erasing(recipe, 0, 0, positions, view, field).boxes[:, 0],
         ]
-    assert np.abs(np.corrcoef(np.array(numbers, np.float64)) - np.eye(9)).max() < 0.08
+    assert np.abs(np.corrcoef(np.array(numbers, np.float64)) - np.eye(12)).max() < 0.08
 
 
 GOLDEN_OPS = [

@@ -52,18 +52,19 @@ class Augmentation:
 
 
 def augmentation(
-    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0
+    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0
 ) -> Augmentation | None:
     """The programs for the images at these positions of an epoch; None if the recipe has no augmentations.
 
-    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255.
+    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
+    images, as for `plan`.
     The same arguments give the same programs in any batch, in any order.
     """
     nodes = list(walk(recipe.augmentations))
     if not nodes:
         return None
     blocks = [_counters(operation, number) for operation, number in _numbered(nodes)]
-    words = Stream(seed, epoch, positions, view).words(np.concatenate(blocks)[:, None])
+    words = Stream(seed, epoch, positions, view, field).words(np.concatenate(blocks)[:, None])
     turns = iter(np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1))
     ops, values = _sequence(recipe.augmentations, turns, recipe.crop.output_size, len(positions))
     if ops.shape[1] == 0:
@@ -74,7 +75,7 @@ def augmentation(
 class Kind(NamedTuple):
     """How a kind of operation is drawn: its number, how many blocks of words it takes, and what it makes of them.
 
-    Numbers are part of every saved run: they never change, and new kinds get new ones, up to 15.
+    Numbers are part of every saved run: they never change, and new kinds get new ones, up to 4,095.
     """
 
     number: int
@@ -106,11 +107,13 @@ def _numbered(nodes: Sequence[Augmenting]) -> Iterator[tuple[Augmenting, int]]:
 
 
 def _counters(operation: Augmenting, occurrence: int) -> NDArray[np.uint64]:
-    """The fourth counter words of an operation's blocks."""
+    """An operation's blocks, as `Stream.words` takes them: sixteen kinds a page, fifteen of each."""
     kind = KINDS[type(operation)]
-    number, blocks = 16 * (occurrence + 1) + kind.number, kind.blocks(operation)
-    assert max(number, blocks - 1) < 256, (operation, occurrence)
-    return np.arange(number << 16, (number << 16) + blocks, dtype=np.uint64)
+    page, low = divmod(kind.number, 16)
+    number, blocks = 16 * (occurrence + 1) + low, kind.blocks(operation)
+    assert max(page, number, blocks - 1) < 256, (operation, occurrence)
+    first = page << 24 | number << 16
+    return np.arange(first, first + blocks, dtype=np.uint64)
 
 
 def _sequence(operations: Sequence[Augmenting], turns: Iterator[Words], size: Size, count: int) -> Steps:

@@ -52,14 +52,16 @@ def plan(
     heights: Ints,
     widths: Ints,
     view: int = 0,
+    field: int = 0,
 ) -> Plan:
     """The plan for the images at these positions of an epoch.
 
     positions: int64 (N,), global positions, 0 or more; heights, widths: int32 (N,), in pixels. view: which view of the
-    samples, 0 to 255; each is drawn by itself.
+    samples, 0 to 255; each is drawn by itself. field: which of a sample's images, 0 to 255, the first one 0; each is
+    drawn by itself, but what shares another's geometry takes that one's number.
     The same arguments give the same plan on every machine, in any batch, in any order.
     """
-    stream = Stream(seed, epoch, positions, view)
+    stream = Stream(seed, epoch, positions, view, field)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
     windows, resized, anchors = _geometry(recipe.crop, stream, tall, wide)
     return Plan(

@@ -14,15 +14,18 @@ from gpupipe.recipe import RandomErasing, Recipe
 __all__ = ["erasing"]
 
 
-def erasing(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0) -> Erase | None:
+def erasing(
+    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0
+) -> Erase | None:
     """What `kernels.finish` erases of the images at these positions of an epoch; None if the recipe erases nothing.
 
-    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255.
+    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
+    images, as for `plan`.
     The same arguments give the same boxes on every machine, in any batch, in any order.
     """
     if recipe.erasing is None:
         return None
-    stream = Stream(seed, epoch, positions, view)
+    stream = Stream(seed, epoch, positions, view, field)
     erased, _, *keys = stream.words(ERASE)
     boxes = np.zeros((len(positions), 4), np.int64)
     rows = np.flatnonzero(uniform(erased) < recipe.erasing.p)

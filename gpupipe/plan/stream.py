@@ -1,36 +1,52 @@
-"""Random words, keyed by what they are for: (seed, epoch, position, operation, view, block)."""
+"""Random words, keyed by what they are for: (seed, epoch, position, field, operation, view, block)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = ["Stream", "below"]
 
-# The fourth counter word: which operation draws (bits 16 to 23), for which view (8 to 15), and its how-manieth block of
-# four words (0 to 7). Words from 2**24 on are the orders'. Augmentations take the operations from 16 on.
+# An operation draws by two counter words. The fourth: its number (bits 16 to 23), the view (8 to 15), and the
+# how-manieth block of four words it is (0 to 7). The second is the upper half of the position, below 2**16; above it
+# the page of further operations (16 to 23) and the image field (24 to 31). Here an operation is both in one number,
+# its page from bit 24 on. Fourth words from 2**24 on are the orders'. Augmentations take the operations from 16 on.
 CROP, FLIP, ERASE, MIX, DECODER, DATASET, WORKERS = 0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16
+POSITIONS = 1 << 48
+PAGE, FIELD, OPERATION = np.uint64(16), np.uint64(24), np.uint64(24)
+FOURTH, LOW = np.uint64((1 << 24) - 1), np.uint64(0xFFFFFFFF)
 
 
 class Stream:
-    """Random words for some positions of an epoch, of one view."""
+    """Random words for some positions of an epoch, of one view of one image field.
 
-    def __init__(self, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0) -> None:
+    positions: int64 (N,), from 0 to below 2**48, else ConfigError. view, field: 0 to 255.
+    """
+
+    def __init__(self, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0) -> None:
         assert 0 <= view < 256, view
+        assert 0 <= field < 256, field
+        unsigned = positions.astype(np.uint64)
+        if len(unsigned) and unsigned.max() >= POSITIONS:
+            raise ConfigError(
+                f"position {positions[int(unsigned.argmax())]} can't be drawn for: an epoch's positions must lie in "
+                f"[0, 2**48); give an order with fewer samples an epoch"
+            )
         self.key = split64(seed)
         self.epoch = epoch
         self.view = np.uint64(view << 8)
-        unsigned = positions.astype(np.uint64)
-        self.low, self.high = unsigned & np.uint64(0xFFFFFFFF), unsigned >> np.uint64(32)
+        self.low, self.high = unsigned & LOW, (unsigned >> np.uint64(32)) | (np.uint64(field) << FIELD)
 
     def words(
         self, operation: int | NDArray[np.uint64], rows: NDArray[np.int64] | slice = slice(None)
     ) -> NDArray[np.uint64]:
         """uint64 (4, rows) below 2**32, or (4, operations, rows) for a column of operations."""
-        word = np.asarray(operation, np.uint64) | self.view
-        return philox4x32((self.low[rows], self.high[rows], self.epoch, word), self.key)
+        operations = np.asarray(operation, np.uint64)
+        high = self.high[rows] | (operations >> OPERATION << PAGE)
+        return philox4x32((self.low[rows], high, self.epoch, operations & FOURTH | self.view), self.key)
 
 
 def below(word: NDArray[np.uint64], bound: NDArray[np.int64] | int) -> NDArray[np.int64]:

@@ -68,7 +68,10 @@ CROP = RandomResizedCrop(8)
         (lambda: RandomSolarize(300), "threshold=300"),
         (lambda: RandomApply(()), r"operations=\(\) must be a tuple of one operation or more"),
         (lambda: RandomApply(ColorJitter()), "operations=ColorJitter.* must be a tuple"),
-        (lambda: RandomChoice((Normalize(),)), "Normalize.* can't be one of its operations; these can: RandAugment"),
+        (
+            lambda: RandomChoice((Normalize(),)),
+            "Normalize.* can't be one of its operations; these can: AutoAugment, .*, RandAugment",
+        ),
         (lambda: RandomChoice((ThreeAugment(),), (0,)), "weight of 0 or more"),
         (lambda: RandomChoice((ThreeAugment(),), (1, 1)), "for each of the 1 operations"),
         (lambda: RandomErasing(scale=(0.1, 2)), "scale=.* 0 < low <= high <= 1"),

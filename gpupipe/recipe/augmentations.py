@@ -6,16 +6,14 @@ Names, settings and meaning are torchvision v2's (torchvision/transforms/v2).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TimmRandAugment, TrivialAugmentWide
-from gpupipe.recipe.checks import Fill, RangeLike, check_jitter, check_number, check_range, floats
+from gpupipe.recipe.augmenting import Augmenting
+from gpupipe.recipe.checks import RangeLike, check_jitter, check_number, check_range, floats
 
 __all__ = [
-    "Augmenting",
     "ColorJitter",
     "GaussianBlur",
     "RandomApply",
@@ -23,13 +21,11 @@ __all__ = [
     "RandomGrayscale",
     "RandomSolarize",
     "ThreeAugment",
-    "common_fill",
-    "walk",
 ]
 
 
 @dataclass(frozen=True)
-class ColorJitter:
+class ColorJitter(Augmenting):
     """Brightness, contrast, saturation and hue changed by random factors, in random order.
 
     brightness, contrast, saturation: a number d for factors from max(0, 1 - d) to 1 + d, or (low, high) of 0 or more.
@@ -50,7 +46,7 @@ class ColorJitter:
 
 
 @dataclass(frozen=True)
-class RandomGrayscale:
+class RandomGrayscale(Augmenting):
     """Three equal channels, with probability `p`."""
 
     p: float = 0.1
@@ -60,7 +56,7 @@ class RandomGrayscale:
 
 
 @dataclass(frozen=True)
-class RandomSolarize:
+class RandomSolarize(Augmenting):
     """Levels from `threshold` (0 to 256) on are inverted, with probability `p`."""
 
     threshold: float
@@ -72,7 +68,7 @@ class RandomSolarize:
 
 
 @dataclass(frozen=True)
-class GaussianBlur:
+class GaussianBlur(Augmenting):
     """A blur of kernel_size x kernel_size pixels, odd, whose standard deviation in pixels is drawn from `sigma`.
 
     sigma: (low, high) or one number, above 0. Unlike torchvision's, the kernel is as wide as it is high.
@@ -90,7 +86,7 @@ class GaussianBlur:
 
 
 @dataclass(frozen=True)
-class ThreeAugment:
+class ThreeAugment(Augmenting):
     """DeiT III's augmentation: grayscale, solarize at 128 or Gaussian blur of sigma 0.1 to 2, one of them.
 
     Touvron, Cord, Jégou 2022, "DeiT III: Revenge of the ViT" (arXiv 2204.07118), 3.2, and augment.py of its code. That
@@ -102,9 +98,13 @@ class ThreeAugment:
         """What it is made of."""
         return RandomChoice((RandomGrayscale(1.0), RandomSolarize(128, 1.0), GaussianBlur(13, (0.1, 2.0))))
 
+    @property
+    def parts(self) -> tuple[Augmenting, ...]:
+        return (self.choice,)
+
 
 @dataclass(frozen=True)
-class RandomApply:
+class RandomApply(Augmenting):
     """All of `operations`, in their order, with probability `p`; else none."""
 
     operations: tuple[Augmenting, ...]
@@ -114,9 +114,13 @@ class RandomApply:
         object.__setattr__(self, "operations", _augmentations("RandomApply", self.operations))
         object.__setattr__(self, "p", check_number("RandomApply", "p", self.p, 0, 1))
 
+    @property
+    def parts(self) -> tuple[Augmenting, ...]:
+        return self.operations
+
 
 @dataclass(frozen=True)
-class RandomChoice:
+class RandomChoice(Augmenting):
     """One of `operations`, drawn with the weights `p` (one for each, which need not add up to 1), default equal."""
 
     operations: tuple[Augmenting, ...]
@@ -134,49 +138,16 @@ class RandomChoice:
             )
         object.__setattr__(self, "p", weights)
 
-
-Augmenting: TypeAlias = (
-    RandAugment
-    | TrivialAugmentWide
-    | AutoAugment
-    | TimmRandAugment
-    | ColorJitter
-    | RandomGrayscale
-    | GaussianBlur
-    | RandomSolarize
-    | ThreeAugment
-    | RandomApply
-    | RandomChoice
-)
-AUGMENTATIONS: tuple[type, ...] = get_args(Augmenting)
+    @property
+    def parts(self) -> tuple[Augmenting, ...]:
+        return self.operations
 
 
 def _augmentations(owner: str, operations: object) -> tuple[Augmenting, ...]:
     if not isinstance(operations, Sequence) or not operations:
         raise ConfigError(f"{owner}: operations={operations!r} must be a tuple of one operation or more")
     for operation in operations:
-        if not isinstance(operation, AUGMENTATIONS):
-            known = ", ".join(kind.__name__ for kind in AUGMENTATIONS)
+        if not isinstance(operation, Augmenting):
+            known = ", ".join(sorted(kind.__name__ for kind in Augmenting.__subclasses__()))
             raise ConfigError(f"{owner}: {operation!r} can't be one of its operations; these can: {known}")
     return tuple(operations)
-
-
-def walk(operations: Sequence[Augmenting]) -> Iterator[Augmenting]:
-    """Every operation, each before those that it is made of."""
-    for operation in operations:
-        yield operation
-        if isinstance(operation, ThreeAugment):
-            yield from walk((operation.choice,))
-        elif isinstance(operation, RandomApply | RandomChoice):
-            yield from walk(operation.operations)
-
-
-def common_fill(operations: Sequence[Augmenting]) -> Fill:
-    """The fill on which all operations that need one agree; ConfigError where they don't."""
-    policies = RandAugment | TrivialAugmentWide | AutoAugment | TimmRandAugment
-    moving = [operation for operation in walk(operations) if isinstance(operation, policies)]
-    fills = {operation.fill for operation in moving}
-    if len(fills) > 1:
-        got = ", ".join(f"{type(operation).__name__}(fill={operation.fill})" for operation in moving)
-        raise ConfigError(f"Recipe: its operations must fill with one color, but got {got}; set the same fill in all")
-    return fills.pop() if fills else None  # type: ignore[return-value]

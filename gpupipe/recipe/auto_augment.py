@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from gpupipe.errors import ConfigError
+from gpupipe.recipe.augmenting import Augmenting
 from gpupipe.recipe.checks import Fill, check_count, check_fill, check_interpolation, check_number
 
-__all__ = ["AutoAugment", "RandAugment", "Sampling", "TimmRandAugment", "TrivialAugmentWide"]
+__all__ = ["AutoAugment", "RandAugment", "TimmRandAugment", "TrivialAugmentWide"]
 
 Sampling: TypeAlias = Literal["nearest", "bilinear"]
 SAMPLINGS = ("nearest", "bilinear")
@@ -22,7 +23,7 @@ MOST_BINS = 1000
 
 
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(Augmenting):
     """`num_ops` operations, each drawn from fourteen, all of the same strength (Cubuk et al. 2020, arXiv 1909.13719).
 
     num_ops:            operations one after the other, 0 to 100.
@@ -40,6 +41,8 @@ class RandAugment:
     interpolation: Sampling = "nearest"
     fill: float | Fill = None
 
+    moves: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_count("RandAugment", "num_ops", self.num_ops, 0, MOST_OPS)
         check_count("RandAugment", "num_magnitude_bins", self.num_magnitude_bins, 2, MOST_BINS)
@@ -49,7 +52,7 @@ class RandAugment:
 
 
 @dataclass(frozen=True)
-class TrivialAugmentWide:
+class TrivialAugmentWide(Augmenting):
     """One operation, drawn from fourteen, of a strength drawn from the whole range (Müller and Hutter 2021).
 
     As torchvision's `v2.TrivialAugmentWide` and arXiv 2103.10158; settings as in `RandAugment`.
@@ -59,6 +62,8 @@ class TrivialAugmentWide:
     interpolation: Sampling = "nearest"
     fill: float | Fill = None
 
+    moves: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_count("TrivialAugmentWide", "num_magnitude_bins", self.num_magnitude_bins, 2, MOST_BINS)
         check_interpolation("TrivialAugmentWide", self.interpolation, SAMPLINGS)
@@ -66,7 +71,7 @@ class TrivialAugmentWide:
 
 
 @dataclass(frozen=True)
-class AutoAugment:
+class AutoAugment(Augmenting):
     """One of 25 pairs of operations, found by search, each done with its own probability (Cubuk et al. 2019).
 
     policy: "imagenet", "cifar10" or "svhn": the data that the pairs were found on. As torchvision's `v2.AutoAugment`
@@ -77,6 +82,8 @@ class AutoAugment:
     interpolation: Sampling = "nearest"
     fill: float | Fill = None
 
+    moves: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ConfigError(f"AutoAugment: policy={self.policy!r} must be one of {', '.join(POLICIES)}")
@@ -85,7 +92,7 @@ class AutoAugment:
 
 
 @dataclass(frozen=True)
-class TimmRandAugment:
+class TimmRandAugment(Augmenting):
     """timm's RandAugment (timm/data/auto_augment.py): fifteen operations, each of which may be left out.
 
     magnitude:     mean strength, 0 to 10. num_ops: operations one after the other, 0 to 100.
@@ -106,6 +113,8 @@ class TimmRandAugment:
     p: float = 0.5
     interpolation: Sampling = "bilinear"
     fill: float | Fill = (124, 116, 104)
+
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "magnitude", check_number("TimmRandAugment", "magnitude", self.magnitude, 0, 10))

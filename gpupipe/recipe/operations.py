@@ -11,6 +11,8 @@ from gpupipe.recipe.checks import check_interpolation, check_number, check_pair,
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "Crop",
+    "Filter",
     "Normalize",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

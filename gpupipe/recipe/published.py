@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.augmentations import (
-    Augmenting,
     ColorJitter,
     GaussianBlur,
     RandomApply,
@@ -19,6 +18,7 @@ from gpupipe.recipe.augmentations import (
     RandomSolarize,
     ThreeAugment,
 )
+from gpupipe.recipe.augmenting import Augmenting
 from gpupipe.recipe.auto_augment import TimmRandAugment, TrivialAugmentWide
 from gpupipe.recipe.checks import check_count
 from gpupipe.recipe.erasing import RandomErasing
@@ -167,8 +167,9 @@ def dino_train(size: int = 224, *, local_size: int = 96, local_views: int = 8, *
 
     def view(crop: RandomResizedCrop, *blurred: Augmenting, views: int = 1) -> Recipe:
         colors = RandomApply((ColorJitter(0.4, 0.4, 0.2, 0.1),), 0.8), RandomGrayscale(0.2)
-        operations = (crop, RandomHorizontalFlip(), *colors, *blurred, *normalization(settings))
-        return Recipe(operations, views=views, **settings)
+        return Recipe(
+            (crop, RandomHorizontalFlip(), *colors, *blurred, *normalization(settings)), views=views, **settings
+        )
 
     large = RandomResizedCrop(size, scale=(0.4, 1.0), interpolation="bicubic")
     small = RandomResizedCrop(local_size, scale=(0.05, 0.4), interpolation="bicubic")

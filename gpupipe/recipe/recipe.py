@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmentations import AUGMENTATIONS, Augmenting, common_fill, walk
+from gpupipe.recipe.augmenting import Augmenting, common_fill, walk
 from gpupipe.recipe.checks import Fill, check_count
 from gpupipe.recipe.erasing import RandomErasing
 from gpupipe.recipe.mixing import Mixing
@@ -35,7 +35,7 @@ AUGMENTING = 2
 STAGES: tuple[tuple[type, ...], ...] = (
     get_args(Crop),
     (RandomHorizontalFlip,),
-    AUGMENTATIONS,
+    (Augmenting,),
     (Normalize,),
     (RandomErasing,),
     get_args(Mixing),
@@ -57,7 +57,7 @@ def _stage(operation: object) -> int:
     for number, kinds in enumerate(STAGES):
         if isinstance(operation, kinds):
             return number
-    known = ", ".join(kind.__name__ for kinds in STAGES for kind in kinds)
+    known = ", ".join(kind.__name__ for kinds in STAGES for one in kinds for kind in one.__subclasses__() or [one])
     raise ConfigError(f"Recipe: {operation!r} is not an operation; known are {known}")
 
 

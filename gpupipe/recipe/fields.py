@@ -1,0 +1,46 @@
+"""Whether what a recipe does to images goes together with what else a sample has."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpupipe.batch import Image, Scalar, Schema
+from gpupipe.errors import ConfigError
+from gpupipe.recipe.augmenting import walk
+from gpupipe.recipe.recipe import Recipe
+from gpupipe.recipe.views import MultiCrop
+
+__all__ = ["check_fields"]
+
+
+def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
+    """ConfigError where masks, boxes or points could not follow the images, or there is no label to mix.
+
+    Crops, resizes and flips are followed. Operations that change colors, and erasing, touch images alone, as
+    torchvision v2's. Those that move pixels it refuses beside masks, boxes and points, and mixing too.
+    """
+    followers = [name for name, field in schema.items() if field.geometric and not isinstance(field, Image)]
+    listed = ", ".join(f"{name!r} ({type(schema[name]).__name__})" for name in followers)
+    for view in recipe.view_recipes:
+        moving = {type(operation).__name__: None for operation in walk(view.augmentations) if operation.moves}
+        if moving and followers:
+            raise ConfigError(
+                f"recipe: {', '.join(moving)} moves the images' pixels, and fields={listed} can't follow; take a "
+                "recipe without it (crops, flips, ColorJitter and the like are fine), or leave the fields out"
+            )
+        if view.mixing is not None:
+            _check_mixing(type(view.mixing).__name__, schema, listed)
+
+
+def _check_mixing(name: str, schema: Schema, followers: str) -> None:
+    if followers:
+        raise ConfigError(
+            f"recipe: {name} mixes images, and fields={followers} can't be mixed; take a recipe without it, or leave "
+            "the fields out"
+        )
+    label = schema.get("label")
+    if not isinstance(label, Scalar) or (label.dtype is not None and np.dtype(label.dtype).kind not in "iu"):
+        raise ConfigError(
+            f"recipe: {name} mixes class numbers, but fields have label={label!r}; give a 'label' of them, such as "
+            f"gpupipe.Scalar(dtype='int64'), or take a recipe without {name}"
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -14,8 +13,7 @@ import pytest
 from images import write_folder
 from PIL import Image
 
-from gpupipe.tools.benchmark.child_process import descendants
-from gpupipe.tools.benchmark.runner import ContenderProcess, measure
+from gpupipe.tools.benchmark.runner import measure, start
 from gpupipe.tools.benchmark.settings import Settings
 from gpupipe.tools.cli import main
 from gpupipe.tools.cli.bench import EXTRA
@@ -60,10 +58,11 @@ def test_contenders_are_measured(measured: tuple[Path, dict]) -> None:
 def test_a_contender_stands_still_between_commands(folder: Path, tmp_path: Path) -> None:
     """With its workers, which else would fill their queues while the next one is measured."""
     settings = Settings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1)
-    contender = ContenderProcess("torchvision-v2", settings, tmp_path / "log", sys.executable)
+    contender = start("torchvision-v2", settings, tmp_path / "log")
     try:
         contender.ask("open", 0)
-        tree = [psutil.Process(contender._process.pid), *descendants(contender._process.pid)]
+        own = psutil.Process(contender.pid)
+        tree = [own, *own.children(recursive=True)]
         assert len(tree) > 1
         for _ in range(2):
             until = time.monotonic() + 10  # the system stops a process when that next runs
@@ -127,9 +126,7 @@ def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
     assert hanging.rounds == []
     assert other.reason == "no such machine"  # its turn came
     assert len(steps) == 2 * (1 + settings.rounds)
-    left = [
-        child for child in psutil.Process().children(recursive=True) if "benchmark.child" in " ".join(child.cmdline())
-    ]
+    left = [child for child in psutil.Process().children(recursive=True) if "serve(" in " ".join(child.cmdline())]
     assert left == []
 
 

@@ -16,8 +16,8 @@ import torch
 
 from gpupipe.decode import selftest
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.selftest.children import Outcome
 from gpupipe.decode.selftest.made import made_images
+from gpupipe.decode.selftest.outcomes import Outcome
 from gpupipe.decode.selftest.plans import GPU_PLANS, DecodePlan, Trial
 from gpupipe.decode.selftest.verdict import Verdict
 from gpupipe.decode.tuned import Tuned, keep

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +27,12 @@ from PIL import Image
 import gpupipe
 from gpupipe import Decoders, EngineUnavailableError
 from gpupipe.decode import selftest
-from gpupipe.decode.selftest import children, facts, plans, trial, verdict
-from gpupipe.decode.selftest.children import Outcome, ask_child
+from gpupipe.decode.selftest import facts, plans, trial, verdict
 from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
+from gpupipe.decode.selftest.outcomes import Outcome
 from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial
 from gpupipe.decode.selftest.verdict import Verdict
+from gpupipe.host.children import Child, ChildError
 
 FULL, CROP = DecodePlan(), DecodePlan(crop_decode=True)
 FULL_HARDWARE, CROP_HARDWARE = DecodePlan(hardware=True), DecodePlan(crop_decode=True, hardware=True)
@@ -188,17 +190,16 @@ def test_pixels_of_another_batch_are_wrong_ones(trials: trial.Trials) -> None:
 
 
 def children_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    command = (sys.executable, "-c", code)
-    monkeypatch.setattr(plans, "_command", lambda device, plan: command)
-    monkeypatch.setattr(facts, "child_command", lambda *arguments: command)
+    def child(what: str, arguments: tuple[Any, ...], log: Any, timeout: float) -> Child:
+        return Child("selftest_fakes:Coded", (code,), log, timeout)
+
+    monkeypatch.setattr(plans, "Child", child)
+    monkeypatch.setattr(facts, "Child", child)
 
 
-SAY = "import os, sys, time; print('decoding jpeg 4:2:0', file=sys.stderr, flush=True); "
-GOOD = (
-    '{"images": 17, "batches": 9, "mean": 0.25, "largest": 4, "worst": ["png", "webp"], '
-    '"refused": ["jpeg cmyk"], "wrong": []}'
-)
-
+SAY = "say('decoding jpeg 4:2:0'); "
+GOOD = {"images": 17, "batches": 9, "mean": 0.25, "largest": 4, "worst": ["png", "webp"], "wrong": []}
+GOOD["refused"] = ["jpeg cmyk"]
 GOOD_DETAIL = (
     "17 images agree with Pillow in 9 batches, at most 0.2 levels off in the mean (png), 4 in a pixel (webp); "
     "left to the CPU: jpeg cmyk"
@@ -208,17 +209,16 @@ GOOD_DETAIL = (
 @pytest.mark.parametrize(
     ("code", "outcome", "detail"),
     [
-        (SAY + "os.kill(os.getpid(), 11)", "crashed", "killed by SIGSEGV while decoding jpeg 4:2:0"),
-        ("import os; os.abort()", "crashed", "killed by SIGABRT before the first image"),
-        (SAY + "os.kill(os.getpid(), 9)", "starved", "killed by SIGKILL while decoding jpeg 4:2:0"),
-        (SAY + "print('std::bad_alloc', file=sys.stderr); os.abort()", "starved", "killed by SIGABRT while"),
-        (SAY + "raise RuntimeError('no nvJPEG')", "failed", "exit code 1: RuntimeError: no nvJPEG while decoding"),
-        (SAY + "raise RuntimeError('CUDA error: out of memory')", "starved", "exit code 1: RuntimeError: CUDA error"),
-        (SAY + "os._exit(0)", "failed", "exit code 0: decoding jpeg 4:2:0 while"),
-        ("print('not json')", "failed", "exit code 0: nothing on stderr before the first image"),
-        ('print(\'{"wrong": ["png: off"]}\')', "wrong", "png: off"),
-        ("print('{}')", "failed", "exit code 0: nothing on stderr"),
-        (f"assert input() == 'go'; print('{GOOD}')", "passed", GOOD_DETAIL),
+        (SAY + "os.kill(os.getpid(), 11)", "crashed", "died during 'run': SIGSEGV while decoding jpeg 4:2:0"),
+        ("os.abort()", "crashed", "died during 'run': SIGABRT before the first image"),
+        (SAY + "os.kill(os.getpid(), 9)", "starved", "died during 'run': SIGKILL while decoding jpeg 4:2:0"),
+        (SAY + "say('std::bad_alloc'); os.abort()", "starved", "died during 'run': SIGABRT while"),
+        (SAY + "raise RuntimeError('no nvJPEG')", "failed", "RuntimeError: no nvJPEG while decoding"),
+        (SAY + "raise RuntimeError('CUDA error: out of memory')", "starved", "RuntimeError: CUDA error"),
+        (SAY + "os._exit(0)", "failed", "died during 'run': exit code 0 while decoding jpeg 4:2:0"),
+        ("os._exit(3)", "failed", "died during 'run': exit code 3 before the first image"),
+        (f"answer = {GOOD | {'wrong': ['png: off', 'webp: off']}}", "wrong", "png: off; webp: off"),
+        (f"answer = {GOOD}", "passed", GOOD_DETAIL),
     ],
 )
 def test_outcomes_of_a_child(monkeypatch: pytest.MonkeyPatch, code: str, outcome: str, detail: str) -> None:
@@ -226,13 +226,13 @@ def test_outcomes_of_a_child(monkeypatch: pytest.MonkeyPatch, code: str, outcome
     (result,) = selftest.try_plans("cpu", (FULL,))
     assert (result.plan, result.outcome, result.passed) == (FULL, outcome, outcome == "passed")
     assert result.detail.startswith(detail)
-    assert (result.mean, result.largest) == ((0.25, 4) if outcome == "passed" else (None, None))
+    assert (result.mean, result.largest) == ((0.25, 4) if outcome in ("passed", "wrong") else (None, None))
 
 
 def test_children_decode_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     turns = tmp_path / "turns"
-    work = f"input(); f = open({str(turns)!r}, 'a'); f.write('in '); f.flush(); time.sleep(0.1); f.write('out ')"
-    children_that(monkeypatch, f"import time; {work}; f.close(); print('{GOOD}')")
+    work = f"f = open({str(turns)!r}, 'a'); f.write('in '); f.flush(); time.sleep(0.1); f.write('out ')"
+    children_that(monkeypatch, f"{work}; f.close(); answer = {GOOD}")
     assert all(result.passed for result in selftest.try_plans("cuda:0", GPU_PLANS))
     assert turns.read_text().split() == ["in", "out"] * 4
 
@@ -248,76 +248,57 @@ def gone(pid: int) -> bool:
     return True
 
 
-def test_a_child_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ending", ["kill", "end"])
+def test_a_child_that_hangs_is_ended_with_its_children(ending: str, tmp_path: Path) -> None:
+    code = "import subprocess; print(subprocess.Popen(['sleep', '99']).pid, flush=True); time.sleep(99)"
+    with (tmp_path / "log").open("wb") as log:
+        child = Child("selftest_fakes:Coded", (code,), log, timeout=3)
+        with pytest.raises(ChildError, match="no answer to 'work' within 3 s") as caught:
+            child.ask("work")
+        assert (caught.value.hangs, caught.value.code) == (True, None)
+        getattr(child, ending)()
+        child.kill()
+    assert gone(child.pid)
+    assert gone(int((tmp_path / "log").read_text()))
+
+
+def test_no_child_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(psutil.Process().children())  # other tests' resource tracker may live on
-    nap = "import subprocess, time; child = subprocess.Popen(['sleep', '99']); "
-    code = nap + "print(child.pid, flush=True); time.sleep(99)"
-    answer = ask_child((sys.executable, "-c", code), timeout=2)
-    assert answer.returncode is None
-    assert gone(int(answer.stdout))
-    children_that(monkeypatch, code)
-    hung, second = selftest.try_plans("cpu", CPU_PLANS, timeout=0.5)
-    assert (hung.outcome, hung.detail) == ("starved", "no answer within 0.5 s before the first image")
+    children_that(monkeypatch, "time.sleep(99)")
+    first, second = selftest.try_plans("cpu", CPU_PLANS, timeout=0.5)
+    assert (first.outcome, first.detail) == ("starved", "no answer to 'run' within 0.5 s before the first image")
     assert second.outcome == "starved"
     assert set(psutil.Process().children()) <= before
 
 
 def test_a_decoder_that_hangs_is_told_from_a_slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
     children_that(monkeypatch, SAY + "time.sleep(99)")
-    (result,) = selftest.try_plans("cpu", (FULL,), timeout=1)
-    assert (result.outcome, result.detail) == ("hung", "no answer within 1 s while decoding jpeg 4:2:0")
+    (result,) = selftest.try_plans("cpu", (FULL,), timeout=3)
+    assert (result.outcome, result.detail) == ("hung", "no answer to 'run' within 3 s while decoding jpeg 4:2:0")
 
 
 def test_facts_of_a_child_that_crashes_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    children_that(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    children_that(monkeypatch, f"os.kill(os.getpid(), {int(signal.SIGSEGV)})")
     found = selftest.machine_facts.__wrapped__(30.0)
-    assert found["errors"] == ["the child that imports torch and DALI: killed by SIGSEGV"]
-    assert set(selftest.run_start_methods().values()) == {"killed by SIGSEGV"}
+    assert found["errors"] == ["the child that imports torch and DALI died during 'of_machine': SIGSEGV"]
+    assert set(selftest.run_start_methods().values()) == {"died during 'of_start_methods': SIGSEGV"}
 
 
-def test_a_child_is_asked_for_its_plan() -> None:
-    assert plans._command("cuda:1", CROP_HARDWARE)[2:] == (
-        "gpupipe.decode.selftest.child",
-        "--decode",
-        "cuda:1",
-        "--crop-decode",
-        "--hardware",
-    )
-    assert children.child_command("--decode", "cpu") == plans._command("cpu", FULL)
+def test_what_a_child_raises_is_told_in_one_line(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        child = Child("selftest_fakes:Coded", ("raise RuntimeError('first line\\n\\nsecond line')",), log, timeout=30)
+        with pytest.raises(ChildError, match=r"^RuntimeError: first line second line$") as caught:
+            child.ask("work")
+        assert (caught.value.hangs, caught.value.code) == (False, None)
+        child.end()
+    assert "Traceback" in (tmp_path / "log").read_text()
 
 
-STUB = """
-import sys, types
-from gpupipe.decode.selftest import child
-
-class Trials:
-    def __init__(self, device):
-        self.device = device
-
-    def run(self, plan):
-        if plan.hardware:
-            raise RuntimeError("first line\\n\\nsecond line")
-        return {"device": self.device, "crop": plan.crop_decode}
-
-sys.modules["gpupipe.decode.selftest.trial"] = types.SimpleNamespace(Trials=Trials)
-child.main(sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "code", "last"),
-    [
-        (["cpu", "--crop-decode"], "go\n", 0, '{"device": "cpu", "crop": true}'),
-        (["cuda:2"], "go\n", 0, '{"device": "cuda:2", "crop": false}'),
-        (["cuda:2", "--hardware"], "go\n", 1, "RuntimeError: first line second line"),
-        (["cpu"], "", 1, "EOFError: the process that asked is gone"),
-    ],
-)
-def test_the_child_answers_in_one_line(arguments: list[str], stdin: str, code: int, last: str) -> None:
-    command = [sys.executable, "-c", STUB, "--decode", *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
-    said = done.stderr if code else done.stdout
-    assert (done.returncode, said.splitlines()[-1]) == (code, last)
+def test_a_child_knows_where_what_it_is_made_of_lies(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        child = Child("fractions:Fraction", (6, 4), log, timeout=30)
+        assert child.ask("limit_denominator", 4) == Fraction(3, 2)
+        child.end()
 
 
 @pytest.mark.parametrize(("outcomes", "code"), [(("passed", "crashed"), 0), (("wrong", "crashed"), 1)])
@@ -328,7 +309,8 @@ def test_by_itself_it_writes_what_it_found(
     outcomes: tuple[Outcome, ...],
     code: int,
 ) -> None:
-    main = importlib.import_module("gpupipe.decode.selftest.__main__")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
+    main = importlib.import_module("gpu.selftest")
     made = [Trial(plan, outcome, "why", 1.5, 0.25, 4) for plan, outcome in zip(CPU_PLANS, outcomes, strict=True)]
     monkeypatch.setattr(main, "try_plans", lambda device, wanted: made)
     assert main.main(["--device", "cpu", "--out", str(tmp_path / "new")]) == code

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torchrun_program import CLASSES, GLOBAL_BATCH, RATE, SAMPLES, SMALL, dataset
 
 import gpupipe
-from gpupipe.tools.benchmark.child_process import python_path
+from gpupipe.host.children import python_path
 
 pytestmark = pytest.mark.slow
 

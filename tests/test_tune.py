@@ -24,8 +24,8 @@ import gpupipe
 from gpupipe import Decoders
 from gpupipe.decode.tuned import Tuned, keep, tuned
 from gpupipe.errors import ConfigError
+from gpupipe.host.children import ChildError
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.benchmark.child_process import ChildError
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.cli import main
 from gpupipe.tools.tuning import rig
@@ -237,7 +237,7 @@ def settings(**changes: object) -> TuneSettings:
 
 class TestRig:
     def test_a_child_that_dies_is_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rig, "CHILD", "tuning_fakes")
+        monkeypatch.setattr(rig, "BENCH", "tuning_fakes:Breaking")
         with Rig(settings(timeout=60.0), "cpu", tmp_path / "log") as measure:
             assert [measure(torch_engine(1)).images for _ in range(2)] == [1000, 2000]  # one child for both
             with pytest.raises(ChildError, match="died during 'measure': SIGABRT"):

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpupipe.decode.tuned import Tuned
-from gpupipe.tools.benchmark.child import connect, serve
-from gpupipe.tools.benchmark.child_process import ChildError
+from gpupipe.host.children import ChildError
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import threads
 
@@ -142,18 +141,16 @@ def machines(count: int, seed: int = 0) -> list[Machine]:
     ]
 
 
-def main(descriptor: int, log: str) -> None:
-    """In the place of gpupipe.tools.tuning.child: candidates with 13 workers die, with 15 raise."""
-    connection = connect(descriptor, log)
-    connection.recv()
-    asked: list[Tuned] = []
+class Breaking:
+    """In the place of the tuning's bench: candidates with 13 workers die, with 15 raise."""
 
-    def measure(candidate: Tuned) -> Round:
-        asked.append(candidate)
+    def __init__(self, *arguments: object) -> None:
+        self.asked: list[Tuned] = []
+
+    def measure(self, candidate: Tuned) -> Round:
+        self.asked.append(candidate)
         if candidate.num_workers == 13:
             os.abort()
         if candidate.num_workers == 15:
             raise ValueError("15 brings bad luck")
-        return Round(1000 * len(asked), 1.0, 1.0)
-
-    serve(connection, {"measure": measure})
+        return Round(1000 * len(self.asked), 1.0, 1.0)

@@ -74,7 +74,7 @@ bench() {
 part() {
     case "$1" in
         doctor) run doctor 60 python3 -m gpupipe doctor ;;
-        selftest) run selftest 200 python3 -m gpupipe.decode.selftest --out "$work" ;;
+        selftest) run selftest 200 python3 -m gpu.selftest --out "$work" ;;
         tune) run tune 200 python3 -m gpupipe tune "$data" --keep-anyway --output "$work" "${tune[@]}" ;;
         loaders) bench loaders 180 loaders ;;
         host) bench host 60 host "${host[@]}" ;;

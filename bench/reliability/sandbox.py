@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
-from gpupipe.tools.benchmark.child_process import python_path
+from gpupipe.host.children import python_path
 from reliability.case import Case
 
 __all__ = ["Outcome", "Sandbox", "Status"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpupipe.host.files import read_regular
+from gpupipe.host.files import read_regular, replacing
 
 __all__ = ["cache_folder", "everything", "recall", "remember"]
 
@@ -57,15 +55,12 @@ def _stored(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 def remember(kind: str, key: dict[str, Any], value: dict[str, Any]) -> Path | None:
     """Keep a value that JSON can hold; the file, or None where the folder can't be written, which is logged."""
     path = _path(kind, key)
-    part = path.with_suffix(f".{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"key": key, "value": value}, indent=1) + "\n")
-        part.replace(path)  # other processes see the old file or the new one
+        with replacing(path) as file:
+            file.write(f"{json.dumps({'key': key, 'value': value}, indent=1)}\n".encode())
     except OSError as error:
         log.warning("gpupipe: %s can't be kept in %s (%s); set GPUPIPE_CACHE to another folder", kind, path, error)
-        with contextlib.suppress(OSError):  # it may never have been made
-            part.unlink()
         return None
     return path
 

@@ -1,15 +1,22 @@
-"""Opening data files: regular ones only, and never waiting.
+"""Opening data files, regular ones only and never waiting, and writing files that are whole or not there.
 
 Opening a FIFO waits for whoever writes into it, and reading a device may never end. Both can lie where data belongs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import glob
+import io
 import os
 import stat
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["is_folder", "not_regular", "open_regular", "read_regular"]
+__all__ = ["is_folder", "not_regular", "open_regular", "read_regular", "replacing"]
 
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -60,3 +67,26 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         if size > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {most:,} that are read", os.fspath(path))
         return file.read(most)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, stale: float = 3600.0) -> Iterator[io.BufferedWriter]:
+    """A file to write that becomes `path` when the block ends well: others see the old one, or the new one, whole.
+
+    What a killed process has left of it is removed once it is `stale` seconds old: a younger file may belong to a
+    process on another machine. Raises OSError.
+    """
+    with contextlib.suppress(OSError):
+        for old in path.parent.glob(f"{glob.escape(path.name)}.*tmp"):
+            if time.time() - old.lstat().st_mtime >= stale:
+                old.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

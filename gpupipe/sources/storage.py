@@ -13,11 +13,8 @@ the file is cut, and a flipped bit would be another label. 1.28 million samples 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import time
-import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.host.files import open_regular
+from gpupipe.host.files import open_regular, replacing
 from gpupipe.sources.reading import read_at
 
 __all__ = ["BadIndexError", "StoredIndex", "Strings", "open_index", "pack_strings", "write_index"]
@@ -38,7 +35,6 @@ ALIGN = 64
 START = 16
 CRC_BYTES = 4
 MOST_HEADER = 256 << 20  # the folders of an image folder stand in it: 100 bytes each
-STALE_SECONDS = 3600.0
 
 
 class BadIndexError(ValueError):
@@ -97,18 +93,10 @@ def write_index(path: Path, fingerprint: str, info: Mapping[str, Any], arrays: M
     text = json.dumps(header | {"data_bytes": end, "data_crc32": checksum}).encode()
     start = MAGIC + len(text).to_bytes(8, "little") + text
     start += zlib.crc32(start).to_bytes(CRC_BYTES, "little")
-    _remove_leftovers(path)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(start.ljust(_aligned(len(start)), b"\0"))
-            for array in arrays.values():
-                file.writelines(_padded(array))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(start.ljust(_aligned(len(start)), b"\0"))
+        for array in arrays.values():
+            file.writelines(_padded(array))
 
 
 def open_index(path: Path) -> StoredIndex:
@@ -175,11 +163,3 @@ def _padded(array: NDArray[Any]) -> tuple[memoryview, bytes]:
 
 def _aligned(position: int) -> int:
     return -(-position // ALIGN) * ALIGN
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what a killed process left; a younger file may belong to a process on another machine."""
-    with contextlib.suppress(OSError):
-        for old in path.parent.glob(f"{path.name}.*.tmp"):
-            if time.time() - old.stat().st_mtime > STALE_SECONDS:
-                old.unlink(missing_ok=True)

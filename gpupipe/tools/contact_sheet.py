@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.files import replacing
 from gpupipe.plan import mixing
 
 if TYPE_CHECKING:
@@ -168,17 +168,13 @@ def _clipped(
 def write_sheet(sheet: Image.Image, path: Path) -> None:
     """Save as the format of the path's suffix; the file appears whole or not at all. Raises ConfigError."""
     kind = sheet_format(path)
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with replacing(path) as file:
             sheet.save(file, kind)
-        os.replace(temporary, path)
     except (OSError, ValueError) as error:  # ValueError: more pixels than the format can have
         raise ConfigError(
             f"the contact sheet can't be written to {path} ({error}); choose another place, or fewer tiles"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def sheet_format(path: Path) -> str:

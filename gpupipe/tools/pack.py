@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.host.files import read_regular
+from gpupipe.host.files import read_regular, replacing
 from gpupipe.host.locking import folder_lock
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
@@ -176,7 +175,7 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
     plan["shards"] = shards  # tells an interrupted packing from a whole one
     path = folder / PLAN_NAME
     if not path.exists():
-        _write_atomically(path, json.dumps(plan, indent=1).encode() + b"\n")
+        _write(path, json.dumps(plan, indent=1).encode() + b"\n")
         return
     try:
         stored = json.loads(read_regular(path, MOST_PLAN_BYTES))
@@ -193,30 +192,12 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
 
 def _write_classes(folder: Path, source: Packable) -> None:
     if source.classes is not None:
-        _write_atomically(folder / CLASSES_NAME, json.dumps(source.classes, indent=0).encode() + b"\n")
+        _write(folder / CLASSES_NAME, json.dumps(source.classes, indent=0).encode() + b"\n")
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
-    with _replacing(path) as file:
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path, stale=0) as file:
         file.write(data)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[io.BufferedWriter]:
-    """A file that gets the name `path` when the block ends well, and is removed otherwise.
-
-    One fixed temporary name: what a killed run left is overwritten by the next.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.unlink(missing_ok=True)  # which may be a link, or a FIFO that nobody reads
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_shards(
@@ -240,7 +221,7 @@ def _write_shards(
 
 
 def _write_shard(path: Path, samples: Iterator[_Encoded | None]) -> None:
-    with _replacing(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with replacing(path, stale=0) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             if sample is not None:
                 _add(tar, f"{sample.key}.cls", str(sample.label).encode())

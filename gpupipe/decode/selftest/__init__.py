@@ -4,7 +4,7 @@ Some ways to decode are known to crash or to give wrong pixels on some GPUs and 
 of images in a child process for each, with the project's own DALI graph, under load, and compares with Pillow's pixels;
 `find_verdict` remembers what that gave on a GPU; `fit` takes from `Decoders` what a GPU may not use. `machine_facts`
 asks a child for the versions and GPUs that torch and DALI see, and `run_start_methods` for the multiprocessing start
-methods that work. `python -m gpupipe.decode.selftest` tests a GPU and writes down what it found.
+methods that work.
 """
 
 from __future__ import annotations

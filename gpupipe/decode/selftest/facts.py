@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import tempfile
 from typing import Any
 
-from gpupipe.decode.selftest.children import ask_child, child_command, without_place
+from gpupipe.host.children import Child, ChildError
 
-__all__ = ["facts", "machine_facts", "run_start_methods", "start_methods"]
+__all__ = ["Facts", "machine_facts", "run_start_methods"]
+
+FACTS = "gpupipe.decode.selftest.facts:Facts"
 
 START_METHODS = ("forkserver", "spawn")  # not fork: it fails once CUDA is initialized
 TIMEOUT = 120.0  # seconds; the first CUDA start on a node with many GPUs can take half a minute
@@ -21,36 +24,49 @@ def machine_facts(timeout: float = TIMEOUT) -> dict[str, Any]:
     Keys: `torch`, `torch_cuda`, `dali`, `dali_cuda` (versions, None where absent), `errors` (texts of failed imports),
     `cuda_available`, `gpus` (a list of `name`, `total`, `free` in bytes).
     """
-    answer = ask_child(child_command("--facts"), timeout)
-    payload = answer.payload()
-    if answer.returncode == 0 and payload is not None:
-        return payload
-    reason = without_place(answer, timeout)
-    return {"errors": [f"the child that imports torch and DALI: {reason}"], "cuda_available": False, "gpus": []}
+    try:
+        found: dict[str, Any] = _asked("of_machine", timeout)
+    except ChildError as error:
+        reason = f"the child that imports torch and DALI {error}"
+        return {"errors": [reason], "cuda_available": False, "gpus": []}
+    return found
 
 
 def run_start_methods(timeout: float = 60.0) -> dict[str, str]:
     """Start method -> "ok" or what went wrong, tried with a process and a queue (which needs /dev/shm)."""
-    answer = ask_child(child_command("--start-methods"), timeout)
-    payload = answer.payload()
-    if payload is None:
-        return dict.fromkeys(START_METHODS, without_place(answer, timeout))
-    return {str(name): str(result) for name, result in payload.items()}
-
-
-# What runs in the child from here on.
-
-
-def facts() -> dict[str, Any]:
-    """The answer behind `machine_facts`, computed in this process."""
-    errors: list[str] = []
-    found: dict[str, Any] = {"cuda_available": False, "gpus": [], "errors": errors}
-    for part in (_torch_facts, _dali_facts):
-        try:
-            found.update(part())
-        except Exception as error:  # an import can fail in any way: a missing library, a driver's complaint
-            errors.append(f"{part.__name__.strip('_').split('_')[0]}: {type(error).__name__}: {error}")
+    try:
+        found: dict[str, str] = _asked("of_start_methods", timeout)
+    except ChildError as error:
+        return dict.fromkeys(START_METHODS, str(error))
     return found
+
+
+def _asked(question: str, timeout: float) -> Any:
+    with tempfile.TemporaryFile() as log:
+        child = Child(FACTS, (), log, timeout)
+        try:
+            return child.ask(question)
+        finally:
+            child.kill()
+
+
+class Facts:
+    """What runs in the child."""
+
+    def of_machine(self) -> dict[str, Any]:
+        """The answer behind `machine_facts`."""
+        errors: list[str] = []
+        found: dict[str, Any] = {"cuda_available": False, "gpus": [], "errors": errors}
+        for name, part in (("torch", _torch_facts), ("dali", _dali_facts)):
+            try:
+                found.update(part())
+            except Exception as error:  # an import can fail in any way: a missing library, a driver's complaint
+                errors.append(f"{name}: {type(error).__name__}: {error}")
+        return found
+
+    def of_start_methods(self) -> dict[str, str]:
+        """The answer behind `run_start_methods`."""
+        return {method: _try_start_method(method) for method in START_METHODS}
 
 
 def _torch_facts() -> dict[str, Any]:
@@ -74,11 +90,6 @@ def _dali_facts() -> dict[str, Any]:
 
     digits = str(getattr(dali, "__cuda_version__", ""))  # 12.9.86 is written as 12986: major, minor, build run together
     return {"dali": dali.__version__, "dali_cuda": f"{digits[:2]}.{digits[2]}" if len(digits) >= 3 else None}
-
-
-def start_methods() -> dict[str, str]:
-    """The answer behind `run_start_methods`, computed in this process."""
-    return {method: _try_start_method(method) for method in START_METHODS}
 
 
 def _try_start_method(method: str) -> str:

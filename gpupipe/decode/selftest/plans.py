@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import IO
 
-from gpupipe.decode.selftest.children import Child, ChildAnswer, Outcome, child_command, judge
+from gpupipe.decode.selftest.outcomes import Outcome, failure, judge
+from gpupipe.host.children import Child, ChildError
 
 __all__ = ["DecodePlan", "Trial", "try_plans"]
 
+TRIALS = "gpupipe.decode.selftest.trial:Trials"
 TIMEOUT = 120.0  # seconds for a plan; the first CUDA start on a node with many GPUs can take half a minute
 
 
@@ -56,29 +61,25 @@ def try_plans(device: str, plans: Sequence[DecodePlan], timeout: float = TIMEOUT
     The children start side by side, as most of their time goes into imports, and decode in turn, so that each has the
     GPU to itself and the load that it makes. `timeout` in seconds is for each one's turn.
     """
-    children: list[Child] = []
-    try:
-        for plan in plans:
-            children.append(Child(_command(device, plan)))
-        return [_tried(child, plan, timeout) for child, plan in zip(children, plans, strict=True)]
-    finally:
-        for child in children:
-            child.kill()
+    with ExitStack() as stack:
+        children = []
+        for _ in plans:
+            log = stack.enter_context(tempfile.TemporaryFile())
+            children.append((Child(TRIALS, (device,), log, timeout), log))
+            stack.callback(children[-1][0].kill)
+        return [_tried(child, log, plan) for (child, log), plan in zip(children, plans, strict=True)]
 
 
-def _command(device: str, plan: DecodePlan) -> tuple[str, ...]:
-    crop = ["--crop-decode"] if plan.crop_decode else []
-    return child_command("--decode", device, *crop, *(["--hardware"] if plan.hardware else []))
-
-
-def _tried(child: Child, plan: DecodePlan, timeout: float) -> Trial:
+def _tried(child: Child, log: IO[bytes], plan: DecodePlan) -> Trial:
     start = time.perf_counter()
-    answer = child.finish(timeout, say="go\n")
-    outcome, detail = judge(answer, timeout)
-    mean, largest = _differences(answer)
-    return Trial(plan, outcome, detail, round(time.perf_counter() - start, 2), mean, largest)
-
-
-def _differences(answer: ChildAnswer) -> tuple[float | None, int | None]:
-    payload = answer.payload() or {}
-    return payload.get("mean"), payload.get("largest")
+    try:
+        found = child.ask("run", plan)
+        outcome, detail = judge(found)
+    except ChildError as error:
+        found = {}
+        log.seek(0)
+        outcome, detail = failure(error, log.read().decode(errors="replace"))
+    finally:
+        child.kill()  # so that the next one has the GPU to itself
+    seconds = round(time.perf_counter() - start, 2)
+    return Trial(plan, outcome, detail, seconds, found.get("mean"), found.get("largest"))

@@ -8,7 +8,7 @@ are not there yet (pytorch/vision issue 9606 shows such a fault of nvJPEG's hard
 from __future__ import annotations
 
 import contextlib
-import sys
+import signal
 import threading
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -23,8 +23,8 @@ import torch.utils.dlpack
 from gpupipe.decode.dali.feed import view_inputs
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.reference import render_reference
-from gpupipe.decode.selftest.children import MARKER
 from gpupipe.decode.selftest.made import image_size, made_images
+from gpupipe.decode.selftest.outcomes import MARKER
 from gpupipe.decode.selftest.plans import DecodePlan
 from gpupipe.plan import plan
 from gpupipe.recipe import imagenet_train
@@ -37,6 +37,7 @@ BATCHES = 5  # that differ: more than the queue holds, so that an earlier batch'
 COPIES = 4  # of each image in a batch, with windows of their own; of the large one only one
 LARGE = "jpeg 3000x4000"
 LOADED_ROUNDS = 16  # over all batches
+LONGEST = 600  # seconds, more than those who ask have patience
 
 # A decoder may refuse these with an error: the engine leaves such samples to the CPU. That costs time, but few are met.
 RARE = {"jpeg cmyk", "jpeg 1x1", "jpeg 3x200", "png", "webp"}
@@ -96,7 +97,7 @@ class Trials:
         self._full = [make_batch(images, names, 100 + number) for number, names in enumerate(rolled)]
 
     def run(self, decode_plan: DecodePlan) -> dict[str, Any]:
-        """Returns images, batches, mean, largest, worst, refused and wrong, which `judge` turns into an outcome.
+        """Returns images, batches, mean, largest, worst, refused and wrong, see `outcomes.judge`.
 
         Each image alone, then full batches, then full batches many times under load. With hardware engines those take
         all that they can, which is the hardest for them, and at the end, sharing each batch with the others, DALI's
@@ -104,6 +105,7 @@ class Trials:
         """
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
+        signal.alarm(LONGEST)  # ends even a decoder that hangs, where nobody is left to do that
         findings = Findings()
         crop, load = decode_plan.crop_decode, 1.0 if decode_plan.hardware else 0.0
         singles = [batch.on(self._device) for batch in self._singles]
@@ -152,7 +154,7 @@ class Trials:
     ) -> None:
         """Decode the batches and compare them, on the device and without waiting for it; look at the end."""
         if depth > 1:
-            print(MARKER + doing, file=sys.stderr, flush=True)
+            print(MARKER + doing, flush=True)
         in_flight: deque[Batch] = deque()
         pipeline = build_pipeline(
             _feed(batches, in_flight, aloud=depth == 1),
@@ -187,7 +189,7 @@ def _feed(batches: list[Batch], in_flight: deque[Batch], aloud: bool) -> Any:
     def feed() -> tuple[Any, ...]:
         batch = next(coming)
         if aloud:
-            print(MARKER + batch.names[0], file=sys.stderr, flush=True)
+            print(MARKER + batch.names[0], flush=True)
         in_flight.append(batch)
         return as_dali(batch.inputs)
 

@@ -1,20 +1,16 @@
 """A contender in a process of its own: caches, thread pools and memory of the contenders don't mix.
 
-The parent sends the contender's name and the settings over a pipe, then (command, arguments), and gets ("ok", answer)
-or ("error", text) for each. The process may run in another environment, without torch.
+The process may run in another environment, without torch.
 """
 
 from __future__ import annotations
 
 import collections
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,65 +24,9 @@ from gpupipe.tools.benchmark.settings import Settings
 if TYPE_CHECKING:
     from gpupipe.tools.benchmark.contenders.contender import Batch, Contender, Stream
 
-__all__ = ["NOISE_OUTPUT", "connect", "consume", "cpu_seconds", "main", "serve", "synchronize"]
+__all__ = ["NOISE_OUTPUT", "Host", "consume", "measured", "synchronize"]
 
 NOISE_OUTPUT = 56  # side of the crops of white noise
-
-
-def main(descriptor: int, log: str) -> None:
-    """Answer commands for a contender; whatever is printed goes to `log`."""
-    connection = connect(descriptor, log)
-    host = Host(*connection.recv())
-    serve(
-        connection,
-        {
-            "available": host.available,
-            "prepare": host.prepare,
-            "noise": host.noise,
-            "open": host.open,
-            "run": host.run,
-            "memory": host.memory,
-        },
-    )
-    host.close()
-
-
-def connect(descriptor: int, log: str) -> Connection[Any, Any]:
-    """The pipe to the parent; from now on what this process prints goes to `log`."""
-    redirect_output(Path(log))
-    return Connection(descriptor)
-
-
-def serve(connection: Connection[Any, Any], commands: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer commands on the pipe until the parent closes it."""
-    while True:
-        try:
-            command, arguments = connection.recv()
-        except EOFError:
-            return
-        connection.send(answer(commands[command], arguments))
-
-
-def answer(command: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """("ok", result) or ("error", the exception in one line)."""
-    try:
-        return "ok", command(*arguments)
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        text = " ".join(str(error).split())
-        return "error", f"{type(error).__name__}: {text[:300]}"
-
-
-def redirect_output(log: Path) -> None:
-    """Send what this process and its children print, from native code too, to the file."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 class Host:
@@ -145,12 +85,7 @@ class Host:
         drain = -(-self.contender.queued(self.settings) // cycle) * cycle
         consume(islice(self._batches, drain))
         synchronize()
-        cpu, start, images = cpu_seconds(), time.perf_counter(), 0
-        while (elapsed := time.perf_counter() - start) < seconds or not images:
-            images += consume(islice(self._batches, cycle))
-        synchronize()
-        elapsed = time.perf_counter() - start
-        return Round(images, elapsed, cpu_seconds() - cpu)
+        return measured(self._batches, cycle, seconds)
 
     def memory(self) -> float:
         """Megabytes of memory of this process and its children."""
@@ -167,6 +102,15 @@ class Host:
 def consume(batches: Iterator[Batch]) -> int:
     """Take the batches; how many images they held."""
     return sum(len(labels) for _, labels in batches)
+
+
+def measured(batches: Iterator[Batch], turn: int, seconds: float) -> Round:
+    """Whole turns of so many batches for at least `seconds`."""
+    cpu, start, images = cpu_seconds(), time.perf_counter(), 0
+    while time.perf_counter() - start < seconds or not images:
+        images += consume(islice(batches, turn))
+    synchronize()
+    return Round(images, time.perf_counter() - start, cpu_seconds() - cpu)
 
 
 def synchronize() -> None:

@@ -12,24 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpupipe.host.children import Child, ChildError
 from gpupipe.tools.benchmark import checks
-from gpupipe.tools.benchmark.child_process import ChildError, ChildProcess
 from gpupipe.tools.benchmark.contenders import reference
 from gpupipe.tools.benchmark.measurement import Result
 from gpupipe.tools.benchmark.settings import Settings
 
-__all__ = ["ContenderProcess", "file_name", "measure"]
+__all__ = ["file_name", "measure", "start"]
 
 Report = Callable[[str], None]
 PREPARATION = 3600  # seconds that a conversion of the data may take
-CHILD = "gpupipe.tools.benchmark.child"
+HOST = "gpupipe.tools.benchmark.child:Host"
 
 
-class ContenderProcess(ChildProcess):
-    """A contender in a process of its own."""
-
-    def __init__(self, name: str, settings: Settings, log: Path, python: str = sys.executable) -> None:
-        super().__init__(CHILD, (name, settings), log, settings.timeout, python)
+def start(name: str, settings: Settings, log: Path, python: str = sys.executable) -> Child:
+    """A contender in a process of its own, see `Host`."""
+    with log.open("ab") as file:
+        return Child(HOST, (name, settings), file, settings.timeout, python)
 
 
 class Entrant:
@@ -38,8 +37,8 @@ class Entrant:
     def __init__(self, name: str, settings: Settings, log: Path, python: str) -> None:
         self.result = Result(name)
         self.settings = settings
-        self._start = partial(ContenderProcess, name, settings, log, python)
-        self._process: ContenderProcess | None = None
+        self._start = partial(start, name, settings, log, python)
+        self._process: Child | None = None
 
     def prepare(self, noise: str, labels: dict[int, int] | None, require_antialias: bool) -> None:
         """Start it, ask whether it can take part, open it, and check what it makes."""

@@ -1,7 +1,4 @@
-"""Measures candidates in a process of its own, so that a crash of native code ends neither the tuning nor its results.
-
-Commands on the pipe: "read", then "measure" as often as there are candidates.
-"""
+"""Measures candidates, in a process of its own, so that a crash of native code does not end the tuning."""
 
 from __future__ import annotations
 
@@ -22,27 +19,19 @@ from gpupipe.loader.loader import Loader
 from gpupipe.order import Subset, VirtualEpochs
 from gpupipe.recipe import imagenet_train
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.child import connect, consume, cpu_seconds, serve, synchronize
+from gpupipe.tools.benchmark.child import consume, measured, synchronize
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import worker_processes
 from gpupipe.tools.tuning.cpus import pin
 from gpupipe.tools.tuning.settings import TuneSettings
 
-__all__ = ["Bench", "main"]
+__all__ = ["Bench"]
 
 SAMPLE = 4096  # images, drawn once: every candidate reads the same ones, from memory
 ENDLESS = 10**12  # samples of an epoch, so that no gap between epochs is measured
 READERS = 16  # reads at a time
 SETTLING = 3  # measured stretches, at most, before the one that counts
 HANDED_OVER = 4  # batches between an engine and the consumer, and in the making
-
-
-def main(descriptor: int, log: str) -> None:
-    """Answer commands; whatever is printed goes to `log`."""
-    connection = connect(descriptor, log)
-    settings, device = connection.recv()
-    bench = Bench(settings, device)
-    serve(connection, {"read": bench.read, "measure": bench.measure})
 
 
 class Bench:
@@ -76,11 +65,7 @@ class Bench:
             batches = iter(loader)
             turn = max(1, worker_processes(candidate))
             self._settle(batches, _settling(candidate), turn)
-            cpu, start, images = cpu_seconds(), time.perf_counter(), 0
-            while time.perf_counter() - start < self.settings.seconds or not images:
-                images += consume(islice(batches, turn))
-            synchronize()
-            made = Round(images, time.perf_counter() - start, cpu_seconds() - cpu)
+            made = measured(batches, turn, self.settings.seconds)
             batches.close()
         _free_memory()
         print(f"{made.rate:.0f} img/s, {made.cpu_ms:.3f} CPU ms an image: {candidate}", flush=True)

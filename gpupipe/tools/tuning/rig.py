@@ -6,13 +6,13 @@ from pathlib import Path
 from types import TracebackType
 
 from gpupipe.decode.tuned import Tuned
-from gpupipe.tools.benchmark.child_process import ChildError, ChildProcess
+from gpupipe.host.children import Child, ChildError
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.settings import TuneSettings
 
 __all__ = ["Rig"]
 
-CHILD = "gpupipe.tools.tuning.child"
+BENCH = "gpupipe.tools.tuning.child:Bench"
 READING = 1800  # seconds that opening the data and reading the sample may take
 STARTING = 90  # more seconds for a child's first candidate: imports, CUDA's start, kernels to compile
 
@@ -24,7 +24,7 @@ class Rig:
         self._settings = settings
         self._device = device
         self._log = log
-        self._child: ChildProcess | None = None
+        self._child: Child | None = None
         self._warm = False
 
     def read(self) -> int:
@@ -43,10 +43,10 @@ class Rig:
         self._warm = True
         return measured
 
-    def _running(self) -> ChildProcess:
+    def _running(self) -> Child:
         if self._child is None:
-            first = (self._settings, self._device)
-            self._child = ChildProcess(CHILD, first, self._log, self._settings.timeout)
+            with self._log.open("ab") as log:
+                self._child = Child(BENCH, (self._settings, self._device), log, self._settings.timeout)
         return self._child
 
     def close(self) -> None:

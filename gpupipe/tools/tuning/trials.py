@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpupipe.decode.tuned import Tuned
-from gpupipe.tools.benchmark.child_process import ChildError
+from gpupipe.host.children import ChildError
 from gpupipe.tools.benchmark.measurement import Round
 
 __all__ = ["Measure", "Trial", "Trials"]

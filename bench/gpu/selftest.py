@@ -1,4 +1,7 @@
-"""`python -m gpupipe.decode.selftest [--out DIR]`: try this machine's decode plans now, and write what they gave."""
+"""Try this machine's decode plans now, and write what they gave.
+
+python3 -m gpu.selftest --out FOLDER
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gpupipe.host.machine import decoder_facts
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line for each plan; returns 0 where one of them passed, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m gpupipe.decode.selftest", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu or cuda:N (default: the first GPU, else the CPU)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write selftest.json there")
     args = parser.parse_args(argv)

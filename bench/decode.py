@@ -82,9 +82,9 @@ class Work:
 def crops(data: str, count: int) -> Work:
     """The first images of `data` with the crops of epoch 0."""
     source = gpupipe.open_source(data)
-    encoded, meta = source.fetch(np.arange(min(count, len(source))))
+    images = source.fetch(np.arange(min(count, len(source))))["image"]
     recipe = gpupipe.imagenet_train(SIZE)
-    return Work(list(encoded), plan(recipe, 0, 0, np.arange(len(encoded)), meta.heights, meta.widths))
+    return Work(images.data, plan(recipe, 0, 0, np.arange(len(images)), *images.sizes.T[:2]))
 
 
 def photographs(count: int, megapixels: float, recipe: gpupipe.Recipe) -> Work:

@@ -41,7 +41,7 @@ source = open_source(sys.argv[1])
 opened = time.perf_counter()
 after = private()
 again = time.perf_counter()
-source.meta(np.linspace(0, len(source) - 1, 256).astype(np.int64))
+source.shapes(np.linspace(0, len(source) - 1, 256).astype(np.int64))
 done = time.perf_counter()
 print(json.dumps({"samples": len(source), "open_s": opened - start, "batch_s": done - again,
                   "private_mib_before": before, "private_mib_after": after}))

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 
 import gpupipe
+from gpupipe.batch import Batch, Images, Job
 from gpupipe.decode.dali.engine import DaliEngine
-from gpupipe.decode.engine import EngineBatch, Job, job_plan
+from gpupipe.decode.rendering import crops_of
 from gpupipe.device.finishing import Finished
 from gpupipe.host.tracing import Stage
 from gpupipe.loader.stats import Meter
@@ -71,10 +72,10 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
         return loader._job(next(turn) % steps)
 
     fixed = job()
-    meta = source.meta(fixed.indices)
+    known = {"image": Images([None] * batch_size, source.shapes(fixed.indices))}
     rows = {
         "job": microseconds(job, repeat),
-        "plan": microseconds(lambda: job_plan(recipe, fixed, meta), repeat),
+        "plan": microseconds(lambda: crops_of(source.fields, (recipe,), fixed, known), repeat),
         "counting": _counting(repeat),
         "DALI's inputs": microseconds(lambda: engine._feeder(job()), repeat),
         "DALI fed, started": _scheduling(engine, job, repeat),
@@ -87,14 +88,14 @@ def measure(source: Source, batch_size: int, repeat: int) -> dict[str, tuple[flo
 def _counting(repeat: int) -> tuple[float, float, float]:
     """The cost of counting a batch for `Loader.stats`, at which nothing is recorded."""
     meter = Meter()
-    batch = EngineBatch((torch.empty(0),), torch.empty(0))
+    batch = Batch(Job(0, 0, np.arange(1), np.arange(1)), {})
     batches = itertools.repeat(batch)
     meter.begin()
 
     def one() -> None:
         with Stage("finish") as finish:
             meter.waited(batches)
-        meter.delivered(Finished([], batch.labels, 0, np.arange(1), batch.bytes_read, batch.spans, finish))
+        meter.delivered(Finished(batch, finish))
 
     return microseconds(one, repeat)
 

@@ -42,8 +42,8 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
     import torch
 
     from gpupipe import imagenet_train, open_source
-    from gpupipe.decode import torch as engine
-    from gpupipe.decode.engine import Job
+    from gpupipe.batch import Job
+    from gpupipe.decode import rendering, torch as engine
     from gpupipe.tools.benchmark.child import cpu_seconds, process_tree
     from gpupipe.tools.benchmark.memory import memory_mb
 
@@ -54,16 +54,16 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
         while True:
             yield Job(0, 0, rng.integers(0, 2**40, batch_size), rng.integers(0, len(source), batch_size))
 
-    engine.render_batch = partial(engine.render_batch, threads=threads)  # the workers are forked with it
+    rendering.render_batch = partial(rendering.render_batch, threads=threads)  # the workers are forked with it
     ahead = {"prefetch_factor": 2} if processes else {}
     made = engine.TorchEngine(
-        source,
-        (imagenet_train(dtype="uint8"),),
+        rendering.Rendering(source, (imagenet_train(dtype="uint8"),), augmented=True),
         torch.device("cpu"),
         batch_size=batch_size,
         num_workers=processes,
-        augmented=True,
         generator=torch.Generator(),
+        describe=source.location,
+        dataset=source,
         **ahead,
     )
     start = time.perf_counter()

@@ -11,6 +11,7 @@ __all__ = [
     "GpupipeError",
     "LoaderTimeoutError",
     "SampleError",
+    "SkippedSampleError",
     "StateError",
     "WorkerError",
 ]
@@ -86,6 +87,10 @@ class SampleError(GpupipeError, RuntimeError):
 
     def _fields(self) -> tuple[int, str, str, str, str]:
         return self.index, self.location, self.reason, self.remedy, self.original
+
+
+class SkippedSampleError(SampleError):
+    """A sample that lacks a field whose `missing` is "skip": the next good one takes its place, whatever `on_error`."""
 
 
 class OriginalTraceback(Exception):

@@ -20,7 +20,8 @@ from reliability.rows.processes import SAMPLES, WORKERS, Trap, expect_exact, han
 from reliability.victim import Victim
 
 import gpupipe
-from gpupipe.sources import SampleMeta, Source
+from gpupipe.batch import Columns, Images, Schema
+from gpupipe.sources import Source
 from gpupipe.workers import watched
 
 KILL = signal.SIGKILL
@@ -55,18 +56,16 @@ class DeadlyAtStart(Numbered):
 class Whole(Source):
     """A user's own source, which reads a batch at once and dies over it."""
 
-    classes = class_to_idx = None
+    fields = Schema.of(None)
     fingerprint = "whole"
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def fetch(self, indices: np.ndarray) -> tuple[list[np.ndarray], SampleMeta]:
+    def fetch(self, indices: np.ndarray) -> Columns:
         if indices[0] == 8:
             os.kill(os.getpid(), KILL)
-        count, ones = len(indices), np.ones(len(indices), np.int32)
-        meta = SampleMeta(indices, 8 * ones, 8 * ones, ones.astype(np.uint8), len(JPEG) * ones.astype(np.int64))
-        return [np.frombuffer(JPEG, np.uint8)] * count, meta
+        return {"image": Images([np.frombuffer(JPEG, np.uint8)] * len(indices)), "label": indices}
 
     def location(self, index: int) -> str:
         raise RuntimeError("a source of the user's own may do this")

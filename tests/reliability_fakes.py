@@ -24,7 +24,7 @@ from reliability.traces import SHM
 from reliability.victim import Victim
 
 import gpupipe
-from gpupipe.decode import engine as base, rendering, torch as torch_engine
+from gpupipe.decode import rendering
 
 KEPT: list[object] = []
 
@@ -279,13 +279,15 @@ def goes_on_a_step_late(context: Context) -> None:
 
 
 def has_other_pixels(context: Context) -> None:
+    render_batch = rendering.render_batch
+
     def darker(*arguments: Any, **options: Any) -> Any:
-        batch = rendering.render_batch(*arguments, **options)
-        for view in batch.images:
+        batch = render_batch(*arguments, **options)
+        for view in batch.columns["image"]:
             view //= 2
         return batch
 
-    with mock.patch.object(torch_engine, "render_batch", darker):
+    with mock.patch.object(rendering, "render_batch", darker):
         engines.in_turn(context)
 
 
@@ -293,10 +295,11 @@ def draws_other_boxes(context: Context) -> None:
     """Each time that a batch is planned."""
     turn = itertools.count()
 
-    def other(recipe: Any, job: Any, meta: Any, view: int) -> Any:
-        return base.job_plan(recipe, replace(job, seed=next(turn)), meta, view)
+    def other(schema: Any, views: Any, job: Any, columns: Any) -> Any:
+        return crops_of(schema, views, replace(job, seed=next(turn)), columns)
 
-    with mock.patch.object(engines, "base", mock.Mock(job_plan=other)):
+    crops_of = engines.crops_of
+    with mock.patch.object(engines, "crops_of", other):
         engines.in_turn(context)
 
 

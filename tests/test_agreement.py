@@ -13,9 +13,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
 import gpupipe
+from gpupipe.batch import Job
 from gpupipe.decode.dali.engine import DaliEngine
 from gpupipe.decode.dali.feed import visible_part
-from gpupipe.decode.engine import Job
 from gpupipe.decode.reference import render_reference
 from gpupipe.plan import plan
 from gpupipe.sources import open_source
@@ -99,10 +99,10 @@ def test_random_crops_are_pillows(zoo, engine):
     with gpupipe.Loader(zoo, recipe, 32, shuffle=True, seed=3, num_workers=0, device="cpu") as loader:
         indices = loader.batch_indices(0)
         source = loader.dataset
-    meta = source.meta(indices)
-    planned = plan(recipe, 3, 0, np.arange(len(indices)), meta.heights, meta.widths)
+    column = source.fetch(indices)["image"]
+    planned = plan(recipe, 3, 0, np.arange(len(indices)), column.sizes[:, 0], column.sizes[:, 1])
     for row, index in enumerate(indices):
-        truth = render_reference(source.read(int(index)).tobytes(), planned.row(row))
+        truth = render_reference(column.data[row].tobytes(), planned.row(row))
         difference = levels(images[row], torch.from_numpy(truth.copy()).permute(2, 0, 1))
         assert difference.mean() <= 0.5, source.location(int(index))
 
@@ -178,7 +178,7 @@ def test_full_decode_gives_the_same_as_crop_decode(zoo, recipe):
             source, (recipe,), torch.device("cpu"), len(source), 1, 1, gpupipe.Decoders(crop_decode=crop_decode)
         )
         (batch,) = engine.stream([job])
-        batches.append(batch.images[0].clone())
+        batches.append(batch.columns["image"][0].clone())
         assert all("cmyk" in source.key(row) or "ycck" in source.key(row) for row in batch.failures)  # the CPU's
         engine.close()
     assert torch.equal(*batches)

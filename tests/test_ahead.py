@@ -26,6 +26,7 @@ from images import Numbered, encode, picture
 from test_loader import assert_equal, collect
 
 import gpupipe
+from gpupipe.batch import Batch, Job
 from gpupipe.device import ahead as ahead_module, handover
 from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished
@@ -368,18 +369,25 @@ class PlayedStream:
         self.played.notes.append(f"{self.name} waits for {event.name}")
 
 
-class PlayedTensor:
-    def __init__(self, played: Played, name: str) -> None:
-        self.played, self.name = played, name
+class PlayedTensor(torch.Tensor):
+    played: Played
+    label: str
+
+    @staticmethod
+    def of(played: Played, label: str) -> PlayedTensor:
+        tensor = torch.zeros(1).as_subclass(PlayedTensor)
+        tensor.played, tensor.label = played, label
+        return tensor
 
     def record_stream(self, stream: PlayedStream) -> None:
-        self.played.notes.append(f"{self.name} is used on {stream.name}")
+        self.played.notes.append(f"{self.label} is used on {stream.name}")
 
 
 class TestHandOver:
     def batch(self, played: Played) -> Any:
-        tensors: Any = [PlayedTensor(played, name) for name in ("view 1", "view 2", "labels")]
-        return Finished(tensors[:2], tensors[2], 0, np.arange(2), 0, (), Stage("finish"))
+        tensors: Any = [PlayedTensor.of(played, name) for name in ("view 1", "view 2", "labels")]
+        columns = {"image": tensors[:2], "label": tensors[2]}
+        return Finished(Batch(Job(0, 0, np.arange(2), np.arange(2)), columns), Stage("finish"))
 
     def test_the_consumers_stream_waits_and_the_host_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         played = Played(monkeypatch)

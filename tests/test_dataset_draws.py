@@ -15,7 +15,8 @@ import torch
 from images import Numbered, encode, picture
 
 import gpupipe
-from gpupipe.decode.engine import Job, fetch
+from gpupipe.batch import Job
+from gpupipe.decode.fetching import fetch
 from gpupipe.device.ahead import Ahead
 from gpupipe.sources import open_source
 
@@ -160,7 +161,7 @@ class TestInAThreadBesideTheConsumer:
         def fetched() -> Iterator[list[int]]:
             for step in range(3):
                 positions = np.arange(4) + 4 * step
-                yield fetch(source, Job(5, 0, positions, positions))[1].labels.tolist()
+                yield fetch(source, Job(5, 0, positions, positions)).columns["label"].tolist()
                 consumed.acquire(timeout=10)
 
         labels: list[int] = []
@@ -173,7 +174,7 @@ class TestInAThreadBesideTheConsumer:
 
     def test_a_dataset_that_draws_has_its_own_numbers(self, caplog: pytest.LogCaptureFixture) -> None:
         source = open_source(Drawing())
-        expected = fetch(source, Job(5, 0, np.arange(12), np.arange(12)))[1].labels.tolist()
+        expected = fetch(source, Job(5, 0, np.arange(12), np.arange(12))).columns["label"].tolist()
         assert self.run(Drawing(), between=lambda: None) == expected
         (record,) = [record for record in caplog.records if "draws from the global" in record.message]
         assert "Drawing" in record.message

@@ -14,7 +14,8 @@ import torch.utils.data
 from images import write_folder
 from tars import jpeg, write_samples
 
-from gpupipe.decode.engine import Job, fetch
+from gpupipe.batch import Job
+from gpupipe.decode.fetching import fetch
 from gpupipe.decode.reading import Reader
 from gpupipe.sources import Source, open_source
 
@@ -44,15 +45,15 @@ def subset(path: Path) -> Any:
 def threads_of(source: Source, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the threads that read from now on; each waits until another reads too, or a second has passed."""
     names: set[str] = set()
-    read, both = type(source).read, threading.Barrier(2)
+    read, both = type(source).fetch, threading.Barrier(2)
 
-    def noted(self: Source, index: int) -> Any:
+    def noted(self: Source, indices: Any) -> Any:
         names.add(threading.current_thread().name)
         with suppress(threading.BrokenBarrierError):
             both.wait(1)
-        return read(self, index)
+        return read(self, indices)
 
-    monkeypatch.setattr(type(source), "read", noted)
+    monkeypatch.setattr(type(source), "fetch", noted)
     return names
 
 
@@ -63,16 +64,19 @@ def job(indices: list[int]) -> Job:
 @pytest.mark.parametrize("make", [folder, shards, subset])
 def test_files_are_read_by_several_threads(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source, wanted = open_source(make(tmp_path)), job([5, 0, 11, 5, 3, 7])
-    expected, meta, _ = fetch(source, wanted)
+    expected = fetch(source, wanted).columns
     names = threads_of(source, monkeypatch)
     reader = Reader(source, 2)
-    encoded, facts, failures = reader(wanted)
+    found = reader(wanted)
     reader.close()
     assert len(names) == 2
     assert threading.main_thread().name not in names
-    assert [data.tobytes() for data in encoded] == [data.tobytes() for data in expected]
-    assert facts.labels.tolist() == meta.labels.tolist()
-    assert failures == {}
+    assert [data.tobytes() for data in found.columns["image"].data] == [
+        data.tobytes() for data in expected["image"].data
+    ]
+    assert found.columns["image"].sizes.tolist() == expected["image"].sizes.tolist()
+    assert found.columns["label"].tolist() == expected["label"].tolist()
+    assert found.failures == {}
 
 
 def test_a_dataset_of_the_users_is_asked_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +89,7 @@ def test_a_dataset_of_the_users_is_asked_by_one(monkeypatch: pytest.MonkeyPatch)
         return ask(self, index)
 
     monkeypatch.setattr(Items, "__getitem__", noted)
-    assert len(Reader(source, 4)(job([1, 2, 3, 4]))[0]) == 4
+    assert len(Reader(source, 4)(job([1, 2, 3, 4])).columns["image"]) == 4
     assert names == {threading.main_thread().name}
 
 
@@ -93,8 +97,9 @@ def test_what_can_not_be_read_is_told_by_row(tmp_path: Path) -> None:
     source = open_source(shards(tmp_path))
     os.truncate(tmp_path / "1.tar", 600)
     reader = Reader(source, 3)
-    encoded, _, failures = reader(job([0, 5, 9, 4, 1]))
+    found = reader(job([0, 5, 9, 4, 1]))
     reader.close()
+    failures = found.failures
     assert sorted(failures) == [1, 3]
     assert [failures[row].index for row in (1, 3)] == [5, 4]
-    assert [data is None for data in encoded] == [False, True, False, True, False]
+    assert [data is None for data in found.columns["image"].data] == [False, True, False, True, False]

@@ -255,7 +255,7 @@ def test_shards_can_be_packed_again(root: Path, tmp_path: Path) -> None:
     again = do(tmp_path / "one/shard-{000000..000004}.tar", tmp_path / "two", seed=5)
     assert again.shards.classes == first.shards.classes
     pairs = [
-        sorted((shards.read(index).tobytes(), int(shards.targets[index])) for index in range(len(shards)))
+        sorted((shards[index][0].tobytes(), int(shards.targets[index])) for index in range(len(shards)))
         for shards in (first.shards, again.shards)
     ]
     assert pairs[0] == pairs[1]

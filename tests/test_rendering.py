@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from images import encode, picture
 
 import gpupipe
+from gpupipe.batch import Batch, Job
 from gpupipe.decode import choose, rendering
-from gpupipe.decode.engine import EngineBatch, Job
 from gpupipe.decode.reference import render_reference
 from gpupipe.kernels import native
 from gpupipe.plan import plan
@@ -34,10 +33,9 @@ def source() -> Any:
     return gpupipe.open_source([(data, label) for label, data in enumerate(FILES.values())])
 
 
-def made(recipe: gpupipe.Recipe = RECIPE) -> EngineBatch:
+def made(recipe: gpupipe.Recipe = RECIPE) -> Batch:
     rows = np.arange(len(FILES))
-    out = torch.zeros((len(FILES), 32, 32, 3), dtype=torch.uint8)
-    return rendering.render_batch(source(), (recipe,), Job(0, 0, rows, rows), [out], augmented=True)
+    return rendering.Rendering(source(), (recipe,), augmented=True).rows(Job(0, 0, rows, rows))
 
 
 @pytest.fixture
@@ -75,12 +73,12 @@ def test_without_the_kernels_others_take_all(no_kernels: None, calls: dict[str, 
 
 def test_the_pixels_are_the_references(cpu_path: str) -> None:
     batch = made()
-    assert batch.labels.tolist() == list(range(len(FILES)))
+    assert batch.columns["label"].tolist() == list(range(len(FILES)))
     for row, (name, (height, width)) in enumerate((name, SIZES.get(name, (0, 0))) for name in FILES):
         if name in SIZES:
             sides = (np.array([height], np.int32), np.array([width], np.int32))
             expected = render_reference(FILES[name], plan(RECIPE, 0, 0, np.array([row]), *sides))
-            apart = np.abs(batch.images[0][row].numpy().astype(int) - expected).max()
+            apart = np.abs(batch.columns["image"][0][row].numpy().astype(int) - expected).max()
             assert apart <= (0 if cpu_path == "kernels" else 1), name
 
 
@@ -97,10 +95,9 @@ def test_what_costs_too_much_is_not_handed_on(calls: dict[str, list[Any]]) -> No
     bomb = bytearray(FILES["jpeg"])
     sizes = bomb.index(b"\xff\xc0") + 5
     bomb[sizes : sizes + 4] = (65_500).to_bytes(2, "big") * 2
-    out = torch.zeros((1, 32, 32, 3), dtype=torch.uint8)
     only = np.arange(1)
     bombs = gpupipe.open_source([(bytes(bomb), 0)])
-    batch = rendering.render_batch(bombs, (RECIPE,), Job(0, 0, only, only), [out], augmented=True)
+    batch = rendering.Rendering(bombs, (RECIPE,), augmented=True).rows(Job(0, 0, only, only))
     assert "65500 x 65500 pixels, more than the 178956970 that are allowed" in str(batch.failures[0])
     assert calls["others"] == []
 

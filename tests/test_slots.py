@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 import gpupipe
-from gpupipe.workers.slots import Slots
+from gpupipe.batch import Batch, Columns, Job
+from gpupipe.workers.memory import SharedMemory
+from gpupipe.workers.slots import Message, Slots
+from gpupipe.workers.work import Plane
 
 ALIASING = gpupipe.imagenet_train(32, dtype="uint8", layout="channels_last")  # what the consumer gets is a slot itself
 
@@ -70,47 +77,108 @@ def test_workers_that_are_spawned_write_into_the_same_memory(folder: Path, truth
     assert all(torch.equal(image, expected) for image, expected in zip(made, truth, strict=True))
 
 
+def plane(name: str, *shape: int, view: int = 0, dtype: torch.dtype = torch.uint8) -> Plane:
+    return Plane(name, view, shape, dtype)
+
+
+def job(count: int, step: int = 0) -> Job:
+    return Job(0, 0, np.arange(count), np.arange(count), step)
+
+
 def test_a_slot_is_free_when_its_last_view_is_gone() -> None:
-    slots = Slots(2, 3, [(4,)], shared=False)
-    first, second = slots.give(), slots.give()
+    slots = Slots(2, 3, [plane("image", 4)], shared=False)
+    first, second = slots.give(job(2)), slots.give(job(2))
     assert {first, second} == {0, 1}
-    assert slots.give() is None
-    slots.batch(first, 3)[0].fill_(7)
-    slots.labels(first, 3).fill_(5)
-    (images,), labels = slots.lend(first, 2)
+    assert slots.give(job(2)) is None
+    slots.batch(first, 3)["image"][0].fill_(7)
+    (images,) = slots.lend(first, 2)["image"]
     view = images[1:]
     del images
     assert view.tolist() == [[7] * 4]
-    assert labels.tolist() == [5, 5]
-    assert slots.give() is None
+    assert slots.give(job(2)) is None
     del view
-    assert slots.give() == first
+    assert slots.give(job(2)) == first
     slots.take_back()
-    assert {slots.give(), slots.give()} == {0, 1}
-    np.testing.assert_array_equal(slots.batch(first, 3)[0].numpy(), np.full((3, 4), 7))
+    assert {slots.give(job(2)), slots.give(job(2))} == {0, 1}
+    np.testing.assert_array_equal(slots.batch(first, 3)["image"][0].numpy(), np.full((3, 4), 7))
 
 
 def test_who_keeps_two_batches_gets_copies_so_that_workers_always_have_slots() -> None:
-    slots, kept = Slots(5, 2, [(4,)], shared=False), []
+    slots, kept = Slots(5, 2, [plane("image", 4)], shared=False), []
     for number in range(20):
-        slot = slots.give()
+        slot = slots.give(job(2))
         assert slot is not None
-        slots.batch(slot, 2)[0].fill_(number)
-        kept.append(slots.lend(slot, 2)[0][0])
+        slots.batch(slot, 2)["image"][0].fill_(number)
+        kept.append(slots.lend(slot, 2)["image"][0])
         assert len(slots._free) >= 3
     assert [int(images[0, 0]) for images in kept] == list(range(20))
 
 
-def test_views_of_several_sizes_lie_apart_in_a_slot_and_come_back_together() -> None:
-    slots = Slots(1, 3, [(2, 2), (5,)], shared=False)
-    slot = slots.give()
+def test_planes_lie_apart_in_a_slot_and_come_back_together() -> None:
+    layout = [plane("image", 2, 2), plane("image", 5, view=1), plane("mask", 3, dtype=torch.int64), plane("odd", 1)]
+    slots = Slots(1, 3, layout, shared=False)
+    slot = slots.give(job(2))
     assert slot == 0
-    for number, view in enumerate(slots.batch(slot, 3), start=1):
+    made = slots.batch(slot, 3)
+    for number, view in enumerate((*made["image"], *made["mask"], *made["odd"]), start=1):
         view.fill_(number)
-    large, small = slots.lend(slot, 2)[0]
-    assert large.tolist() == [[[1, 1], [1, 1]]] * 2
-    assert small.tolist() == [[2] * 5] * 2
-    del large
-    assert slots.give() is None
-    del small
-    assert slots.give() == slot
+    lent = slots.lend(slot, 2)
+    assert [view.tolist() for view in lent["image"]] == [[[[1, 1], [1, 1]]] * 2, [[2] * 5] * 2]
+    (mask,) = lent["mask"]
+    assert (mask.dtype, mask.tolist()) == (torch.int64, [[3] * 3] * 2)
+    assert lent.pop("odd")[0].tolist() == [[4]] * 2
+    del lent["image"]
+    assert slots.give(job(2)) is None
+    del mask, lent
+    assert slots.give(job(2)) == slot
+
+
+class TestWhatABatchHasBesideItsPlanes:
+    """A slot's file has room behind what is mapped."""
+
+    def put(self, slots: Slots, step: int, columns: Columns) -> Message:
+        asked = job(2, step)
+        slot = slots.give(asked)
+        assert slot is not None
+        slots.batch(slot, 2)["image"][0].fill_(step)
+        planes = slots.batch(slot, 2)
+        failed = {1: gpupipe.SampleError(1, "here", "bad" * 9000)}
+        return slots.put(slot, Batch(asked, {"first": 1, **planes, **columns}, failed, bytes_read=step))
+
+    @pytest.mark.parametrize("room", [True, False])
+    def test_it_comes_with_the_job_and_the_message_stays_small(
+        self, room: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slots = Slots(3, 2, [plane("image", 4)], shared=True)
+        if not room:
+            full = OSError(errno.ENOSPC, "No space left on device")
+            monkeypatch.setattr(os, "pwrite", mock.Mock(side_effect=full))
+        large = torch.randn(3, 50_000)
+        messages = [
+            self.put(slots, step, {"text": ["a", "bc"], "large": large + step, "number": np.arange(step)})
+            for step in (1, 2)
+        ]
+        monkeypatch.undo()
+        for step, message in zip((1, 2), messages, strict=True):
+            assert (len(pickle.dumps(message)) < 4096) == room
+            batch = slots.take(message)
+            assert (batch.job.step, batch.bytes_read) == (step, step)
+            assert list(batch.columns) == ["first", "image", "text", "large", "number"]
+            assert batch.columns["image"][0].tolist() == [[step] * 4] * 2
+            assert batch.columns["text"] == ["a", "bc"]
+            assert torch.equal(batch.columns["large"], large + step)
+            batch.columns["large"] += 1  # it is the consumer's own
+            np.testing.assert_array_equal(batch.columns["number"], np.arange(step))
+            assert batch.failures[1].reason == "bad" * 9000
+
+    def test_other_faults_are_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        slots = Slots(1, 2, [plane("image", 4)], shared=True)
+        monkeypatch.setattr(os, "pwrite", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output"):
+            self.put(slots, 0, {})
+
+
+def test_memory_that_a_full_disk_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(gpupipe.ConfigError, match=r"/dev/shm has no room for the 3 MiB .*--shm-size=6m"):
+        SharedMemory(3 << 20)

@@ -16,7 +16,9 @@ from PIL import Image
 from tars import jpeg, write_samples
 from torch.utils.data import Subset
 
-from gpupipe.sources import SampleMeta, Source, open_source
+from gpupipe.batch import Images
+from gpupipe.batch.columns import take
+from gpupipe.sources import Source, open_source
 from gpupipe.sources.headers import FORMATS
 
 
@@ -63,56 +65,47 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Source]
     return lambda: open_source(data)
 
 
-def equal(one: SampleMeta, two: SampleMeta) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in SampleMeta.__dataclass_fields__)
+def everything(source: Source) -> Any:
+    return source.fetch(np.arange(len(source)))
 
 
-def test_bytes_are_those_of_the_image_that_meta_describes(make: Callable[[], Source]) -> None:
+def test_bytes_are_those_of_the_image_that_shapes_describes(make: Callable[[], Source]) -> None:
     source = make()
-    everything = np.arange(len(source))
-    meta = source.meta(everything)
-    for index in everything.tolist():
-        data = source.read(index)
+    images, shapes = everything(source)["image"], source.shapes(np.arange(len(source)))
+    assert len(images.data) == len(source)
+    assert (images.sizes is None) == (shapes is None)
+    for index, data in enumerate(images.data):
         assert (data.dtype, data.ndim) == (np.dtype(np.uint8), 1)
         with Image.open(io.BytesIO(data.tobytes()), formats=FORMATS) as image:
-            assert image.size == (meta.widths[index], meta.heights[index])
             image.load()
+            assert shapes is None or (*image.size[::-1], 1) == tuple(shapes[index]) == tuple(images.sizes[index])
 
 
 def test_dtypes_and_shapes(make: Callable[[], Source]) -> None:
     for indices in (np.array([3, 0, 3]), np.empty(0, np.int64)):
-        meta = make().meta(indices)
-        found = {name: (getattr(meta, name).dtype.name, getattr(meta, name).shape) for name in vars(meta)}
-        shape = indices.shape
-        assert found == {
-            "labels": ("int64", shape),
-            "heights": ("int32", shape),
-            "widths": ("int32", shape),
-            "orientations": ("uint8", shape),
-            "sizes": ("int64", shape),
-        }
+        columns, shapes = make().fetch(indices), make().shapes(indices)
+        assert list(columns) == ["image", "label"]
+        assert (columns["label"].dtype, columns["label"].shape) == (np.int64, indices.shape)
+        assert isinstance(columns["image"], Images)
+        assert len(columns["image"]) == len(indices)
+        for array in (shapes, columns["image"].sizes):
+            assert array is None or (array.dtype, array.shape) == (np.int32, (len(indices), 3))
 
 
-def test_meta_gathers_in_any_order(make: Callable[[], Source]) -> None:
+def test_it_gathers_in_any_order(make: Callable[[], Source]) -> None:
     source = make()
     order = np.random.default_rng(0).integers(0, len(source), 50)
-    whole = source.meta(np.arange(len(source)))
-    picked = SampleMeta(**{name: getattr(whole, name)[order] for name in vars(whole)})
-    assert equal(source.meta(order), picked)
+    whole, picked = take(everything(source), order), source.fetch(order)
+    assert [data.tobytes() for data in picked["image"].data] == [data.tobytes() for data in whole["image"].data]
+    assert np.array_equal(picked["label"], whole["label"])
+    assert np.array_equal(picked["image"].sizes, whole["image"].sizes)
 
 
-def test_fetch_is_read_and_meta(make: Callable[[], Source]) -> None:
-    source, indices = make(), np.array([4, 1, 4, 0])
-    data, meta = make().fetch(indices)
-    assert [part.tobytes() for part in data] == [source.read(int(index)).tobytes() for index in indices]
-    assert equal(meta, source.meta(indices))
-
-
-def test_meta_belongs_to_the_caller(make: Callable[[], Source]) -> None:
+def test_columns_belong_to_the_caller(make: Callable[[], Source]) -> None:
     source = make()
-    before = source.meta(np.array([1]))
-    source.meta(np.array([1])).labels[0] = 99
-    assert equal(source.meta(np.array([1])), before)
+    before = int(source.fetch(np.array([1]))["label"][0])
+    source.fetch(np.array([1]))["label"][0] = 99
+    assert source.fetch(np.array([1]))["label"].tolist() == [before]
 
 
 def test_keys_are_unique_and_locations_name_the_sample(make: Callable[[], Source]) -> None:
@@ -122,33 +115,27 @@ def test_keys_are_unique_and_locations_name_the_sample(make: Callable[[], Source
     assert all(key in source.location(index) for index, key in enumerate(keys))
 
 
-def test_paths_are_whole_files_or_none(make: Callable[[], Source]) -> None:
-    source, indices = make(), np.array([2, 0])
-    paths = source.paths(indices)
-    read = [source.read(int(index)).tobytes() for index in indices]
-    assert paths is None or [Path(path).read_bytes() for path in paths] == read
-
-
 def test_opened_again_and_pickled_it_is_the_same(make: Callable[[], Source]) -> None:
     source = make()
     for same in (make(), pickle.loads(pickle.dumps(source))):
         assert same.fingerprint == source.fingerprint
         assert len(same) == len(source)
-        assert same.read(1).tobytes() == source.read(1).tobytes()
+        assert same[1][0].tobytes() == source[1][0].tobytes()
         assert same.classes == source.classes
 
 
 def test_an_index_beyond_the_end(make: Callable[[], Source]) -> None:
     source = make()
     with pytest.raises(IndexError):
-        source.meta(np.array([len(source)]))
+        source.fetch(np.array([len(source)]))
 
 
 def test_it_is_a_map_style_dataset(make: Callable[[], Source]) -> None:
     source = make()
     size = len(source)
-    labels = source.meta(np.arange(size)).labels.tolist()
-    expected = [(source.read(index).tobytes(), labels[index]) for index in range(size)]
+    columns = everything(source)
+    data = [data.tobytes() for data in columns["image"].data]
+    expected = list(zip(data, columns["label"].tolist(), strict=True))
     items = list(source)  # which ends at the first IndexError
     assert [(data.tobytes(), label) for data, label in items] == expected
     assert all(type(label) is int for _, label in items)

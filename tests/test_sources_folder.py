@@ -93,7 +93,11 @@ def test_any_tree_has_torchvisions_order(names: list[tuple[str, list[str], str, 
                 open_source(root)
             return
         source = source_of(Path(root))
-        assert list(zip(source.paths(np.arange(len(source))), source.targets.tolist(), strict=True)) == expected
+        assert list(zip(paths(source), source.targets.tolist(), strict=True)) == expected
+
+
+def paths(source: FolderSource) -> list[str]:
+    return [f"{source.root}/{source.key(index)}" for index in range(len(source))]
 
 
 def test_extensions_are_torchvisions() -> None:
@@ -102,8 +106,7 @@ def test_extensions_are_torchvisions() -> None:
 
 def test_same_samples_as_torchvision(varied: Path) -> None:
     source, expected = source_of(varied), ImageFolder(varied)
-    everything = np.arange(len(source))
-    assert list(zip(source.paths(everything), source.targets.tolist(), strict=True)) == expected.samples
+    assert list(zip(paths(source), source.targets.tolist(), strict=True)) == expected.samples
     assert source.classes == expected.classes
     assert source.class_to_idx == expected.class_to_idx
 
@@ -115,28 +118,18 @@ def test_the_index_does_not_disturb_torchvision(varied: Path) -> None:
     assert ImageFolder(varied).samples == before
 
 
-def test_meta_keys_and_bytes(varied: Path) -> None:
+def test_shapes_keys_and_bytes(varied: Path) -> None:
     source = source_of(varied)
     shuffled = np.random.default_rng(1).permutation(len(source))
-    meta = source.meta(shuffled)
+    shapes, columns = source.shapes(shuffled), source.fetch(shuffled)
     for place, index in enumerate(shuffled.tolist()):
         path = Path(source.location(index))
         assert path == varied / source.key(index)
-        assert source.read(index).tobytes() == path.read_bytes()
+        assert source[index][0].tobytes() == path.read_bytes()
         with Image.open(path) as image:
-            assert (meta.widths[place], meta.heights[place]) == image.size
-        assert meta.labels[place] == source.targets[index]
-    assert (meta.labels.dtype, meta.heights.dtype, meta.widths.dtype) == (np.int64, np.int32, np.int32)
-    assert meta.orientations.dtype == np.uint8
-    assert len(meta) == len(source)
-
-
-def test_fetch_is_read_and_meta(varied: Path) -> None:
-    source = source_of(varied)
-    indices = np.array([5, 0, 5])
-    data, meta = source.fetch(indices)
-    assert [part.tobytes() for part in data] == [source.read(int(index)).tobytes() for index in indices]
-    np.testing.assert_array_equal(meta.heights, source.meta(indices).heights)
+            assert (shapes[place, 1], shapes[place, 0]) == image.size
+        assert columns["label"][place] == source.targets[index]
+    assert (columns["label"].dtype, shapes.dtype, shapes.shape) == (np.int64, np.int32, (len(source), 3))
 
 
 def test_a_string_a_path_and_a_relative_path_give_the_same(varied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +191,7 @@ def test_a_moved_folder_keeps_its_index_and_fingerprint(tmp_path: Path, monkeypa
     monkeypatch.delattr("gpupipe.sources.folder._scan")
     after = source_of(tmp_path / "moved")
     assert after.fingerprint == before.fingerprint
-    assert after.read(3).tobytes() == (tmp_path / "moved" / after.key(3)).read_bytes()
+    assert after[3][0].tobytes() == (tmp_path / "moved" / after.key(3)).read_bytes()
 
 
 def test_the_fingerprint_ignores_times_but_not_content(tmp_path: Path) -> None:
@@ -215,11 +208,11 @@ def test_a_file_of_another_size_says_what_to_do(tmp_path: Path) -> None:
     source = source_of(root)
     (root / "class_0/img_1.jpg").write_bytes(encode(picture(99, 98)))
     with pytest.raises(SampleError, match=r"class_0/img_1\.jpg.*index says.*gpupipe index .* --rebuild") as caught:
-        source.read(1)
+        source[1][0]
     assert caught.value.index == 1
     (root / "class_0/img_1.jpg").unlink()
     with pytest.raises(SampleError, match="No such file"):
-        source.read(1)
+        source[1][0]
 
 
 def test_damaged_files_have_size_zero(tmp_path: Path) -> None:
@@ -229,9 +222,9 @@ def test_damaged_files_have_size_zero(tmp_path: Path) -> None:
     (root / "class_2/img_0.jpg").write_bytes(encode(picture(50, 60))[:700])
     (root / "class_2/gone.jpg").symlink_to(root / "nowhere")
     source = source_of(root)
-    damaged = {source.key(index) for index in np.flatnonzero(source.meta(np.arange(len(source))).heights == 0)}
+    damaged = {source.key(index) for index in np.flatnonzero(source.shapes(np.arange(len(source)))[:, 0] == 0)}
     assert damaged == {"class_0/img_0.jpg", "class_1/img_0.jpg", "class_2/img_0.jpg", "class_2/gone.jpg"}
-    assert source.read(0).tobytes() == b"<html>"
+    assert source[0][0].tobytes() == b"<html>"
 
 
 def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
@@ -253,9 +246,9 @@ def test_images_of_gigabytes_are_damaged_and_not_read(tmp_path: Path) -> None:
     (root / "class_0/img_1.jpg").write_bytes(b"\xff\xd8\xff\xe0")
     os.truncate(root / "class_0/img_1.jpg", 40 << 30)
     source = source_of(root)
-    assert np.flatnonzero(source.meta(np.arange(12)).heights == 0).tolist() == [1]
+    assert np.flatnonzero(source.shapes(np.arange(12))[:, 0] == 0).tolist() == [1]
     with pytest.raises(SampleError, match=r"class_0/img_1\.jpg\): has 42,949,672,960 bytes, more than"):
-        source.read(1)
+        source[1][0]
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -288,7 +281,7 @@ def test_pickled_sources_carry_no_data(tmp_path: Path) -> None:
     blob = pickle.dumps(source)
     copy = pickle.loads(blob)
     assert len(blob) < 1000
-    assert copy.read(5).tobytes() == source.read(5).tobytes()
+    assert copy[5][0].tobytes() == source[5][0].tobytes()
     assert copy.fingerprint == source.fingerprint
     (tmp_path / "data/class_0/img_1.jpg").write_bytes(encode(picture(99, 98)))
     open_source(tmp_path / "data", rebuild=True)
@@ -305,8 +298,6 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     with open(odd, "wb") as file:
         file.write(encode(picture(21, 22)))
     source = source_of(root)
-    assert [(path, label) for path, label in zip(source.paths(np.arange(5)), [0] * 5, strict=True)] == ImageFolder(
-        root
-    ).samples
+    assert [(path, 0) for path in paths(source)] == ImageFolder(root).samples
     assert source.location(4).encode("ascii").endswith(b"\\udcff\\udcfe.jpg")
-    assert source.read(4).tobytes() == encode(picture(21, 22))
+    assert source[4][0].tobytes() == encode(picture(21, 22))

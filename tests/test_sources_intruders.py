@@ -101,10 +101,10 @@ def test_as_images_of_a_folder_they_are_damaged(tmp_path: Path, make: Make, what
     root = write_folder(tmp_path / "data")
     make(root / "class_1/img_1x.jpg")
     source = open_source(root)
-    damaged = np.flatnonzero(source.meta(np.arange(len(source))).heights == 0).tolist()
+    damaged = np.flatnonzero(source.shapes(np.arange(len(source)))[:, 0] == 0).tolist()
     assert [source.key(index) for index in damaged] == ["class_1/img_1x.jpg"]
     with pytest.raises(SampleError, match=rf"class_1/img_1x\.jpg.*can't be read: {what}"):
-        source.read(damaged[0])
+        source[damaged[0]][0]
 
 
 def test_a_folder_named_as_an_image_is_a_folder(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_folder_named_as_an_image_is_a_folder(tmp_path: Path) -> None:
     (root / "class_1/y.jpg/z.jpg").write_bytes(jpeg(1))
     source = open_source(root)
     assert "class_1/y.jpg/z.jpg" in {source.key(index) for index in range(len(source))}
-    assert (source.meta(np.arange(len(source))).heights > 0).all()
+    assert (source.shapes(np.arange(len(source)))[:, 0] > 0).all()
 
 
 @pytest.mark.parametrize(("make", "what"), ALL_KINDS)
@@ -124,7 +124,7 @@ def test_an_image_that_is_replaced_by_one_later(tmp_path: Path, make: Make, what
     path.unlink()
     make(path)
     with pytest.raises(SampleError, match=what):
-        source.read(2)
+        source[2][0]
 
 
 @pytest.mark.parametrize("options", [dict(engine="torch", num_workers=0), dict(engine="dali", num_workers=2)])
@@ -166,7 +166,7 @@ def test_a_shard_that_is_replaced_by_one_later(tmp_path: Path, make: Make, what:
     shard.unlink()
     make(shard)
     with pytest.raises(SampleError, match=rf"s/0001.*a\.tar.*can't be read: {what}"):
-        source.read(1)
+        source[1][0]
 
 
 @pytest.mark.parametrize(("make", "what"), KINDS)
@@ -237,4 +237,4 @@ def test_in_the_place_of_a_shard_that_is_being_written(tmp_path: Path) -> None:
 def test_links_within_a_shard_are_never_followed(tmp_path: Path) -> None:
     """A regular shard that names a device's path has nothing of the device."""
     shard = write_tar(tmp_path / "a.tar", [("/dev/zero.jpg", jpeg(2)), ("/dev/zero.cls", b"1")])
-    assert open_source(shard).read(0).tobytes() == jpeg(2)
+    assert open_source(shard)[0][0].tobytes() == jpeg(2)

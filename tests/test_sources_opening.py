@@ -227,6 +227,6 @@ def test_those_made_to_give_bytes_are_taken(root: Path) -> None:
     for data in made:
         source = open_source(data)
         assert isinstance(source, DatasetSource)
-        got, meta = source.fetch(np.arange(8))
-        assert [part.tobytes() for part in got] == [expected.read(index).tobytes() for index in range(8)]
-        assert meta.labels.tolist() == expected.targets.tolist()
+        got = source.fetch(np.arange(8))
+        assert [part.tobytes() for part in got["image"].data] == [expected[index][0].tobytes() for index in range(8)]
+        assert got["label"].tolist() == expected.targets.tolist()

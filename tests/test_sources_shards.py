@@ -52,7 +52,7 @@ def check_against_webdataset(source: ShardSource, shards: list[Path], image: str
     assert len(source) == len(expected)
     for index, sample in enumerate(expected):
         assert source.key(index) == sample["__key__"]
-        assert source.read(index).tobytes() == sample[image]
+        assert source[index][0].tobytes() == sample[image]
         assert source.targets[index] == int(sample["cls"])
 
 
@@ -61,10 +61,9 @@ def test_same_samples_as_webdataset(tmp_path: Path, format: int) -> None:
     shards = [write_samples(tmp_path / f"{number}.tar", 10 * number, 5, format) for number in range(2)]
     source = source_of(shards)
     check_against_webdataset(source, shards)
-    meta = source.meta(np.array([7, 0]))
-    assert meta.heights.tolist() == [40 + 12, 40]
-    assert meta.widths.tolist() == [60, 60]
-    assert meta.labels.tolist() == [2, 0]
+    columns = source.fetch(np.array([7, 0]))
+    assert columns["image"].sizes.tolist() == [[40 + 12, 60, 1], [40, 60, 1]]
+    assert columns["label"].tolist() == [2, 0]
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -112,7 +111,7 @@ def test_compound_extensions_and_other_members(tmp_path: Path, image: str) -> No
     ]
     shard = write_tar(tmp_path / "a.tar", [(f"d.ir/k.{extension}", data) for extension, data in members])
     source = source_of(shard)
-    assert source.read(0).tobytes() == by_webdataset(shard)[0][image.lower()]
+    assert source[0][0].tobytes() == by_webdataset(shard)[0][image.lower()]
     assert source.key(0) == by_webdataset(shard)[0]["__key__"] == "d.ir/k"
     assert source.targets.tolist() == [4]
 
@@ -121,7 +120,7 @@ def test_png_and_webp(tmp_path: Path) -> None:
     kinds = {"png": encode(picture(11, 22), "PNG"), "webp": encode(picture(13, 24), "WEBP")}
     members = [(f"{kind}.{end}", data) for kind in kinds for end, data in ((kind, kinds[kind]), ("cls", b"0"))]
     source = source_of(write_tar(tmp_path / "a.tar", members))
-    assert source.meta(np.arange(2)).heights.tolist() == [11, 13]
+    assert source.shapes(np.arange(2))[:, 0].tolist() == [11, 13]
 
 
 def test_labels_from_json(tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_few_shards_stay_open_and_none_without_the_source(tmp_path: Path) -> Non
     try:
         small = source_of(shards)
         for index in [*range(60), 3, *range(59, -1, -1)]:
-            assert small.read(index).tobytes() == jpeg(index, 40 + index, 60)
+            assert small[index][0].tobytes() == jpeg(index, 40 + index, 60)
         few = open_shards_of_this_process(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -209,7 +208,7 @@ def test_few_shards_stay_open_and_none_without_the_source(tmp_path: Path) -> Non
     del small
     gc.collect()
     assert open_shards_of_this_process(tmp_path) == []
-    source.read(7)
+    source[7][0]
     assert open_shards_of_this_process(tmp_path) == [str(shards[7])]
 
 
@@ -222,7 +221,7 @@ def test_many_threads_read_many_shards(tmp_path: Path, monkeypatch: pytest.Monke
 
     def read(seed: int) -> bool:
         order = np.random.default_rng(seed).integers(0, 12, 300).tolist()
-        return all(source.read(index).tobytes() == expected[index] for index in order)
+        return all(source[index][0].tobytes() == expected[index] for index in order)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads take turns within a read
@@ -236,45 +235,45 @@ def test_many_threads_read_many_shards(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_nothing_of_the_data_is_mapped(tmp_path: Path) -> None:
     source = source_of(three_shards(tmp_path / "data"))
-    kept = source.read(0)
+    kept = source[0][0]
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     kept[0] ^= 1
-    assert source.read(0).tobytes() == jpeg(0, 40, 60)
+    assert source[0][0].tobytes() == jpeg(0, 40, 60)
 
 
 @pytest.mark.parametrize("left", [0, 100, 512, 3000])
 def test_a_shard_that_is_cut_while_it_is_read(tmp_path: Path, left: int) -> None:
     shards = three_shards(tmp_path / "data")
     source = source_of(shards)
-    first, size = source.read(0), shards[0].stat().st_size
+    first, size = source[0][0], shards[0].stat().st_size
     os.truncate(shards[0], left)
     expected = (
         rf"key 's/0001' in shard {shards[0]} at offset \d+.*has {left} bytes where the index says {size}: it was cut"
     )
     with pytest.raises(SampleError, match=expected) as caught:
-        source.read(1)
+        source[1][0]
     assert caught.value.index == 1
     assert first.tobytes() == jpeg(0, 40, 60)
-    assert source.read(3).tobytes() == jpeg(10, 50, 60)
+    assert source[3][0].tobytes() == jpeg(10, 50, 60)
 
 
 def test_a_shard_that_is_written_to_while_it_is_read(tmp_path: Path) -> None:
     """Of as many bytes as before: nobody sees the new ones as if they were indexed."""
     shards = three_shards(tmp_path / "data")
     source = source_of(shards)
-    first = source.read(0)
+    first = source[0][0]
     with open(shards[0], "r+b") as file:
         file.seek(700)
         file.write(bytes(5))
     touch(shards[0])
     for index in (0, 1):
         with pytest.raises(SampleError, match="written to, or touched, since it was indexed"):
-            source.read(index)
+            source[index][0]
     assert first.tobytes() == jpeg(0, 40, 60)
     with open(shards[0], "ab") as file:
         file.write(bytes(512))
     with pytest.raises(SampleError, match="it was changed since it was indexed"):
-        source.read(2)
+        source[2][0]
 
 
 def test_storage_that_gives_too_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,21 +281,21 @@ def test_storage_that_gives_too_little(tmp_path: Path, monkeypatch: pytest.Monke
     source = source_of(three_shards(tmp_path / "data"))
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, parts, at: read(fd, [parts[0][:100]], at))
-    assert source.read(0).tobytes() == jpeg(0, 40, 60)
+    assert source[0][0].tobytes() == jpeg(0, 40, 60)
     monkeypatch.setattr(os, "preadv", lambda fd, parts, at: 0)
     with pytest.raises(SampleError, match=r"s/0000.*gave 0 of its \d+ bytes"):
-        source.read(0)
+        source[0][0]
 
 
 def read_in_child(source: ShardSource, indices: list[int], queue: Any) -> None:
-    queue.put([source.read(index).tobytes() for index in indices])
+    queue.put([source[index][0].tobytes() for index in indices])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_child_processes_read_the_same(tmp_path: Path, method: Any) -> None:
     source = source_of(three_shards(tmp_path / "data"))
-    source.read(0)
+    source[0][0]
     context = multiprocessing.get_context(method)
     queue = context.Queue()
     child = context.Process(target=read_in_child, args=(source, [0, 4, 11], queue))
@@ -304,15 +303,15 @@ def test_child_processes_read_the_same(tmp_path: Path, method: Any) -> None:
     got = queue.get(timeout=60)
     child.join(60)
     assert child.exitcode == 0
-    assert got == [source.read(index).tobytes() for index in (0, 4, 11)]
+    assert got == [source[index][0].tobytes() for index in (0, 4, 11)]
 
 
 def test_pickled_sources_carry_no_data(tmp_path: Path) -> None:
     source = source_of(three_shards(tmp_path / "data"))
-    source.read(0)
+    source[0][0]
     blob = pickle.dumps(source)
     assert len(blob) < 1000
-    assert pickle.loads(blob).read(4).tobytes() == source.read(4).tobytes()
+    assert pickle.loads(blob)[4][0].tobytes() == source[4][0].tobytes()
 
 
 def test_locations_and_class_names(tmp_path: Path) -> None:
@@ -321,7 +320,6 @@ def test_locations_and_class_names(tmp_path: Path) -> None:
     with tarfile.open(shards[1]) as tar:
         offset = tar.getmember("s/0011.jpg").offset_data
     assert source.location(4) == f"key 's/0011' in shard {shards[1]} at offset {offset}"
-    assert source.paths(np.arange(2)) is None
     assert source.classes is None
     (tmp_path / "data/classes.json").write_text(json.dumps(["cat", "dog"]))
     named = source_of(shards)
@@ -362,16 +360,16 @@ def touch(path: Path) -> None:
 def test_a_shard_that_is_replaced_while_open(tmp_path: Path) -> None:
     shards = three_shards(tmp_path / "data")
     source = source_of(shards)
-    first = source.read(0)
+    first = source[0][0]
     replacement = write_samples(tmp_path / "new.tar", 70, 9)
     os.replace(replacement, shards[0])
     os.replace(write_samples(tmp_path / "new.tar", 70, 9), shards[1])
     shards[2].unlink()
-    assert source.read(0).tobytes() == first.tobytes() == jpeg(0, 40, 60)
+    assert source[0][0].tobytes() == first.tobytes() == jpeg(0, 40, 60)
     with pytest.raises(SampleError, match=r"s/0010.*train-001\.tar.*was changed.*--rebuild"):
-        source.read(3)
+        source[3][0]
     with pytest.raises(SampleError, match=r"train-002\.tar.*No such file"):
-        source.read(8)
+        source[8][0]
 
 
 def test_damaged_images_have_size_zero(tmp_path: Path) -> None:
@@ -384,9 +382,9 @@ def test_damaged_images_have_size_zero(tmp_path: Path) -> None:
         ("c.cls", b"3"),
     ]
     source = source_of(write_tar(tmp_path / "a.tar", members))
-    assert source.meta(np.arange(3)).heights.tolist() == [0, 40, 0]
-    assert source.read(0).tobytes() == b"<html>"
-    assert source.read(2).size == 0
+    assert source.shapes(np.arange(3))[:, 0].tolist() == [0, 40, 0]
+    assert source[0][0].tobytes() == b"<html>"
+    assert source[2][0].size == 0
 
 
 def make_idx(shard: Path, version: str = "v1.2") -> Path:

@@ -41,15 +41,15 @@ def test_what_is_known_stays_known(whole: Any) -> None:
     assert (part.classes, part.class_to_idx) == (whole.classes, whole.class_to_idx)
     assert [part.key(index) for index in range(4)] == [whole.key(index) for index in indices]
     assert [part.location(index) for index in range(4)] == [whole.location(index) for index in indices]
-    assert part.paths(np.arange(4)) == whole.paths(indices)
+    assert part.shapes(np.arange(4)).tolist() == whole.shapes(indices).tolist()
 
 
 def test_nothing_is_read_for_it(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(index: int) -> Any:
         raise AssertionError(f"sample {index} was read")
 
-    monkeypatch.setattr(whole, "read", read)
-    assert open_source(Subset(whole, [1, 2])).meta(np.arange(2)).heights.tolist() == [200, 97]
+    monkeypatch.setattr(whole, "_read", read)
+    assert open_source(Subset(whole, [1, 2])).shapes(np.arange(2))[:, 0].tolist() == [200, 97]
 
 
 def test_the_fingerprint_is_that_of_the_picked_samples(whole: Any) -> None:
@@ -115,13 +115,13 @@ def test_a_data_loader_of_torch_reads_a_source(whole: Any) -> None:
     batches = list(DataLoader(whole, batch_size=5, collate_fn=list))
     items = [item for batch in batches for item in batch]
     assert [label for _, label in items] == whole.targets.tolist()
-    assert all(np.array_equal(data, whole.read(index)) for index, (data, _) in enumerate(items))
+    assert all(np.array_equal(data, whole[index][0]) for index, (data, _) in enumerate(items))
 
 
 def test_a_bad_sample_has_its_index_in_the_part_and_its_file_by_name(whole: Any) -> None:
-    Path(whole.paths(np.array([7]))[0]).unlink()
+    Path(whole.location(7)).unlink()
     part = open_source(Subset(whole, [0, 1, 7, 2]))
-    for look in (part.read, lambda index: part.fetch(np.array([0, index])), part.__getitem__):
+    for look in (lambda index: part.fetch(np.array([0, index])), part.__getitem__):
         with pytest.raises(SampleError, match=r"sample 2 \(.*class_1/img_3.jpg\): can't be read") as raised:
             look(2)
         assert raised.value.index == 2
@@ -135,18 +135,18 @@ def test_what_is_noted_is_the_index_in_the_part(whole: Any, monkeypatch: pytest.
     cell = memoryview(bytearray(16)).cast("q")
     monkeypatch.setattr(whereabouts, "_cell", cell)
     seen = []
-    read = whole.read
+    read = whole._read
 
     def watched(index: int) -> Any:
         data = read(index)
         seen.append((index, cell[0]))
         return data
 
-    monkeypatch.setattr(whole, "read", watched)
+    monkeypatch.setattr(whole, "_read", watched)
     part = open_source(Subset(whole, [7, 1]))
     part.fetch(np.array([1, 0]))
-    part.read(1)
-    open_source(ConcatDataset([Subset(whole, [3]), part])).read(2)  # a dataset of the user's around it
+    part[1]
+    open_source(ConcatDataset([Subset(whole, [3]), part]))[2]  # a dataset of the user's around it
     assert seen == [(1, 1), (7, 0), (1, 1), (1, 2)]
-    whole.read(4)
+    whole[4]
     assert seen[-1] == (4, 4)

@@ -11,7 +11,7 @@ import torch
 from images import encode, picture
 
 import gpupipe
-from gpupipe.decode.engine import EngineBatch
+from gpupipe.batch import Batch, Job
 from gpupipe.device.finishing import Finished
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.loader.stats import Meter, gpu_memory
@@ -67,15 +67,14 @@ class Script:
         def batches():
             for wait in waits:
                 self.now += wait
-                yield EngineBatch((torch.empty(0),), torch.zeros(8), bytes_read=2_000_000)
+                yield Batch(Job(0, 0, np.arange(8), np.arange(8)), {}, bytes_read=2_000_000)
 
         self.meter.begin()
         made = batches()
         while (batch := self.meter.waited(made)) is not None:
             with Stage("finish") as stage:
                 self.now += finish
-            done = Finished([], batch.labels, 0, np.arange(8), batch.bytes_read, batch.spans, stage)
-            self.meter.delivered(done)
+            self.meter.delivered(Finished(batch, stage))
             self.now += step
 
 
@@ -162,14 +161,6 @@ def test_spans_say_who_did_what_when(engine: str, workers: int, folder: Path) ->
         assert who["decode"] == {"DALI"}
     else:
         assert who["read"] == who["decode"] == ({"worker 0", "worker 1"} if workers else {"consumer"})
-
-
-def test_pinning_keeps_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self + 0)
-    batch = EngineBatch((torch.ones(2),), torch.ones(2), bytes_read=7, spans=(Span("read", "worker 0", 0.0, 1.0),))
-    pinned = batch.pin_memory()
-    assert pinned.images[0] is not batch.images[0]
-    assert (pinned.bytes_read, pinned.spans) == (7, batch.spans)
 
 
 def test_tqdm_takes_them(folder: Path) -> None:

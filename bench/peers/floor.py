@@ -67,7 +67,8 @@ class FloorStream:
         settings = self.settings
         source = gpupipe.open_source(settings.data)
         held = np.arange(min(len(source), HELD))
-        encoded, meta = source.fetch(held)
+        columns = source.fetch(held)
+        encoded, sizes = columns["image"].data, columns["image"].sizes
         recipe = gpupipe.imagenet_train(settings.size)
         channels = (settings.batch_size, 3, settings.size, settings.size)
         images = torch.zeros(channels, dtype=getattr(torch, settings.dtype))
@@ -79,9 +80,9 @@ class FloorStream:
                 rest = np.concatenate([rest, order.permutation(held)])
             rows, rest = rest[: settings.batch_size], rest[settings.batch_size :]
             positions = np.arange(settings.batch_size) + step * settings.batch_size
-            windows = plan(recipe, 0, 0, positions, meta.heights[rows], meta.widths[rows]).windows
+            windows = plan(recipe, 0, 0, positions, *sizes[rows, :2].T).windows
             decode_windows([encoded[row] for row in rows], windows, settings.threads)
-            yield images, torch.from_numpy(meta.labels[rows].astype(np.int64))
+            yield images, torch.from_numpy(columns["label"][rows])
 
     def close(self) -> None:
         """Nothing is left."""

@@ -41,19 +41,18 @@ class Decoded(Dataset[Any]):
     def __getitems__(self, keys: Sequence[int]) -> list[tuple[list[torch.Tensor], int]]:
         """A whole batch, as torch's fetcher asks where a dataset has this method."""
         positions = np.array(keys, np.int64)
-        encoded, meta = self.source.fetch(self.order.indices(0, 0, positions))
-        plans = [
-            plan(view, 0, 0, positions, meta.heights, meta.widths, number) for number, view in enumerate(self.views)
-        ]
+        columns = self.source.fetch(self.order.indices(0, 0, positions))
+        heights, widths, _ = columns["image"].sizes.T
+        plans = [plan(view, 0, 0, positions, heights, widths, number) for number, view in enumerate(self.views)]
         crops = [Crops(one.windows, one.size, one.flips, one.resized, one.anchors, one.filter) for one in plans]
-        made = decode_crops(encoded, crops, threads=1)
+        made = decode_crops(columns["image"].data, crops, threads=1)
         if made[0].failures:
             raise ValueError(f"{len(made[0].failures)} images can't be decoded: {made[0].failures}")
         # Contiguous planes: torchvision's transforms are faster on these.
         planes = [torch.from_numpy(one.images).permute(0, 3, 1, 2).contiguous() for one in made]
         return [
             ([transform(view[row]) for transform, view in zip(self.transforms, planes, strict=True)], label)
-            for row, label in enumerate(meta.labels.tolist())
+            for row, label in enumerate(columns["label"].tolist())
         ]
 
 

@@ -71,6 +71,20 @@ class Schema(Mapping[str, Field]):
             return field.geometry
         return name if isinstance(field, Image) else self.images[0]
 
+    def number(self, name: str) -> int:
+        """By which an image's draws are told apart from other images': 0 for the schema's first, which so has the draws
+        of image and label; that of the image whose geometry it shares."""
+        return self.images.index(self.drawn_as(name))
+
+    def per_view(self, views: int) -> set[str]:
+        """The columns of a batch that are a tuple with an entry for each view; of one view pixels alone are."""
+        names = set(self.images + self.of_kind(Mask))
+        if views > 1:
+            following = set(self.of_kind(Boxes) + self.of_kind(Points))
+            following |= {label for name in following for label in self.labels_of(name)}
+            names |= following | {f"{name}_mask" for name in following}
+        return names
+
     def labels_of(self, name: str) -> tuple[str, ...]:
         """The fields whose rows are dropped with those of boxes or points."""
         field = self[name]

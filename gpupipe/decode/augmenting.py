@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpupipe.decode.engine import Job
+from gpupipe.batch import Job
 from gpupipe.kernels import augment
 from gpupipe.plan import augmentation
 from gpupipe.recipe import Recipe
@@ -15,12 +15,14 @@ __all__ = ["THREADS", "augmented"]
 THREADS = 1
 
 
-def augmented(recipe: Recipe, job: Job, view: int, images: torch.Tensor, threads: int = THREADS) -> torch.Tensor:
-    """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations.
+def augmented(
+    recipe: Recipe, job: Job, view: int, field: int, images: torch.Tensor, threads: int = THREADS
+) -> torch.Tensor:
+    """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations; field: see `Schema.number`.
 
     On the CPU in place; on a GPU in new memory, which spares the pass that an operation in place needs there.
     """
-    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view)
+    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field)
     if drawn is None:
         return images
     out = images if images.device.type == "cpu" else None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
+from gpupipe.decode.items import Items
+from gpupipe.decode.rendering import Rendering
 from gpupipe.decode.selftest import fit
 from gpupipe.decode.sharing import Share, SharingEngine
 from gpupipe.decode.tuned import Tuned, tuned
@@ -21,12 +24,11 @@ from gpupipe.host import system
 from gpupipe.host.checks import whole
 from gpupipe.kernels import native
 from gpupipe.recipe import Views
+from gpupipe.sources import DatasetSource, ItemSource, Source
+from gpupipe.workers.work import Plane
 from gpupipe.workers.worker import WorkerInit
 
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
-
-__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "open_engine"]
+__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine"]
 
 log = logging.getLogger("gpupipe")
 
@@ -204,21 +206,32 @@ def _trusted(found: Tuned, wish: str, device: torch.device) -> Tuned:
         return replace(found, engine="torch", prefetch_factor=PREFETCH["torch"], decoders=None)
 
 
-def open_engine(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+def made_by(
+    settings: EngineSettings, source: Source, views: Views, collate_fn: Callable[[list[Any]], Any] | None
+) -> Rendering | Items:
+    """What makes batches in worker processes: views of images, or without any a dataset's items as they are."""
+    if isinstance(source, ItemSource):
+        return Items(source, collate_fn)
+    # A GPU augments a batch itself, in a fraction of a worker's time.
+    return Rendering(source, views, augmented=settings.engine == "torch" and settings.device.type == "cpu")
+
+
+def open_engine(
+    work: Rendering | Items, source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator
+) -> Engine:
     """The engine that the settings name, ready to stream; says once which one it is.
 
     seeds: where those of worker processes come from.
     """
     if settings.engine == "dali":
-        return _open_dali(source, views, settings, seeds)
+        return _open_dali(work, source, views, settings, seeds)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
-    # A GPU augments a batch itself, in a fraction of a worker's time.
-    return _open_torch(
-        source, views, settings, seeds, settings.prefetch_factor, augmented=settings.device.type == "cpu"
-    )
+    return _open_torch(work, source, settings, seeds, settings.prefetch_factor)
 
 
-def _open_dali(source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+def _open_dali(
+    work: Rendering | Items, source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator
+) -> Engine:
     from gpupipe.decode.dali.engine import DaliEngine
 
     decoders = settings.decoders or Decoders()
@@ -245,18 +258,12 @@ def _open_dali(source: Source, views: Views, settings: EngineSettings, seeds: to
     )
     if not decoders.cpu_share:
         return dali
-    cpu = _open_torch(source, views, settings, seeds, PREFETCH["torch"], augmented=False)
+    cpu = _open_torch(work, source, settings, seeds, PREFETCH["torch"])
     return SharingEngine(dali, cpu, Share(source, views, decoders.cpu_share))
 
 
 def _open_torch(
-    source: Source,
-    views: Views,
-    settings: EngineSettings,
-    seeds: torch.Generator,
-    prefetch_factor: int,
-    *,
-    augmented: bool,
+    work: Rendering | Items, source: Source, settings: EngineSettings, seeds: torch.Generator, prefetch_factor: int
 ) -> Engine:
     from gpupipe.decode.torch import TorchEngine
 
@@ -266,17 +273,17 @@ def _open_torch(
         batch_size=settings.batch_size,
         num_workers=workers,
         pin_memory=settings.pin_memory,
-        augmented=augmented,
         generator=seeds,
+        describe=source.location,
+        dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,
     )
     if workers == 0:
         if settings.device.type == "cuda":
             log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
-        return TorchEngine(source, views, settings.device, **options)
-    _check_shm(views, settings, prefetch_factor)
+        return TorchEngine(work, settings.device, **options)
+    _check_shm(work.layout, settings, prefetch_factor)
     return TorchEngine(
-        source,
-        views,
+        work,
         settings.device,
         **options,
         prefetch_factor=prefetch_factor,
@@ -294,12 +301,12 @@ def _say_without_kernels() -> None:
         log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
 
 
-def _check_shm(views: Views, settings: EngineSettings, prefetch_factor: int) -> None:
+def _check_shm(layout: Sequence[Plane], settings: EngineSettings, prefetch_factor: int) -> None:
     """An error here, rather than a bus error in a worker later."""
     processes = system.local_world_size()
     needed = processes * system.shm_bytes_needed(
         settings.batch_size,
-        sum(math.prod(view.crop.output_size) for view in views),
+        math.ceil(sum(math.prod(plane.shape) * plane.dtype.itemsize for plane in layout) / 3),
         settings.worker_processes,
         prefetch_factor,
     )

@@ -1,9 +1,9 @@
-"""From encoded bytes and a plan to uint8 pixels on the CPU, one sample at a time.
+"""One image on the CPU: from encoded bytes, or from pixels, to a view's uint8 pixels.
 
 Decode: nvImageCodec's CPU decoders, which come with DALI, decode only the window of a JPEG, to the same bits as
 Pillow (0.74 ms against 1.05 ms for Pillow's whole image and 0.95 ms for simplejpeg's, mean of 300 ImageNet training
-images, one core of an AMD EPYC). What they refuse, Pillow decides. Resize: gpupipe's C++ kernel, or where that was not
-built torch's antialiased uint8 kernel, which is within 1 level of Pillow's.
+images, one core of an AMD EPYC). What they refuse, Pillow decides. Resize: gpupipe's C++ kernel; where that was not
+built Pillow does all of it, to the same bits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import crop_resize, native
+from gpupipe.kernels import Limits, crop_resize, native
 from gpupipe.plan import Plan
-from gpupipe.recipe import Filter
 from gpupipe.sources.headers import FORMATS, explain_damage
 
 __all__ = ["DecodeError", "decode_window", "mentions_exif", "parse", "render"]
@@ -33,16 +32,6 @@ log = logging.getLogger("gpupipe")
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
 
-# Beyond this multiple of the output's area a resize of the whole window is wasteful (a 7 x 3000 image grows to
-# 256 x 109714 before its centre is cropped), and Pillow makes just the pixels that are wanted.
-MAX_OVERDRAW = 16
-
-_RESIZE = {
-    "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
-    "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
-}
-_PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-_flip = torch.ops.aten.flip.out
 _local = threading.local()
 
 
@@ -51,76 +40,56 @@ class DecodeError(Exception):
 
 
 def render(
-    encoded: Pixels, height: int, width: int, plans: Sequence[Plan], exif: bool, out: Sequence[torch.Tensor]
+    data: Pixels, height: int, width: int, plans: Sequence[Plan], exif: bool, out: Sequence[torch.Tensor]
 ) -> None:
-    """Decode one image, and crop, resize and flip it into each of `out`.
+    """Decode one image if need be, and crop, resize and flip it into each of `out`.
 
-    encoded: uint8 (bytes,); height, width: the size of the image that the plans were made for, upright if `exif`.
-    plans:   of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
+    data:  uint8, the bytes of a file (bytes,), or pixels (height, width, 3).
+    height, width: the size of the image that the plans were made for, upright if `exif`, which is about files alone.
+    plans: of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
     Raises DecodeError.
     """
+    if native.library() is None:
+        image = Image.fromarray(data) if data.ndim == 3 else _by_pillow(data, height, width, exif)
+        for plan, view in zip(plans, out, strict=True):
+            view.copy_(torch.from_numpy(_resized_by_pillow(image, plan)))
+        return
     windows = np.concatenate([plan.windows for plan in plans])
     top, left = windows[:, :2].min(axis=0).tolist()
     bottom, right = (windows[:, :2] + windows[:, 2:]).max(axis=0).tolist()
-    pixels = decode_window(encoded, height, width, (top, left, bottom - top, right - left), exif)
-    for plan, (y, x, tall, wide), images in zip(plans, windows.tolist(), out, strict=True):
-        _render_view(pixels[y - top : y - top + tall, x - left : x - left + wide], plan, images)
-
-
-def _render_view(pixels: Pixels, plan: Plan, out: torch.Tensor) -> None:
-    """The pixels of a plan's window, resized and flipped."""
-    resized = (int(plan.resized[0, 0]), int(plan.resized[0, 1]))
-    anchor = (int(plan.anchors[0, 0]), int(plan.anchors[0, 1]))
-    flip = bool(plan.flips[0])
-    if native.library() is not None:
+    if data.ndim == 3:
+        top = left = 0
+        pixels = data
+    else:
+        pixels = decode_window(data, height, width, (top, left, bottom - top, right - left), exif)
+    for plan, (y, x, tall, wide), view in zip(plans, windows.tolist(), out, strict=True):
         crop_resize(
-            [np.ascontiguousarray(pixels)],
+            [np.ascontiguousarray(pixels[y - top : y - top + tall, x - left : x - left + wide])],
             plan.size,
             flips=plan.flips,
             filter=plan.filter,
             resized=plan.resized,
             anchors=plan.anchors,
             threads=1,
-            out=out.numpy()[None],
+            out=view.numpy()[None],
         )
-    elif resized == plan.size:
-        _whole_window(pixels, out, flip, plan.filter)
-    elif resized[0] * resized[1] > MAX_OVERDRAW * plan.size[0] * plan.size[1]:
-        _copy(torch.from_numpy(resize_part(pixels, resized, anchor, plan.size, plan.filter)), out, flip)
-    else:
-        whole = torch.empty((*resized, 3), dtype=torch.uint8)
-        _whole_window(pixels, whole, False, plan.filter)
-        rows, columns = (slice(start, start + length) for start, length in zip(anchor, plan.size, strict=True))
-        _copy(whole[rows, columns], out, flip)
 
 
-def _whole_window(pixels: Pixels, out: torch.Tensor, flip: bool, filter: Filter) -> None:
-    """All of `pixels` resized to `out`. The kernels write in place: 0.08 ms against 0.21 ms through a new tensor."""
-    target = torch.empty_like(out) if flip else out
-    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    _RESIZE[filter](planes, list(out.shape[:2]), False, None, None, out=target.permute(2, 0, 1)[None])
-    if flip:
-        _copy(target, out, flip)
-
-
-def _copy(pixels: torch.Tensor, out: torch.Tensor, flip: bool) -> None:
-    if flip:
-        _flip(pixels, [1], out=out)
-    else:
-        out.copy_(pixels)
-
-
-def resize_part(
-    pixels: Pixels, resized: tuple[int, int], anchor: tuple[int, int], size: tuple[int, int], filter: Filter
-) -> Pixels:
-    """The part at `anchor`, of `size`, of `pixels` resized to `resized`; Pillow computes only that part."""
-    scale = (pixels.shape[0] / resized[0], pixels.shape[1] / resized[1])
-    top, left = anchor[0] * scale[0], anchor[1] * scale[1]
-    # Rounding may carry the box past the edge in the last place, which Pillow refuses.
-    bottom = min((anchor[0] + size[0]) * scale[0], float(pixels.shape[0]))
-    right = min((anchor[1] + size[1]) * scale[1], float(pixels.shape[1]))
-    image = Image.fromarray(pixels).resize((size[1], size[0]), _PILLOW[filter], box=(left, top, right, bottom))
-    return np.array(image)
+def _resized_by_pillow(image: Image.Image, plan: Plan) -> Pixels:
+    """One view of an RGB image: each pass computes no more of the other axis than the output needs."""
+    (top, left, height, width), (tall, wide), (y, x) = (
+        array[0].tolist() for array in (plan.windows, plan.resized, plan.anchors)
+    )
+    if max(height * wide, tall * plan.size[1]) > Limits().max_pixels:
+        raise DecodeError(
+            f"Pillow would resize {width} x {height} of its pixels to {wide} x {tall}, and not just the part that is "
+            f"wanted, which is too much; {native.problem()}"
+        )
+    how = Image.Resampling[plan.filter.upper()]
+    view = image.crop((left, top, left + width, top + height)).resize((wide, height), how)
+    view = view.crop((x, 0, x + plan.size[1], height)).resize((plan.size[1], tall), how)
+    view = view.crop((0, y, plan.size[1], y + plan.size[0]))
+    return np.array(ImageOps.mirror(view) if plan.flips[0] else view)
 
 
 def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:
@@ -129,7 +98,10 @@ def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: b
     height, width: what the image's size should be. Raises DecodeError.
     """
     decoded = _nvimagecodec(encoded, height, width, window, exif)
-    return _pillow(encoded, height, width, window, exif) if decoded is None else decoded
+    if decoded is not None:
+        return decoded
+    top, left, tall, wide = window
+    return np.array(_by_pillow(encoded, height, width, exif).crop((left, top, left + wide, top + tall)))
 
 
 @dataclass(frozen=True)
@@ -221,20 +193,17 @@ def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: b
     return pixels if pixels.shape == (tall, wide, 3) and pixels.dtype == np.uint8 else None
 
 
-def _pillow(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:
-    """The window's pixels by Pillow, which decodes the whole image."""
+def _by_pillow(encoded: Pixels, height: int, width: int, exif: bool) -> Image.Image:
+    """The whole image in RGB."""
     try:
         with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:
             image = ImageOps.exif_transpose(opened) if exif else opened
-            if image.size != (width, height):
-                raise DecodeError(
-                    f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; "
-                    "the file has changed since it was indexed"
-                )
-            top, left, tall, wide = window
-            return np.array(image.convert("RGB").crop((left, top, left + wide, top + tall)))
-    except DecodeError:
-        raise
+            if image.size == (width, height):
+                return image.convert("RGB")
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
         reason = explain_damage(encoded.tobytes()) or f"it can't be decoded ({type(error).__name__}: {error})"
         raise DecodeError(reason) from error
+    raise DecodeError(
+        f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; the file has changed "
+        "since it was indexed"
+    )

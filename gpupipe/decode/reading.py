@@ -1,21 +1,15 @@
-"""Fetches the encoded samples of a job, those of files on several threads at once."""
+"""Fetches the samples of a job, those of files on several threads at once."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpupipe.decode.engine import Fetched, Job, fetch
-from gpupipe.errors import SampleError
+from gpupipe.batch import Job
+from gpupipe.decode.fetching import Fetched, fetch
+from gpupipe.sources import Source
 from gpupipe.sources.indexed import IndexedSource
 from gpupipe.sources.subset import SubsetSource
-
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
 
 __all__ = ["Reader"]
 
@@ -38,22 +32,8 @@ class Reader:
         return ThreadPoolExecutor(self._threads, "gpupipe-read")
 
     def __call__(self, job: Job) -> Fetched:
-        """Encoded bytes and facts of the samples, and an error for each row that can't be read."""
-        if self._pool is None:
-            return fetch(self._source, job)
-        indices = job.indices
-        encoded: list[NDArray[np.uint8] | None] = [None] * len(indices)
-        failures: dict[int, SampleError] = {}
-
-        def read(first: int) -> None:
-            for row in range(first, len(indices), self._threads):
-                try:
-                    encoded[row] = self._source.read(int(indices[row]))
-                except SampleError as error:
-                    failures[row] = error
-
-        list(self._pool.map(read, range(min(self._threads, len(indices)))))
-        return encoded, self._source.meta(indices), failures
+        """The columns of the samples, and an error for each row that can't be read."""
+        return fetch(self._source, job, self._pool, self._threads)
 
     def close(self) -> None:
         """End the threads; the next call starts new ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,22 @@ from numpy.typing import NDArray
 from gpupipe.host.generators import global_generators, kept, peek, seed_all
 from gpupipe.host.tracing import beside_consumer
 from gpupipe.plan.stream import DATASET, Stream
-from gpupipe.sources import DatasetSource
 
 __all__ = ["seeding"]
 
 log = logging.getLogger("gpupipe")
 
 
+class AsksDataset(Protocol):
+    """A source that reads by a dataset of the user's. `draws`: whether that draws, None: not known yet."""
+
+    dataset: Any
+    draws: bool | None
+
+
 @contextmanager
 def seeding(
-    source: DatasetSource, seed: int, epoch: int, positions: NDArray[np.int64]
+    source: AsksDataset, seed: int, epoch: int, positions: NDArray[np.int64]
 ) -> Iterator[Callable[[int], None]]:
     """A function of the row, to be called before the dataset is asked for that row's sample.
 
@@ -81,7 +87,7 @@ def _nothing(row: int) -> None:
     return
 
 
-def _warn(source: DatasetSource) -> None:
+def _warn(source: AsksDataset) -> None:
     log.warning(
         "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's thread "
         "seeds for each sample while the training loop may draw from them, too; give the loop generators of its own, "

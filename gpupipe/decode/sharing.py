@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.decode.engine import Batches, Engine, EngineBatch, Job, job_plan
+from gpupipe.batch import Batch, Images, Job
+from gpupipe.batch.columns import assemble
+from gpupipe.decode.engine import Batches, Engine
+from gpupipe.decode.rendering import crops_of
 from gpupipe.kernels.philox import uniform
 from gpupipe.kernels.transfer import to_device
 from gpupipe.plan.stream import DECODER, Stream
@@ -65,11 +68,14 @@ class Share:
 
     def _parts(self, job: Job) -> NDArray[np.float64]:
         """Of each image the part, 0 to 1, in which its crops lie."""
-        meta = self._source.meta(job.indices)
-        windows = np.stack([job_plan(recipe, job, meta, view).windows for view, recipe in enumerate(self._views)])
+        sizes = self._source.shapes(job.indices)
+        assert sizes is not None
+        name = self._source.fields.images[0]
+        crops = crops_of(self._source.fields, self._views, job, {name: Images([None] * len(job), sizes)})[name]
+        windows = np.stack([planned.windows for planned in crops])
         low, high = windows[..., :2].min(axis=0), (windows[..., :2] + windows[..., 2:]).max(axis=0)
         areas = (high - low).astype(np.float64).prod(axis=1)
-        parts: NDArray[np.float64] = areas / np.maximum(meta.heights.astype(np.float64) * meta.widths, 1)
+        parts: NDArray[np.float64] = areas / np.maximum(sizes[:, :2].astype(np.float64).prod(axis=1), 1)
         return parts
 
 
@@ -126,14 +132,14 @@ class _Merged:
     def __iter__(self) -> _Merged:
         return self
 
-    def __next__(self) -> EngineBatch:
+    def __next__(self) -> Batch:
         split = self._splits.next()
         if split is None:
             self.close()
             raise StopIteration
         parts = ((split.dali, self._dali), (split.cpu, self._cpu))
         made = [(rows, next(batches)) for rows, batches in parts if len(rows)]
-        return made[0][1] if len(made) == 1 else _merged(len(split.job.indices), made, self._device)
+        return made[0][1] if len(made) == 1 else _merged(split.job, made, self._device)
 
     def close(self) -> None:
         self._dali.close()
@@ -166,20 +172,22 @@ class _Splits:
         while (split := self.next(reader)) is not None:
             rows: Rows = getattr(split, reader)
             if len(rows):
-                yield replace(split.job, positions=split.job.positions[rows], indices=split.job.indices[rows])
+                yield split.job.take(rows)
 
 
-def _merged(count: int, made: list[tuple[Rows, EngineBatch]], device: torch.device) -> EngineBatch:
-    """One batch of the rows of several."""
-    first = made[0][1]
-    images = tuple(torch.empty((count, *view.shape[1:]), dtype=view.dtype, device=device) for view in first.images)
-    labels = torch.empty(count, dtype=first.labels.dtype)
-    merged = EngineBatch(images, labels)
+def _merged(job: Job, made: list[tuple[Rows, Batch]], device: torch.device) -> Batch:
+    """One batch of the rows of several; none of them collated."""
+    pixels = {name for name, column in made[0][1].columns.items() if isinstance(column, tuple)}
+    rest = [(rows, {n: c for n, c in part.columns.items() if n not in pixels}) for rows, part in made]
+    merged = Batch(job, assemble(len(job), rest))
+    for name in pixels:
+        views = made[0][1].columns[name]
+        merged.columns[name] = tuple(torch.empty((len(job), *v.shape[1:]), dtype=v.dtype, device=device) for v in views)
     for rows, part in made:
-        at = torch.from_numpy(rows)
-        labels[at] = part.labels
-        for whole, view in zip(images, part.images, strict=True):
-            _put(whole, to_device(at, device), to_device(view, device))
+        at = to_device(torch.from_numpy(rows), device)
+        for name in pixels:
+            for whole, view in zip(merged.columns[name], part.columns[name], strict=True):
+                _put(whole, at, to_device(view, device))
         merged.failures |= {int(rows[row]): error for row, error in part.failures.items()}
         merged.bytes_read += part.bytes_read
         merged.spans += part.spans

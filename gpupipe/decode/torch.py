@@ -1,4 +1,4 @@
-"""The engine on a standard `torch.utils.data.DataLoader`: its workers make uint8 batches, each from one job.
+"""The engine on a standard `torch.utils.data.DataLoader`: its workers make batches, each from one job.
 
 Processes, each with the C++ kernel on one thread (`python bench/workers.py`; uint8, 2 cores of an AMD EPYC):
 
@@ -14,7 +14,7 @@ step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -22,21 +22,19 @@ from typing import Any, NoReturn
 import torch
 import torch.utils.data
 
-from gpupipe.decode.engine import Batches, EngineBatch, Job
-from gpupipe.decode.rendering import render_batch
-from gpupipe.errors import SampleError
+from gpupipe.batch import Batch, Job
+from gpupipe.decode.engine import Batches
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
-from gpupipe.host.tracing import Span
 from gpupipe.host.whereabouts import note
-from gpupipe.recipe import Views
-from gpupipe.sources import DatasetSource, Source
 from gpupipe.workers.board import IDLE, Board
 from gpupipe.workers.faults import death, hang
 from gpupipe.workers.forks import guard_forks
 from gpupipe.workers.pickling import check_picklable
-from gpupipe.workers.slots import Slots
+from gpupipe.workers.pinning import pinned
+from gpupipe.workers.slots import Message, Slots
 from gpupipe.workers.watched import WatchedDataLoader, WorkersDied, WorkersHang, start_method
+from gpupipe.workers.work import Work, new_planes
 from gpupipe.workers.worker import WorkerInit, start_worker
 
 __all__ = ["TorchEngine"]
@@ -48,59 +46,70 @@ Task = tuple["int | None", Job]
 
 @dataclass
 class _Made:
-    """A batch on its way out of a worker: where it lies, and all else that the worker has to say of it."""
+    """A batch on its way out of a worker: where it lies."""
 
     slots_id: int
-    slot: int
-    count: int
-    failures: dict[int, SampleError]
-    augmented: bool
-    bytes_read: int
-    spans: tuple[Span, ...]
+    message: Message
 
-    def batch(self) -> EngineBatch:
+    def batch(self) -> Batch:
         """In the consumer's process, and there only once."""
-        images, labels = SLOTS[self.slots_id].lend(self.slot, self.count)
-        return EngineBatch(images, labels, self.failures, self.augmented, bytes_read=self.bytes_read, spans=self.spans)
+        return SLOTS[self.slots_id].take(self.message)
 
-    def pin_memory(self) -> EngineBatch:
+    def pin_memory(self) -> Batch:
         """`torch.utils.data.DataLoader` calls this, on a thread of its own."""
-        return self.batch().pin_memory()
+        return _pinned(self.batch())
 
 
-def _received(made: _Made | EngineBatch) -> EngineBatch:
-    return made.batch() if isinstance(made, _Made) else made
+@dataclass
+class _MadeHere:
+    """A batch that the consumer's own process has made."""
+
+    made: Batch
+
+    def batch(self) -> Batch:
+        return self.made
+
+    def pin_memory(self) -> Batch:
+        return _pinned(self.made)
+
+
+def _pinned(batch: Batch) -> Batch:
+    batch.columns = pinned(batch.columns)
+    return batch
+
+
+def _received(made: _Made | _MadeHere | Batch) -> Batch:
+    return made if isinstance(made, Batch) else made.batch()
 
 
 # The slots of the engines of this process, for batches that come back from workers.
 SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
 
 
-class _Dataset(torch.utils.data.Dataset["_Made | EngineBatch"]):
+class _Dataset(torch.utils.data.Dataset["_Made | _MadeHere"]):
     """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
 
-    def __init__(self, source: Source, views: Views, augmented: bool, slots: Slots, board: Board) -> None:
-        self.source = source
-        self.views = views
-        self.augmented = augmented
+    def __init__(self, work: Work, slots: Slots, board: Board) -> None:
+        self.work = work
         self.slots = slots
         self.board = board
         self.slots_id = id(slots)
 
-    def __getitem__(self, task: Task) -> _Made | EngineBatch:
+    def __getitem__(self, task: Task) -> _Made | _MadeHere:
         slot, job = task
-        count = len(job.indices)
-        if slot is None:
-            new = [torch.empty((count, *view.crop.output_size, 3), dtype=torch.uint8) for view in self.views]
-            return render_batch(self.source, self.views, job, new, augmented=self.augmented)
         worker = torch.utils.data.get_worker_info()
-        if worker is not None:
-            self.board.begin(worker.id, job.indices)
-        out = self.slots.batch(slot, count)
-        made = render_batch(self.source, self.views, job, out, augmented=self.augmented)
-        self.slots.labels(slot, count).copy_(made.labels)
+        if worker is None:
+            return _MadeHere(self._made_here(slot, job))
+        self.board.begin(worker.id, job.indices)
+        assert slot is not None
+        message = self.slots.put(slot, self.work(job, self.slots.batch(slot, len(job))))
         note(IDLE)
-        return _Made(self.slots_id, slot, count, made.failures, made.augmented, made.bytes_read, made.spans)
+        return _Made(self.slots_id, message)
+
+    def _made_here(self, slot: int | None, job: Job) -> Batch:
+        if slot is None:
+            return self.work(job, new_planes(self.work.layout, len(job)))
+        return self.work(job, self.slots.lend(slot, len(job)))
 
 
 class _Tasks(torch.utils.data.Sampler[Task]):
@@ -114,7 +123,7 @@ class _Tasks(torch.utils.data.Sampler[Task]):
         # Asked for the first task when the workers of older streams have ended, or have said that they are done.
         self._slots.take_back()
         for job in self.jobs:
-            yield self._slots.give(), job
+            yield self._slots.give(job), job
 
 
 def _as_is(batch: Any) -> Any:
@@ -122,39 +131,40 @@ def _as_is(batch: Any) -> Any:
 
 
 class TorchEngine:
-    """Worker processes that decode, crop and resize on the CPU; other `options` go to the DataLoader as they are.
+    """Worker processes that do the work, or this one if there are none; other `options` are the DataLoader's.
 
-    augmented: whether the workers also apply the recipe's augmentations. generator: where their seeds come from.
+    dataset: what the user's code finds in `torch.utils.data.get_worker_info()`. describe: where a sample lies, for
+    messages. generator: where the workers' seeds come from.
     """
 
     name = "torch"
 
     def __init__(
         self,
-        source: Source,
-        views: Views,
+        work: Work,
         device: torch.device,
         *,
         batch_size: int,
         num_workers: int,
-        augmented: bool,
+        dataset: Any,
+        describe: Callable[[int], str],
         generator: torch.Generator,
         worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
         **options: Any,
     ) -> None:
         self.device = device
-        self._source = source
+        self._dataset = dataset
+        self._describe = describe
         count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
-        shapes = [(*view.crop.output_size, 3) for view in views]
-        self._slots = Slots(count, batch_size, shapes, shared=num_workers > 0)
+        self._slots = Slots(count, batch_size, work.layout, shared=num_workers > 0)
         SLOTS[id(self._slots)] = self._slots
         self._board = Board(num_workers, batch_size)
         self._tasks = _Tasks(self._slots)
         self._worker_init_fn = worker_init_fn
         self._iterator: Any = None
         self._loader = WatchedDataLoader(
-            _Dataset(source, views, augmented, self._slots, self._board),
+            _Dataset(work, self._slots, self._board),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
@@ -167,11 +177,12 @@ class TorchEngine:
         if num_workers > 0:
             guard_forks()
             if (method := start_method(self._loader.multiprocessing_context)) != "fork":
-                check_picklable("dataset", source, method)
+                check_picklable("dataset", dataset, method)
+                check_picklable("work", work, method)
                 check_picklable("worker_init_fn", worker_init_fn, method)
 
     def stream(self, jobs: Iterable[Job]) -> Batches:
-        """A uint8 batch for each job, on the CPU, pinned if the options say so.
+        """A batch for each job, on the CPU, pinned if the options say so.
 
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
@@ -185,8 +196,7 @@ class TorchEngine:
         if self._iterator is None:
             self._board.clear()
             # Of the process that iterates, which may be a fork of the one that built the loader.
-            dataset = self._source.dataset if isinstance(self._source, DatasetSource) else self._source
-            start = partial(start_worker, self._board, Identity.own(), dataset, self._worker_init_fn)
+            start = partial(start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn)
             self._loader.worker_init_fn = start
         self._iterator = iter(self._loader)
         return self._iterator
@@ -210,8 +220,8 @@ class TorchEngine:
 
     def _explained(self, fault: WorkersDied | WorkersHang) -> Exception:
         if isinstance(fault, WorkersDied):
-            return death(fault, self._board, self._source)
-        return hang(fault, self._board, self._source, self._loader.timeout)
+            return death(fault, self._board, self._describe)
+        return hang(fault, self._board, self._describe, self._loader.timeout)
 
     def _end_workers(self, keep_persistent: bool, at_once: bool = False) -> None:
         if not (keep_persistent and self._loader.persistent_workers):
@@ -252,7 +262,7 @@ class _Batches:
     def __iter__(self) -> _Batches:
         return self
 
-    def __next__(self) -> EngineBatch:
+    def __next__(self) -> Batch:
         if self._iterator is None:
             raise StopIteration
         try:

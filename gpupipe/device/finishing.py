@@ -1,17 +1,16 @@
-"""From an engine's batch to what the consumer gets: augmented, normalized, erased and mixed, labels too."""
+"""From an engine's batch to what the consumer gets: on its device, augmented, normalized, erased and mixed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from gpupipe.batch import Batch, Columns, Schema
+from gpupipe.batch.collation import move
 from gpupipe.decode.augmenting import THREADS, augmented
-from gpupipe.decode.engine import EngineBatch, Job
-from gpupipe.host.tracing import Span, Stage
+from gpupipe.host.tracing import Stage
 from gpupipe.kernels import finish, soft_targets
 from gpupipe.kernels.finish import empty_batch
 from gpupipe.kernels.transfer import to_device
@@ -26,49 +25,49 @@ __all__ = ["Finished", "Finisher"]
 class Finished:
     """A batch for the consumer, and what is to be counted of it.
 
-    images: of each view, in its recipe's dtype and layout. labels: int64 (N,) or float32 (N, classes).
-    step:   of the epoch. indices: int64 (N,), the samples that are in it, substitutes included.
-    spans:  who was busy with it, and when. whole: on a GPU the event after which the batch is there.
+    batch: its columns are on the device; images are lists with the tensor of each view, in its recipe's dtype and
+           layout; labels that are mixed are float32 (N, classes).
+    finish: what that took. whole: on a GPU the event after which the batch is there.
     """
 
-    images: list[torch.Tensor]
-    labels: torch.Tensor
-    step: int
-    indices: NDArray[np.int64]
-    bytes_read: int
-    spans: tuple[Span, ...]
+    batch: Batch
     finish: Stage
     whole: Any = None
 
 
 class Finisher:
-    """Finishes batches on `device`."""
+    """Finishes batches of a schema on `device`."""
 
-    def __init__(self, views: Views, device: torch.device) -> None:
+    def __init__(self, schema: Schema | None, views: Views, device: torch.device) -> None:
+        self._numbers = {name: schema.number(name) for name in schema.images} if schema else {}
         self._views = views
         self._device = device
-        self._buffers = BufferPool(keep=4 * len(views))
+        self._buffers = BufferPool(keep=4 * len(views) * len(self._numbers))
 
-    def __call__(self, batch: EngineBatch, mixed: bool) -> Finished:
+    def __call__(self, batch: Batch, mixed: bool) -> Finished:
         """The batch on the device, finished on its current stream.
 
         mixed: whether to mix, if the recipe does. The last, short batch of an epoch is not, as its pairs may be apart.
         """
-        job = batch.job
-        assert job is not None
-        with Stage("finish") as finish:
-            images, labels = self._all(batch, job, mixed)
-        return Finished(images, labels, batch.step, job.indices, batch.bytes_read, batch.spans, finish)
-
-    def _all(self, batch: EngineBatch, job: Job, mixed: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
-        labels = to_device(batch.labels, self._device)
-        how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed)
-        images = [self._finished(batch, view, how) for view in range(len(self._views))]
-        return images, labels if how is None else self._targets(labels, how)
+        with Stage("finish") as stage:
+            batch.columns = self._columns(batch, mixed)
+        return Finished(batch, stage)
 
     def clear(self) -> None:
         """Forget the memory that is kept for later batches."""
         self._buffers.clear()
+
+    def _columns(self, batch: Batch, mixed: bool) -> Columns:
+        job, device = batch.job, self._device
+        columns: Columns = move(batch.columns, lambda tensor: to_device(tensor, device))
+        how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed) if self._views else None
+        for name, number in self._numbers.items():
+            columns[name] = [
+                self._finished(images, view, number, batch, how) for view, images in enumerate(columns[name])
+            ]
+        if how is not None:
+            columns["label"] = self._targets(columns["label"], how)
+        return columns
 
     def _targets(self, labels: torch.Tensor, how: Mixing) -> torch.Tensor:
         settings = self._views[0].mixing
@@ -76,11 +75,10 @@ class Finisher:
         assert settings.num_classes is not None
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
-    def _finished(self, batch: EngineBatch, view: int, how: Mixing | None) -> torch.Tensor:
-        recipe, images, job = self._views[view], to_device(batch.images[view], self._device), batch.job
-        assert job is not None
+    def _finished(self, images: torch.Tensor, view: int, field: int, batch: Batch, how: Mixing | None) -> torch.Tensor:
+        recipe, job = self._views[view], batch.job
         if not batch.augmented:
-            images = augmented(recipe, job, view, images)
+            images = augmented(recipe, job, view, field, images)
         dtype: torch.dtype = getattr(torch, recipe.dtype)
         return finish(
             images,
@@ -88,7 +86,7 @@ class Finisher:
             dtype,
             recipe.layout == "channels_last",
             self._output(recipe, images.shape, dtype),
-            erase=erasing(recipe, job.seed, job.epoch, job.positions, view),
+            erase=erasing(recipe, job.seed, job.epoch, job.positions, view, field),
             mix=None if how is None else how.mix,
             threads=THREADS,
         )

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
+from gpupipe.batch.collation import move
 from gpupipe.device.finishing import Finished
 
 __all__ = ["HandOver"]
@@ -52,8 +54,13 @@ class HandOver:
             return
         consumer = torch.cuda.current_stream(self.stream.device)
         consumer.wait_event(item.whole)
-        for tensor in (*item.images, item.labels):
-            tensor.record_stream(consumer)  # else its memory could be given to a later batch while it is still read
+        move(item.batch.columns, partial(_used_on, consumer))
         passed = torch.cuda.Event(blocking=True)  # the thread that waits for it leaves the CPU to others
         passed.record(consumer)
         self._passed.append(passed)
+
+
+def _used_on(stream: torch.cuda.Stream, tensor: torch.Tensor) -> torch.Tensor:
+    """Else its memory could be given to a later batch while it is still read there."""
+    tensor.record_stream(stream)
+    return tensor

@@ -39,10 +39,6 @@ ELSEWHERE = {
 UNSERVED: dict[str, tuple[Any, str]] = {
     "sampler": (None, "pass it as order=, which takes torch Samplers and gpupipe's orders"),
     "batch_sampler": (None, "pass order= (a torch Sampler of samples, or a gpupipe order) and batch_size="),
-    "collate_fn": (
-        None,
-        "batches are put together by the engine, as tensors (images, labels); change them in the training loop",
-    ),
     "pin_memory_device": ("", "pass device='cuda:N': batches lie there already, and pinned memory is that GPU's"),
     "in_order": (True, "batches always come in the order of the epoch; leave it out"),
 }

@@ -22,6 +22,7 @@ FIXED = {
         "device",
         "drop_last",
         "engine",
+        "fields",
         "generator",
         "in_order",
         "multiprocessing_context",

@@ -14,7 +14,9 @@ from gpupipe.sources import Source
 __all__ = ["check_labels", "with_num_classes"]
 
 
-def with_num_classes(recipe: Recipe | MultiCrop, source: Source, every_sample: bool) -> Recipe | MultiCrop:
+def with_num_classes(
+    recipe: Recipe | MultiCrop | None, source: Source, every_sample: bool
+) -> Recipe | MultiCrop | None:
     """The recipe with a number where its mixing has `num_classes=None`.
 
     every_sample: whether an epoch has each sample of the source; then every label that is known now is checked, else
@@ -22,7 +24,7 @@ def with_num_classes(recipe: Recipe | MultiCrop, source: Source, every_sample: b
 
     Raises ConfigError for labels that do not fit the number, and where none was given and the source does not know.
     """
-    if isinstance(recipe, MultiCrop) or recipe.mixing is None:
+    if not isinstance(recipe, Recipe) or recipe.mixing is None:
         return recipe
     mixing = recipe.mixing
     labels = _labels(source)

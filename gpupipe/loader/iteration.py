@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gpupipe.decode.engine import Engine, EngineBatch, Job
+from gpupipe.batch import Batch, Job
+from gpupipe.decode.engine import Engine
 from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished
 from gpupipe.errors import GpupipeError, WorkerError
@@ -85,7 +86,7 @@ class Jobs:
 class Repaired:
     """The batches of an engine, in order, each with its step and job, made good by `repair`."""
 
-    def __init__(self, engine: Engine, jobs: Jobs, repair: Callable[[EngineBatch], EngineBatch]) -> None:
+    def __init__(self, engine: Engine, jobs: Jobs, repair: Callable[[Batch], Batch]) -> None:
         self._jobs = jobs
         self._repair = repair
         self._stream = engine.stream(jobs)
@@ -93,10 +94,10 @@ class Repaired:
     def __iter__(self) -> Repaired:
         return self
 
-    def __next__(self) -> EngineBatch | Failed:
+    def __next__(self) -> Batch | Failed:
         batch = next(self._stream, None)
         if batch is not None:
-            batch.step, batch.job = self._jobs.next_open()
+            self._jobs.next_open()
             return attempt(self._repair, batch)
         failed, self._jobs.failed = self._jobs.failed, None
         if failed is None:
@@ -112,9 +113,9 @@ class Repaired:
 class Finishing:
     """Finished batches, for a thread of their own: everything begins with the first that is asked for."""
 
-    def __init__(self, opened: Callable[[], Repaired], finish: Callable[[EngineBatch], Finished]) -> None:
+    def __init__(self, opened: Callable[[], Repaired], finish: Callable[[Batch], Finished]) -> None:
         self._opened: Callable[[], Repaired] | None = opened
-        self._finish: Callable[[EngineBatch], Finished] | None = finish
+        self._finish: Callable[[Batch], Finished] | None = finish
         self._batches: Repaired | None = None
 
     def __next__(self) -> Finished | Failed:
@@ -132,12 +133,12 @@ class Finishing:
         self._opened = self._finish = None
 
 
-def attempt(step: Callable[[EngineBatch], Made], batch: EngineBatch) -> Made | Failed:
+def attempt(step: Callable[[Batch], Made], batch: Batch) -> Made | Failed:
     """What the step makes of the batch, or why it can't."""
     try:
         return step(batch)
     except Exception as error:
-        return Failed(batch.step, error)
+        return Failed(batch.job.step, error)
 
 
 class Iteration:
@@ -267,7 +268,7 @@ class Iteration:
         """What comes next, finished; None if nothing does."""
         try:
             item = self._loader.meter.waited(batches)
-            return attempt(self._finish, item) if isinstance(item, EngineBatch) else item
+            return attempt(self._finish, item) if isinstance(item, Batch) else item
         except WorkerError as error:
             self._close_batches()
             if not self._put_off(error):
@@ -295,7 +296,7 @@ class Iteration:
         self._failing[min(steps)] = error.with_traceback(None)  # whose frames hold this iterator
         return True
 
-    def _finish(self, batch: EngineBatch) -> Finished:
+    def _finish(self, batch: Batch) -> Finished:
         return self._loader._finished(batch, self._mixes)
 
     def _handed_out(self, item: Finished | Failed) -> Any:
@@ -310,7 +311,7 @@ class Iteration:
                 del item  # else the error and this frame would hold each other, and a batch in another of its frames
         batch = loader._handed_out(item)
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
-        self._next = item.step + 1
+        self._next = item.batch.job.step + 1
         self._given = True
         self._announcement.delivered(is_last=self._next == len(loader))
         return batch

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, open_engine
+from gpupipe.batch import Batch, Field, Job
+from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.engine import Engine, EngineBatch, Job
+from gpupipe.decode.engine import Engine
 from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
@@ -27,6 +29,7 @@ from gpupipe.loader.attributes import DataLoaderAttributes
 from gpupipe.loader.classes import check_labels, with_num_classes
 from gpupipe.loader.distributed import check_world_size, gathered, rank_and_world_size
 from gpupipe.loader.iteration import Failed, Iteration
+from gpupipe.loader.output import check_items, handed_out, recipe_fingerprint
 from gpupipe.loader.place import Place
 from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
@@ -34,8 +37,8 @@ from gpupipe.loader.state import LoaderState
 from gpupipe.loader.stats import Meter, gpu_memory
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.protocol import name_of, samples_of
-from gpupipe.recipe import MultiCrop, Recipe, Views
-from gpupipe.sources import Source, names_files, open_source
+from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
+from gpupipe.sources import ItemSource, Source, names_files, open_source
 from gpupipe.workers.worker import WorkerInit, worker_seeds
 
 if TYPE_CHECKING:
@@ -44,9 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 log = logging.getLogger("gpupipe")
-
-Images: TypeAlias = Any
-"""A tensor, or a list of them, one for each view; Any, as a recipe with one view gives tensors alone."""
 
 
 class Loader(DataLoaderAttributes):
@@ -107,10 +107,11 @@ class Loader(DataLoaderAttributes):
     def __init__(
         self,
         data: Any,
-        recipe: Recipe | MultiCrop,
+        recipe: Recipe | MultiCrop | None = None,
         batch_size: int = 1,
         shuffle: bool | None = False,
         *,
+        fields: Mapping[str, Field] | None = None,
         drop_last: bool = False,
         seed: int | None = None,
         generator: torch.Generator | None = None,
@@ -130,21 +131,22 @@ class Loader(DataLoaderAttributes):
         on_error: OnError = "raise",
         sampler: None = None,
         batch_sampler: None = None,
-        collate_fn: None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory_device: Literal[""] = "",
         in_order: Literal[True] = True,
     ) -> None:
         refuse_unserved(
             sampler=sampler,
             batch_sampler=batch_sampler,
-            collate_fn=collate_fn,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if not isinstance(recipe, Recipe | MultiCrop):
+        if not isinstance(recipe, Recipe | MultiCrop | None):
             raise ConfigError(
-                f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), or a MultiCrop of them"
+                f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), a MultiCrop of them, or "
+                "None for a dataset whose items are batched as they are"
             )
+        check_items(recipe, fields, collate_fn, engine)
         check_on_error(on_error)
         batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
         shuffle = shuffle is not None and flag("shuffle", shuffle)
@@ -152,9 +154,11 @@ class Loader(DataLoaderAttributes):
             num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, multiprocessing_context
         )
         self.seed, self.generator = seed_of(seed, generator), generator
-        _check_mixing(recipe.view_recipes, batch_size)
-        name, where = choose(engine, device)
-        found = concurrency(engine, name, where, workers.num_workers, workers.prefetch_factor, decoders)
+        views = () if recipe is None else recipe.view_recipes
+        _check_mixing(views, batch_size)
+        wish: EngineName = "torch" if recipe is None else engine
+        name, where = choose(wish, device)
+        found = concurrency(wish, name, where, workers.num_workers, workers.prefetch_factor, decoders)
         self.settings = EngineSettings(
             engine=found.engine,
             device=where,
@@ -171,10 +175,12 @@ class Loader(DataLoaderAttributes):
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
-        self.source: Source = open_source(data)
+        self.source: Source = _opened(data, recipe, fields)
         self.dataset: Any = self.source if names_files(data) else data
+        if recipe is not None:
+            check_fields(recipe, self.source.fields)
         self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
-        self._views = self.recipe.view_recipes
+        self._views: Views = () if self.recipe is None else self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
@@ -189,15 +195,16 @@ class Loader(DataLoaderAttributes):
             )
         self.sampler = epoch_sampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
-        self._repair = Repair(self.source, self._views, self.order, on_error)
+        self._work = made_by(self.settings, self.source, self._views, collate_fn)
+        self._repair = Repair(self._work.rows, self.order, on_error)
         self.meter = Meter()
-        self._finisher = Finisher(self._views, where)
-        self._mixes = self._views[0].mixing is not None
+        self._finisher = Finisher(self.source.fields, self._views, where)
+        self._mixes = self._mixing is not None
         self._lane = HandOver(where) if where.type == "cuda" else None
         self._ahead: Ahead[Finished | Failed] | None = None
         self.meter.finisher = "consumer" if self._lane is None else "thread"
         self._engine: Engine | None = open_engine(
-            self.source, self._views, self.settings, worker_seeds(self.seed, rank)
+            self._work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
@@ -221,7 +228,7 @@ class Loader(DataLoaderAttributes):
 
     @mixup_enabled.setter
     def mixup_enabled(self, enabled: bool) -> None:
-        if enabled and self._views[0].mixing is None:
+        if enabled and self._mixing is None:
             raise ConfigError("mixup_enabled=True: the recipe mixes nothing; add MixUp, CutMix or MixUpOrCutMix to it")
         self._mixes = enabled
 
@@ -436,25 +443,31 @@ class Loader(DataLoaderAttributes):
         if self._engine is not None:
             self._engine.interrupt()
 
-    def _repaired(self, batch: EngineBatch) -> EngineBatch:
-        """The batch with every row made good."""
-        repaired = self._repair(batch)
-        assert repaired.job is not None
-        self._check_labels(repaired, repaired.job)
+    def _repaired(self, batch: Batch) -> Batch:
+        """The batch with every row made good, collated."""
+        repaired = self._work.collate(self._repair(batch))
+        if self._mixing is not None:  # labels become places in a row of num_classes
+            check_labels(repaired.columns["label"].numpy(), repaired.job.indices, self._mixing, self.source)
         return repaired
 
-    def _finished(self, batch: EngineBatch, mixes: bool) -> Finished:
+    def _finished(self, batch: Batch, mixes: bool) -> Finished:
         """The batch for the consumer. mixes: whether samples are mixed, if the recipe does."""
         # Across all ranks, so that every rank mixes, or none.
-        full = self.batches.samples(batch.step) == self.batches.global_batch
+        full = self.batches.samples(batch.job.step) == self.batches.global_batch
         return self._finisher(batch, mixed=full and mixes)
 
-    def _handed_out(self, batch: Finished) -> tuple[Images, torch.Tensor]:
+    def _handed_out(self, finished: Finished) -> Any:
         """What the consumer gets; it counts as delivered."""
-        self.meter.delivered(batch)
-        self._last = _Delivered(batch.step, self.batches, batch.indices)
-        self._place.delivered(batch.step)
-        return batch.images[0] if len(batch.images) == 1 else batch.images, batch.labels
+        self.meter.delivered(finished)
+        job = finished.batch.job
+        self._last = _Delivered(job.step, self.batches, job.indices)
+        self._place.delivered(job.step)
+        return handed_out(self.source.fields, finished.batch.columns, len(self._views))
+
+    @property
+    def _mixing(self) -> Mixing | None:
+        """How samples are mixed."""
+        return self._views[0].mixing if self._views else None
 
     @property
     def _remainder(self) -> int:
@@ -463,12 +476,6 @@ class Loader(DataLoaderAttributes):
         return rest % self.batches.global_batch
 
     # How a batch comes about.
-
-    def _check_labels(self, batch: EngineBatch, job: Job) -> None:
-        """Where samples are mixed, labels become places in a row of num_classes."""
-        mixing = self._views[0].mixing
-        if mixing is not None:
-            check_labels(batch.labels.numpy(), job.indices, mixing, self.source)
 
     def _job(self, step: int) -> Job:
         """What is to be made at `step` of the current epoch. Raises ConfigError where the order fails."""
@@ -482,7 +489,7 @@ class Loader(DataLoaderAttributes):
                 f"order {name_of(self.order)}: indices() raised {type(error).__name__} at step {step} of epoch "
                 f"{self.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
             ) from error
-        return Job(self.seed, self.epoch, positions, self._checked(indices, positions))
+        return Job(self.seed, self.epoch, positions, self._checked(indices, positions), step)
 
     def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """What an order gave, which may be a user's own."""
@@ -504,7 +511,7 @@ class Loader(DataLoaderAttributes):
     def _state(self, position: int) -> LoaderState:
         return LoaderState(
             source=self.source.fingerprint,
-            recipe=self.recipe.fingerprint,
+            recipe=recipe_fingerprint(self.recipe, self.source.fields),
             order=self.order.fingerprint,
             seed=self.seed,
             global_batch=self.batches.global_batch,
@@ -525,7 +532,7 @@ class _Delivered:
 
 
 def _check_mixing(views: Views, batch_size: int) -> None:
-    if views[0].mixing is not None and batch_size % 2:
+    if views and views[0].mixing is not None and batch_size % 2:
         raise ConfigError(
             f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its neighbour, "
             "which has to be on the same rank"
@@ -552,3 +559,9 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
         f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
         "gpupipe.Subset(indices)"
     )
+
+
+def _opened(data: Any, recipe: Recipe | MultiCrop | None, fields: Mapping[str, Field] | None) -> Source:
+    if recipe is None:
+        return ItemSource(data)
+    return open_source(data) if fields is None else open_source(data, fields=fields)  # type: ignore[call-arg]

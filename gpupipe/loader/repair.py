@@ -1,4 +1,4 @@
-"""What becomes of rows that an engine could not make: another try on the CPU, then the policy for bad samples.
+"""What becomes of rows that are bad: the policy for bad samples.
 
 The substitute for a bad sample is a pure function of the epoch, so that every rank, and every resumed run, picks the
 same one without talking: the sample at the next position of the epoch's order that can be read, drawn with the bad
@@ -8,21 +8,17 @@ position's own numbers.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from gpupipe.decode.engine import EngineBatch, Job
-from gpupipe.decode.rendering import render_batch
-from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.batch import Batch, Job
+from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
-from gpupipe.recipe import Views
-
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
 
 __all__ = ["OnError", "Repair", "check_on_error"]
 
@@ -40,11 +36,13 @@ def check_on_error(on_error: str) -> None:
 
 
 class Repair:
-    """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once."""
+    """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once.
 
-    def __init__(self, source: Source, views: Views, order: Order, on_error: OnError) -> None:
-        self._source = source
-        self._views = views
+    rows: makes the batch of a job on the CPU, not collated.
+    """
+
+    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError) -> None:
+        self._rows = rows
         self._order = order
         self._on_error = on_error
         self._bad: dict[int, SampleError] = {}
@@ -54,7 +52,7 @@ class Repair:
         """In the order in which they were met."""
         return list(self._bad.values())
 
-    def __call__(self, batch: EngineBatch) -> EngineBatch:
+    def __call__(self, batch: Batch) -> Batch:
         """The batch with every failed row made good, in place; its job then names the samples that are in it.
 
         Raises SampleError under on_error="raise".
@@ -64,23 +62,25 @@ class Repair:
         batch.failures = {}
         return batch
 
-    def _remade(self, batch: EngineBatch, row: int) -> EngineBatch:
-        """That row's sample by the CPU's decoders, or its substitute."""
+    def _remade(self, batch: Batch, row: int) -> Batch:
+        """That row's sample once more, as storage may have been at fault, or its substitute."""
         job = batch.job
-        assert job is not None
-        own = self._attempt(batch, job, row, int(job.indices[row]))
-        if isinstance(own, EngineBatch):
+        own = self._attempt(job, row, int(job.indices[row]))
+        if isinstance(own, Batch):
             return own
-        if self._on_error == "raise":
+        if not self._replaces(own):
             raise own
         for index in self._candidates(job, int(job.positions[row])):
-            substitute = self._attempt(batch, job, row, index)
-            if isinstance(substitute, EngineBatch):
+            substitute = self._attempt(job, row, index)
+            if isinstance(substitute, Batch):
                 return substitute
         raise DataError(
             f"the {min(MAX_SUBSTITUTES, len(self._order))} samples after position {int(job.positions[row])} of epoch "
             f"{job.epoch} are all bad (the last: {self.bad_samples[-1]}); the dataset or its storage is damaged"
         )
+
+    def _replaces(self, error: SampleError) -> bool:
+        return self._on_error == "skip" or isinstance(error, SkippedSampleError)
 
     def _candidates(self, job: Job, position: int) -> list[int]:
         """The samples at the positions that follow."""
@@ -88,28 +88,35 @@ class Repair:
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
 
-    def _attempt(self, batch: EngineBatch, job: Job, row: int, index: int) -> EngineBatch | SampleError:
+    def _attempt(self, job: Job, row: int, index: int) -> Batch | SampleError:
         """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
-        if index in self._bad and self._on_error == "skip":
+        if index in self._bad and self._replaces(self._bad[index]):
             return self._bad[index]
-        out = [torch.empty((1, *view.crop.output_size, 3), dtype=torch.uint8) for view in self._views]
-        one = replace(job, positions=job.positions[row : row + 1], indices=np.array([index], dtype=np.int64))
-        made = render_batch(self._source, self._views, one, out, augmented=batch.augmented)
-        made.job = one
+        made = self._rows(replace(job, positions=job.positions[row : row + 1], indices=np.array([index])))
         if not made.failures:
             return made
         error = made.failures[0]
         self._bad[index] = error.bare()
-        if self._on_error == "skip":
+        if self._replaces(error):
             log.warning("bad sample replaced: sample %d (%s): %s", index, error.location, error.reason)
         return error
 
-    def _fill(self, batch: EngineBatch, row: int, one: EngineBatch) -> None:
-        for made, images in zip(one.images, batch.images, strict=True):
-            images[row].copy_(to_device(made[0], images.device))
-        batch.labels[row] = one.labels[0]
-        assert batch.job is not None
-        assert one.job is not None
+    def _fill(self, batch: Batch, row: int, one: Batch) -> None:
+        for name, column in batch.columns.items():
+            batch.columns[name] = _filled(column, row, one.columns[name])
         indices = batch.job.indices.copy()
         indices[row] = one.job.indices[0]
         batch.job = replace(batch.job, indices=indices)
+
+
+def _filled(column: Any, row: int, one: Any) -> Any:
+    """The column with its row as in the column `one` of a single row."""
+    if isinstance(column, tuple):  # of views
+        return tuple(_filled(view, row, own) for view, own in zip(column, one, strict=True))
+    if isinstance(column, torch.Tensor):
+        column[row].copy_(to_device(one[0], column.device))
+        return column
+    if isinstance(column, np.ndarray) and (not isinstance(one, np.ndarray) or column.dtype != one.dtype):
+        column = list(column)
+    column[row] = one[0]
+    return column

@@ -61,14 +61,14 @@ class Meter:
     def delivered(self, batch: Finished) -> None:
         """Count a batch that is about to be handed out."""
         self.batches += 1
-        self.images += len(batch.labels)
-        self.bytes_read += batch.bytes_read
+        self.images += len(batch.batch.job)
+        self.bytes_read += batch.batch.bytes_read
         self.finish_s += batch.finish.seconds
         self._latest = _Moment(time.perf_counter(), self.images, self.bytes_read, self.wait_s)
         if self._first is None:
             self._first = self._latest
         if self.spans is not None:
-            self.spans += [*batch.spans, batch.finish.span(self.finisher)]
+            self.spans += [*batch.batch.spans, batch.finish.span(self.finisher)]
 
     def as_dict(self) -> dict[str, float]:
         """See `Loader.stats`."""

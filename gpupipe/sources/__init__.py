@@ -5,16 +5,17 @@ from __future__ import annotations
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
+from gpupipe.sources.items import ItemSource
 from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
-from gpupipe.sources.source import Encoded, SampleMeta, Source
+from gpupipe.sources.source import Encoded, Source
 from gpupipe.sources.subset import SubsetSource
 
 __all__ = [
     "DatasetSource",
     "Encoded",
     "FolderSource",
-    "SampleMeta",
+    "ItemSource",
     "ShardSource",
     "Source",
     "SubsetSource",

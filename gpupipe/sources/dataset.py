@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Columns, Images, Schema
 from gpupipe.errors import DataError
 from gpupipe.host.whereabouts import Noted
-from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.raised import as_raised
-from gpupipe.sources.source import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.source import Encoded, Source, content_fingerprint
 
 __all__ = ["DatasetSource"]
 
@@ -35,12 +35,13 @@ class DatasetSource(Source):
     """
 
     def __init__(self, dataset: SizedDataset) -> None:
+        self.fields = Schema.of(None)
         self.dataset = dataset
         size = len(dataset)
         if size == 0:
             raise DataError(f"the dataset {type(dataset).__name__} is empty: its len() is 0")
-        self.classes: list[str] | None = getattr(dataset, "classes", None)
-        self.class_to_idx: dict[str, int] | None = getattr(dataset, "class_to_idx", None)
+        self.classes = getattr(dataset, "classes", None)
+        self.class_to_idx = getattr(dataset, "class_to_idx", None)
         name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
         self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
         self.draws: bool | None = None  # from the global random generators; None: not known yet
@@ -52,43 +53,20 @@ class DatasetSource(Source):
     def __repr__(self) -> str:
         return f"DatasetSource({type(self.dataset).__name__}, {len(self)} samples)"
 
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """Not known: raises DataError."""
-        raise DataError(
-            f"the labels of {type(self.dataset).__name__} are known only by reading every sample; "
-            "use an image folder or shards where all labels are needed at once"
-        )
-
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes, for which the samples are read. Raises SampleError and DataError as `read` does."""
-        return self.fetch(indices)[1]
-
-    def read(self, index: int) -> Encoded:
-        """The bytes of `dataset[index]`.
+    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
+        """Images, whose sizes are not known, and labels, with one `__getitem__` per sample; `before` is called with its
+        row before each of them.
 
         Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
         kind than (bytes, integer).
         """
-        return self._item(index)[0]
-
-    def fetch(
-        self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None
-    ) -> tuple[list[Encoded], SampleMeta]:
-        """Bytes and facts with one `__getitem__` per sample; `before` is called with its row before each of them."""
         items = []
         for row, index in enumerate(indices.tolist()):
             if before is not None:
                 before(row)
             items.append(self._item(index))
-        headers = np.array([probe_bytes(data.data) for data, _ in items], np.int32).reshape(len(items), 3)
-        return [data for data, _ in items], SampleMeta(
-            labels=np.array([label for _, label in items], np.int64),
-            heights=headers[:, 0],
-            widths=headers[:, 1],
-            orientations=headers[:, 2].astype(np.uint8),
-            sizes=np.array([len(data) for data, _ in items], np.int64),
-        )
+        labels = np.array([label for _, label in items], np.int64)
+        return {"image": Images([data for data, _ in items]), "label": labels}
 
     def _item(self, index: int) -> tuple[Encoded, int]:
         if not 0 <= index < self._size:
@@ -104,14 +82,6 @@ class DatasetSource(Source):
     def location(self, index: int) -> str:
         """Type of the object and the index."""
         return f"{type(self.dataset).__name__}[{index}]"
-
-    def key(self, index: int) -> str:
-        """The index as text."""
-        return str(index)
-
-    def paths(self, indices: NDArray[np.int64]) -> None:
-        """None: what lies behind the object is not known."""
-        return
 
     def _parse(self, index: int, item: Any) -> tuple[Encoded, int]:
         try:

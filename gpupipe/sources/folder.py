@@ -39,7 +39,7 @@ class FolderSource(IndexedSource):
         super().__init__(index)
         names: list[str] = index.info["classes"]
         self.root = root
-        self.classes = names
+        self.classes: list[str] = names
         self.class_to_idx = {name: i for i, name in enumerate(names)}
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class FolderSource(IndexedSource):
     def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[str, str, str]]:
         return _reopen, (self.root, self.index_path, self.fingerprint)
 
-    def read(self, index: int) -> Encoded:
+    def _read(self, index: int) -> Encoded:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
         note(index)
         expected = self._bytes(index)
@@ -68,14 +68,6 @@ class FolderSource(IndexedSource):
     def location(self, index: int) -> str:
         """The path of the file, printable on any terminal."""
         return self._path(index).encode("utf-8", "backslashreplace").decode()
-
-    def key(self, index: int) -> str:
-        """The path below the root, with its extension."""
-        return str(self._keys[index])
-
-    def paths(self, indices: NDArray[np.int64]) -> list[str]:
-        """Absolute paths of the files."""
-        return [f"{self.root}/{key}" for key in self._keys.take(indices)]
 
     def _path(self, index: int) -> str:
         return f"{self.root}/{self._keys[index]}"
@@ -143,7 +135,7 @@ def _scan(root: Path) -> BuiltIndex:
 
 
 def _measure(path: str) -> tuple[int, int, int, int]:
-    """Bytes, height, width and orientation of a file; one that can't be read counts as damaged, and `read` says why."""
+    """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, and `fetch` says why."""
     try:
         with open(open_regular(path), "rb", buffering=0) as file:
             descriptor = file.fileno()
@@ -217,7 +209,7 @@ def _changes(root: Path, info: dict[str, Any]) -> str:
     """What changed since the index was made, or an empty string.
 
     The root's own time is left out, as writing the index there changes it; its class folders are compared by name.
-    Files are not looked at: 1.28 million of them would take longer than opening may. `read` notices another size.
+    Files are not looked at: 1.28 million of them would take longer than opening may. `fetch` notices another size.
     """
     if info.get("kind") != "folder":
         return "it belongs to other data"

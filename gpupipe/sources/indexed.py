@@ -2,51 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Columns, Images, Schema
 from gpupipe.errors import SampleError
 from gpupipe.sources.reading import MOST_BYTES
-from gpupipe.sources.source import SampleMeta, Source
+from gpupipe.sources.source import Encoded, Source
 from gpupipe.sources.storage import StoredIndex, Strings
 
 __all__ = ["ARRAYS", "IndexedSource"]
 
-ARRAYS = frozenset({field.name for field in fields(SampleMeta)} | {"keys", "key_offsets"})
+SHAPES = ("heights", "widths", "orientations")
+
+ARRAYS = frozenset({"labels", "sizes", *SHAPES, "keys", "key_offsets"})
 """The names of what it takes from an index."""
 
 
 class IndexedSource(Source):
-    """Labels, sizes and keys from the arrays of an index."""
+    """Labels, sizes and keys from the arrays of an index.
+
+    sizes: bytes of every encoded image, (len(self),) int64, read-only.
+    """
 
     def __init__(self, index: StoredIndex) -> None:
+        self.fields = Schema.of(None)
         self.index_path = index.path
         self.fingerprint = index.fingerprint
-        self._facts = SampleMeta(**{field.name: index.arrays[field.name] for field in fields(SampleMeta)})
+        self.targets = index.arrays["labels"]
+        self.sizes: NDArray[np.int64] = index.arrays["sizes"]
+        self._shapes = [index.arrays[name] for name in SHAPES]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
 
     def __len__(self) -> int:
-        return len(self._facts)
+        return len(self.targets)
 
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """All labels, (len(self),) int64, read-only."""
-        return self._facts.labels
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """Images as encoded, with their sizes, and labels."""
+        data: list[Encoded | None] = [self._read(index) for index in indices.tolist()]
+        return {"image": Images(data, self.shapes(indices)), "label": self.targets[indices]}
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Bytes of every encoded image, (len(self),) int64, read-only."""
-        return self._facts.sizes
+    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Height, width and orientation of each image, from the index."""
+        shapes = np.empty((len(indices), len(SHAPES)), np.int32)
+        for place, known in enumerate(self._shapes):
+            shapes[:, place] = known[indices]
+        return shapes
 
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes of the samples at `indices`, from the index."""
-        return self._facts.take(indices)
+    def key(self, index: int) -> str:
+        """The path below the root, with its extension; or the key in the shard: up to the first dot."""
+        return str(self._keys[index])
+
+    def _read(self, index: int) -> Encoded:
+        """The bytes of one image. Raises SampleError where they can't be had."""
+        raise NotImplementedError
 
     def _bytes(self, index: int) -> int:
         """Bytes of one encoded image. Raises SampleError where no image has so many."""
-        size = int(self._facts.sizes[index])
+        size = int(self.sizes[index])
         if size > MOST_BYTES:
             raise SampleError(
                 index, self.location(index), f"has {size:,} bytes, more than the {MOST_BYTES:,} of any image"

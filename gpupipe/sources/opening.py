@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any, TypeGuard
+from typing import Any
 
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
@@ -21,7 +21,6 @@ from gpupipe.sources.subset import SubsetSource
 __all__ = ["names_files", "open_source"]
 
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
-METHODS = ("__len__", "meta", "read", "fetch", "location", "key", "paths")
 
 
 def open_source(data: Any, *, label_field: str = "label", rebuild: bool = False) -> Source:
@@ -35,7 +34,7 @@ def open_source(data: Any, *, label_field: str = "label", rebuild: bool = False)
     `label_field` is the field of a shard's `.json` members that holds the label; `rebuild` indexes again even if the
     index is fresh. Raises DataError where the data is missing or unfit, ConfigError for anything else.
     """
-    if _is_source(data):
+    if isinstance(data, Source):
         return data
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset), data.indices)
@@ -122,14 +121,9 @@ def _first_image_below(folder: str) -> str | None:
     return None
 
 
-def _is_source(data: Any) -> TypeGuard[Source]:
-    # not isinstance with a runtime protocol: that would evaluate properties, and `targets` may raise
-    return all(callable(getattr(type(data), name, None)) for name in METHODS)
-
-
 def _is_subset(data: Any) -> bool:
     """Whether it is torch's Subset of a source; of a class of the user's own `__getitem__` may do something else."""
     torch_data = sys.modules.get("torch.utils.data")  # torch is imported where that is so
     if torch_data is None or type(data) is not torch_data.Subset:
         return False
-    return _is_source(data.dataset) or _is_subset(data.dataset)
+    return isinstance(data.dataset, Source) or _is_subset(data.dataset)

@@ -68,7 +68,7 @@ class ShardSource(IndexedSource):
         """How many samples each shard holds, (shards,) int64."""
         return np.diff(self._starts, append=len(self))
 
-    def read(self, index: int) -> Encoded:
+    def _read(self, index: int) -> Encoded:
         """The bytes of one image. Raises SampleError where the shard is gone or not as it was when it was indexed."""
         note(index)
         shard, size = self._shard(index), self._bytes(index)
@@ -86,14 +86,6 @@ class ShardSource(IndexedSource):
         """Key, shard and offset of the image, printable on any terminal."""
         text = f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {self._offsets[index]}"
         return text.encode("utf-8", "backslashreplace").decode()
-
-    def key(self, index: int) -> str:
-        """The key in the shard: the members' common name up to the first dot."""
-        return str(self._keys[index])
-
-    def paths(self, indices: NDArray[np.int64]) -> None:
-        """None: a sample is a part of a shard."""
-        return
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1

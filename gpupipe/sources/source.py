@@ -1,100 +1,76 @@
-"""What every source offers, and the facts about a batch of samples that are known without decoding."""
+"""What every source offers: samples by their number, and what is known of them without reading."""
 
 from __future__ import annotations
 
 import hashlib
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, SupportsIndex
+from functools import cached_property
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Encoded", "SampleMeta", "Source", "content_fingerprint"]
+from gpupipe.batch import Columns, Images, Schema
+from gpupipe.errors import DataError
+
+__all__ = ["Encoded", "Source", "content_fingerprint"]
 
 Encoded = NDArray[np.uint8]
 """The bytes of one image file: a 1-D uint8 array."""
 
 
-@dataclass(frozen=True)
-class SampleMeta:
-    """Labels and sizes of N samples.
+class Source:
+    """Random access to samples. `__len__`, `fetch` and the two attributes are needed, the rest has usual bodies.
 
-    `labels` (N,) int64. `heights` and `widths` (N,) int32, as stored in the file and before any rotation; both are 0
-    where the image is known to be damaged. `orientations` (N,) uint8: the EXIF orientation 1 to 8, 1 where absent.
-    `sizes` (N,) int64: bytes of the encoded image.
+    It is a map-style dataset of torch's, too: `source[index]` is a sample, (image, label) or a dict by field, where an
+    image is its encoded bytes, a 1-D uint8 array.
+
+    fields:      what `fetch` gives. fingerprint: identifies the content; it should depend neither on where the data is
+                 mounted nor on modification times. classes, class_to_idx: None where the data names no classes.
     """
 
-    labels: NDArray[np.int64]
-    heights: NDArray[np.int32]
-    widths: NDArray[np.int32]
-    orientations: NDArray[np.uint8]
-    sizes: NDArray[np.int64]
+    fields: Schema
+    fingerprint: str
+    classes: list[str] | None = None
+    class_to_idx: dict[str, int] | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        raise NotImplementedError
 
-    def take(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Copies of the facts at `indices`, in that order."""
-        return SampleMeta(
-            self.labels[indices],
-            self.heights[indices],
-            self.widths[indices],
-            self.orientations[indices],
-            self.sizes[indices],
-        )
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """All fields of the samples at `indices`, in that order. Raises SampleError for the first that can't be had."""
+        raise NotImplementedError
 
-
-class Source(Protocol):
-    """Random access to encoded images and what is known of them.
-
-    It is a map-style dataset of torch's, too: `source[index]` is (encoded bytes, label): a 1-D uint8 array and an int.
-
-    `classes` and `class_to_idx` are None where the data names no classes. `fingerprint` identifies the content (names,
-    byte sizes, labels): it depends neither on where the data is mounted nor on modification times.
-    """
-
-    classes: list[str] | None
-    class_to_idx: dict[str, int] | None
-    fingerprint: str
-
-    def __len__(self) -> int: ...
-
-    @property
-    def targets(self) -> NDArray[np.int64]:
-        """All labels, (len(self),) int64, read-only. Raises DataError where they aren't known without reading."""
-        ...
-
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """Labels and sizes of the samples at `indices`, in that order."""
-        ...
-
-    def read(self, index: int) -> Encoded:
-        """The encoded bytes of one sample. Raises SampleError where they can't be had."""
-        ...
-
-    def location(self, index: int) -> str:
-        """Where the sample lies, for messages: a path, or key, shard and offset."""
-        ...
+    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Height and width as stored and EXIF orientation of each sample's (first) image, (N, 3), where they are known
+        without reading: 0, 0, 1 for a damaged one. None: not known."""
+        return None
 
     def key(self, index: int) -> str:
         """The name of the sample: its path below the root, or its key in the shard."""
-        ...
+        return str(index)
 
-    def paths(self, indices: NDArray[np.int64]) -> list[str] | None:
-        """Absolute file paths where every sample is a whole file, else None."""
-        ...
+    def location(self, index: int) -> str:
+        """Where the sample lies, for messages: a path, or key, shard and offset."""
+        return f"{type(self).__name__}[{index}]"
 
-    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
-        """Bytes and facts of the samples at `indices` at once. Raises SampleError for the first that can't be read."""
-        return [self.read(int(index)) for index in indices], self.meta(indices)
+    def ahead(self, indices: NDArray[np.int64]) -> None:
+        """Told what will be fetched soon, and in which order."""
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[Encoded, int]:
-        """Bytes and label of one sample; a negative index counts from the end.
+    @cached_property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, (len(self),) int64, read-only. Raises DataError where they aren't known without reading."""
+        raise DataError(
+            f"the labels of {self!r} are known only by reading every sample; "
+            "use an image folder or shards where all labels are needed at once"
+        )
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        """One sample; a negative index counts from the end.
 
         Raises IndexError beyond the ends, so that a loop over a source ends, TypeError for a slice, SampleError where
-        the bytes can't be had.
+        it can't be had.
         """
         try:
             number = operator.index(index)
@@ -105,8 +81,14 @@ class Source(Protocol):
         size = len(self)
         if not -size <= number < size:
             raise IndexError(f"{type(self).__name__}: there is no sample {number}, there are {size}")
-        data, meta = self.fetch(np.array([number % size]))
-        return data[0], int(meta.labels[0])
+        columns = self.fetch(np.array([number % size]))
+        values = {name: _first(columns[name]) for name in self.fields}
+        return tuple(values.values()) if self.fields.is_pair else values
+
+
+def _first(column: Any) -> Any:
+    value = column.data[0] if isinstance(column, Images) else column[0]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def content_fingerprint(names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:

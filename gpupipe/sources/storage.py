@@ -66,12 +66,6 @@ class Strings(Sequence[str]):
         begin, end = self.offsets[index], self.offsets[index + 1]
         return self.blob[begin:end].tobytes().decode("utf-8", "surrogateescape")
 
-    def take(self, indices: NDArray[np.int64]) -> list[str]:
-        """The strings at `indices`; twice as fast as one by one (256: 0.14 ms)."""
-        begins, ends = self.offsets[indices].tolist(), self.offsets[indices + 1].tolist()
-        data = self.blob.data
-        return [str(data[begin:end], "utf-8", "surrogateescape") for begin, end in zip(begins, ends, strict=True)]
-
 
 def pack_strings(strings: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """`blob` and `offsets` for `Strings`."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Columns
+from gpupipe.batch.columns import assemble
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import Noted
-from gpupipe.sources.source import Encoded, SampleMeta, Source, content_fingerprint
+from gpupipe.sources.source import Source, content_fingerprint
 
 __all__ = ["SubsetSource"]
 
@@ -24,6 +26,7 @@ class SubsetSource(Source):
 
     def __init__(self, source: Source, indices: Sequence[int]) -> None:
         self.source = source
+        self.fields = source.fields
         self.classes = source.classes
         self.class_to_idx = source.class_to_idx
         self._indices = _checked(indices, len(source))
@@ -35,37 +38,27 @@ class SubsetSource(Source):
     def __repr__(self) -> str:
         return f"SubsetSource({len(self)} samples of {self.source!r})"
 
-    @property
+    @cached_property
     def targets(self) -> NDArray[np.int64]:
         """Their labels, (len(self),) int64. Raises DataError where the source's aren't known."""
-        labels = self.source.targets[self._indices]
+        labels: NDArray[np.int64] = self.source.targets[self._indices]
         labels.setflags(write=False)
         return labels
 
-    def meta(self, indices: NDArray[np.int64]) -> SampleMeta:
-        """What the source knows of them."""
-        return self.source.meta(self._indices[indices])
-
-    def read(self, index: int) -> Encoded:
-        """The bytes of one. Raises SampleError as the source does, with the index that it has here."""
-        with self._named(index):
-            return self.source.read(int(self._indices[index]))
-
-    def fetch(self, indices: NDArray[np.int64]) -> tuple[list[Encoded], SampleMeta]:
-        """Bytes and facts, each sample read once."""
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """As the source has them, each sample by itself."""
         if not len(indices):
-            return [], self.meta(indices)
-        fetched = [self._fetch(index) for index in indices.tolist()]
-        facts = {
-            field.name: np.concatenate([getattr(meta, field.name) for _, meta in fetched])
-            for field in fields(SampleMeta)
-        }
-        return [data for data, _ in fetched], SampleMeta(**facts)
+            return self.source.fetch(indices)
+        parts = [(np.array([row]), self._fetch(index)) for row, index in enumerate(indices.tolist())]
+        return assemble(len(indices), parts)
 
-    def _fetch(self, index: int) -> tuple[Encoded, SampleMeta]:
+    def _fetch(self, index: int) -> Columns:
         with self._named(index):
-            (data,), meta = self.source.fetch(self._indices[index : index + 1])
-        return data, meta
+            return self.source.fetch(self._indices[[index]])
+
+    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """What the source knows of them."""
+        return self.source.shapes(self._indices[indices])
 
     def location(self, index: int) -> str:
         """Where it lies in the source."""
@@ -75,9 +68,9 @@ class SubsetSource(Source):
         """Its name in the source."""
         return self.source.key(int(self._indices[index]))
 
-    def paths(self, indices: NDArray[np.int64]) -> list[str] | None:
-        """Absolute file paths where the source has them."""
-        return self.source.paths(self._indices[indices])
+    def ahead(self, indices: NDArray[np.int64]) -> None:
+        """The source is told."""
+        self.source.ahead(self._indices[indices])
 
     @contextmanager
     def _named(self, index: int) -> Iterator[None]:

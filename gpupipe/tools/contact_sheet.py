@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from gpupipe.loader.loader import Loader
-    from gpupipe.recipe import Recipe
+    from gpupipe.recipe import Recipe, Views
 
 __all__ = ["Tile", "draw_sheet", "read_tiles", "write_sheet"]
 
@@ -78,7 +78,7 @@ def _tiles(loader: Loader, epoch: int, position: int) -> Iterator[Tile]:
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
     images, labels = next(iter(loader))
     label = _name(loader.source.classes, int(labels[row])) if labels.ndim == 1 else _mixed(loader, epoch, position)
-    for view, recipe in zip(images if isinstance(images, list) else [images], loader.recipe.view_recipes, strict=True):
+    for view, recipe in zip(images if isinstance(images, list) else [images], _views(loader), strict=True):
         yield Tile(_levels(view[row].cpu(), recipe), label)
         label = ""
 
@@ -98,9 +98,9 @@ def _mixed(loader: Loader, epoch: int, position: int) -> str:
     start = position - position % loader.batch_size
     positions = np.arange(start, min(start + loader.batch_size, len(loader.order)), dtype=np.int64)
     full = len(positions) == loader.batch_size and loader.mixup_enabled
-    how = mixing(loader.recipe.view_recipes[0], loader.seed, epoch, positions, full)
+    how = mixing(_views(loader)[0], loader.seed, epoch, positions, full)
     assert how is not None, "labels are soft where the recipe mixes"
-    labels = loader.source.meta(loader.order.indices(loader.seed, epoch, positions)).labels
+    labels = loader.source.fetch(loader.order.indices(loader.seed, epoch, positions))["label"]
     row = position - start
     share, partner = float(how.shares[row]), int(how.mix.partners[row])
     parts = sorted([(share, int(labels[row])), (1 - share, int(labels[partner]))], reverse=True)
@@ -185,3 +185,8 @@ def sheet_format(path: Path) -> str:
             f"a contact sheet can't be written as {path.name!r}; let its name end in {', '.join(FORMATS)}"
         )
     return kind
+
+
+def _views(loader: Loader) -> Views:
+    assert loader.recipe is not None
+    return loader.recipe.view_recipes

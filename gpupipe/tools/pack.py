@@ -115,7 +115,7 @@ def _order(source: Packable, settings: PackSettings) -> NDArray[np.int64]:
     from gpupipe.order import Shuffled
 
     order = Shuffled(len(source)).indices(settings.seed, 0, np.arange(len(source)))
-    damaged: NDArray[np.bool_] = source.meta(order).heights == 0
+    damaged: NDArray[np.bool_] = source.shapes(order)[:, 0] == 0
     if damaged.all():
         raise DataError(f"all {len(source)} images are damaged, so nothing can be packed: see `gpupipe index`")
     if damaged.any() and not settings.skip_bad:
@@ -130,7 +130,7 @@ def _order(source: Packable, settings: PackSettings) -> NDArray[np.int64]:
 
 def _damage(source: Packable, index: int) -> str:
     try:
-        return f"{source.location(index)} ({explain_damage(source.read(index).data)})"
+        return f"{source.location(index)} ({explain_damage(source[index][0].data)})"
     except SampleError as error:
         return f"{error.location} ({error.reason})"
 
@@ -153,8 +153,7 @@ def _expected_bytes(source: Packable, order: NDArray[np.int64], settings: PackSe
     """Bytes of each sample in a shard; for images to be shrunk an estimate by their pixels."""
     sizes = source.sizes[order]
     if settings.max_size is not None:
-        meta = source.meta(order)
-        shorter = np.minimum(meta.heights, meta.widths)
+        shorter = source.shapes(order)[:, :2].min(axis=1)
         sizes = (sizes * np.minimum(1.0, settings.max_size / shorter) ** 2).astype(np.int64)
     padded: NDArray[np.int64] = -(-sizes // BLOCK) * BLOCK + 3 * BLOCK  # two headers and the label
     return padded
@@ -236,11 +235,11 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 def _encode(source: Packable, index: int, settings: PackSettings) -> _Encoded | None:
     """One sample as it goes into a shard; None for a damaged one that is left out."""
-    meta = source.meta(np.array([index]))
+    height, width, orientation = source.shapes(np.array([index]))[0].tolist()
     try:
-        data = source.read(index).tobytes()
-        if settings.max_size is not None and min(meta.heights[0], meta.widths[0]) > settings.max_size:
-            extension, encoded = "jpg", _shrunk(data, settings.max_size, settings.quality, int(meta.orientations[0]))
+        data = source[index][0].tobytes()
+        if settings.max_size is not None and min(height, width) > settings.max_size:
+            extension, encoded = "jpg", _shrunk(data, settings.max_size, settings.quality, orientation)
         else:
             extension, encoded = _copied(data)
     except Exception as error:  # SampleError, and nearly every other kind from Pillow for damaged files
@@ -254,7 +253,7 @@ def _encode(source: Packable, index: int, settings: PackSettings) -> _Encoded | 
         ) from error
     stem = source.key(index).rpartition("/")[2].partition(".")[0]
     key = f"{index:08d}_{KEY.sub('_', stem)[:KEY_NAME_LENGTH]}"
-    return _Encoded(key, extension, encoded, int(meta.labels[0]))
+    return _Encoded(key, extension, encoded, int(source.targets[index]))
 
 
 def _copied(data: bytes) -> tuple[str, bytes]:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.host.whereabouts import note, note_in
+from gpupipe.workers.memory import SharedMemory
 
 __all__ = ["BATCH", "IDLE", "Board"]
 
@@ -20,13 +21,19 @@ LISTED = 6  # samples of a batch that a message lists
 
 
 class Board:
-    """A row of int64 for each worker. Pickles only while a worker process is started, as the tensor that it is."""
+    """A row of int64 for each worker. Pickles only while a worker process is started, as its memory."""
 
     def __init__(self, workers: int, batch_size: int) -> None:
         shape = (workers, SAMPLES + batch_size)
-        storage = torch.UntypedStorage._new_shared(8 * shape[0] * shape[1])
-        self._rows: torch.Tensor = torch.empty(0, dtype=torch.int64).set_(storage, 0, shape)  # type: ignore[call-overload]
+        self.__setstate__((SharedMemory(8 * shape[0] * shape[1]), shape))
         self.clear()
+
+    def __getstate__(self) -> tuple[SharedMemory, tuple[int, int]]:
+        return self._memory, self._shape
+
+    def __setstate__(self, state: tuple[SharedMemory, tuple[int, int]]) -> None:
+        self._memory, self._shape = state
+        self._rows = self._memory.bytes.view(torch.int64).view(self._shape)
 
     def clear(self) -> None:
         """New workers are to be started."""

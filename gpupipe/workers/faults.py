@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from gpupipe.errors import LoaderTimeoutError, WorkerError
 from gpupipe.host import processes
 from gpupipe.workers.board import Board
 from gpupipe.workers.watched import WorkersDied, WorkersHang
 
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
+__all__ = ["Describe", "death", "hang"]
 
-__all__ = ["death", "hang"]
+Describe = Callable[[int], str]
+"""Where a sample lies."""
 
 # By exit code, as multiprocessing has it: signals are negative.
 CAUSES = {
@@ -44,11 +44,11 @@ ADVICE = {
 ANY_STATE = "`py-spy dump --pid {pid}` shows the line; if that is only slow, raise timeout"
 
 
-def death(fault: WorkersDied, board: Board, source: Source) -> WorkerError:
+def death(fault: WorkersDied, board: Board, describe: Describe) -> WorkerError:
     """Names each worker that has died, the signal or exit code, and the sample."""
     ended = [
         f"worker {number} of {len(fault.pids)} (pid {fault.pids[number]}) {processes.ending(code)} "
-        f"{_place(board, source, number)}"
+        f"{_place(board, describe, number)}"
         for number, code in fault.exit_codes.items()
     ]
     first, code = next(iter(fault.exit_codes.items()))
@@ -56,7 +56,7 @@ def death(fault: WorkersDied, board: Board, source: Source) -> WorkerError:
     return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", batches)
 
 
-def hang(fault: WorkersHang, board: Board, source: Source, timeout: float) -> LoaderTimeoutError:
+def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -> LoaderTimeoutError:
     """Names the worker whose batch is due, what it does and the sample."""
     # Workers that are done with what they had are idle; one that hangs in an epoch that was left is not.
     busy = [worker for worker in range(len(fault.pids)) if not board.idle(worker)]
@@ -65,17 +65,17 @@ def hang(fault: WorkersHang, board: Board, source: Source, timeout: float) -> Lo
     state = processes.state(pid)
     return LoaderTimeoutError(
         f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "
-        f"{number} (pid {pid}), which {state} {_place(board, source, number)}, where it has been for "
+        f"{number} (pid {pid}), which {state} {_place(board, describe, number)}, where it has been for "
         f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}"
     )
 
 
-def _place(board: Board, source: Source, worker: int) -> str:
+def _place(board: Board, describe: Describe, worker: int) -> str:
     index = board.sample(worker)
     if index is None:
         return board.doing(worker)
     try:
-        return f"at sample {index} ({source.location(index)})"
+        return f"at sample {index} ({describe(index)})"
     except Exception:  # the source may be of the user's own
         return f"at sample {index}"
 

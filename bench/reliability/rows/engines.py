@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image
 
 import gpupipe
-from gpupipe.decode import engine as base, rendering
+from gpupipe.decode import rendering
 from gpupipe.decode.dali import feed as dali_feed
+from gpupipe.decode.rendering import crops_of
 from reliability.case import Case, Context, Row, expect, expect_equal
 from reliability.data import Numbered
 
@@ -90,12 +91,12 @@ def _plans() -> Iterator[dict[tuple[int, ...], tuple[Any, ...]]]:
     """What the engines plan meanwhile: positions -> windows, sizes, anchors and flips, as lists."""
     plans: dict[tuple[int, ...], tuple[Any, ...]] = {}
 
-    def job_plan(recipe: Any, job: base.Job, meta: Any, view: int = 0) -> Any:
-        planned = base.job_plan(recipe, job, meta, view)
-        plans[tuple(job.positions.tolist())] = tuple(np.asarray(part).tolist() for part in astuple(planned))
-        return planned
+    def noted(schema: Any, views: Any, job: Any, columns: Any) -> Any:
+        crops = crops_of(schema, views, job, columns)
+        plans[tuple(job.positions.tolist())] = tuple(np.asarray(part).tolist() for part in astuple(crops["image"][0]))
+        return crops
 
-    with mock.patch.object(rendering, "job_plan", job_plan), mock.patch.object(dali_feed, "job_plan", job_plan):
+    with mock.patch.object(rendering, "crops_of", noted), mock.patch.object(dali_feed, "crops_of", noted):
         yield plans
 
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.dlpack
 
+from gpupipe.batch import Batch, Job
 from gpupipe.decode.dali.feed import Feed, Feeder
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.engine import Batches, EngineBatch, Job
+from gpupipe.decode.engine import Batches
 from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.recipe import Views
@@ -89,7 +90,7 @@ class DaliEngine:
         self._schedule()
         return self._batches()
 
-    def _batches(self) -> Generator[EngineBatch, None, None]:
+    def _batches(self) -> Generator[Batch, None, None]:
         while self._in_flight:
             with Stage("decode") as decode:  # as far as the consumer waited for it: DALI's threads tell no times
                 outputs = self._outputs()
@@ -142,14 +143,16 @@ class DaliEngine:
         self._in_flight.append(feed)
         return as_dali(feed.inputs)
 
-    def _batch(self, outputs: Any, feed: Feed, decode: Span) -> EngineBatch:
+    def _batch(self, outputs: Any, feed: Feed, decode: Span) -> Batch:
         if self._on_gpu:
             self._draining.sweep(keep=len(self._views) * self._graph_options["prefetch_queue_depth"])
-        return EngineBatch(
-            tuple(self._images(output, feed) for output in outputs),
-            torch.from_numpy(feed.labels),
-            feed.failures,
-            bytes_read=int(feed.sizes.sum()),
+        (name,) = self._source.fields.images
+        images = {name: tuple(self._images(output, feed) for output in outputs)}
+        return Batch(
+            feed.job,
+            feed.fetched.columns | images,
+            feed.fetched.failures,
+            bytes_read=feed.fetched.bytes_read,
             spans=(feed.read, decode),
         )
 
@@ -186,7 +189,7 @@ class DaliEngine:
         """The sample that DALI says it can't decode. Raises the error where that is none of those it was given."""
         named = REFUSED.search(str(error))
         row = int(named.group(1)) if named else -1
-        if not pending or row not in range(len(pending[0].labels)) or row in pending[0].failures:
+        if not pending or row not in range(len(pending[0].job)) or row in pending[0].fetched.failures:
             raise error
         index = int(pending[0].job.indices[row])
         return SampleError(index, self._source.location(index), "DALI can't decode it")

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Images, Job
 from gpupipe.decode.dali.graph import placeholder
 from gpupipe.decode.dali.screen import unfit_rows
-from gpupipe.decode.engine import Job, job_plan
+from gpupipe.decode.fetching import Fetched
 from gpupipe.decode.reading import Reader
+from gpupipe.decode.rendering import crops_of
 from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.plan import Plan
 from gpupipe.recipe import Views
-
-if TYPE_CHECKING:
-    from gpupipe.sources import SampleMeta, Source
+from gpupipe.sources import Source
 
 __all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
 
@@ -33,16 +33,13 @@ class Feed:
     geometry: four arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
               to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to
               left where the output is mirrored.
-    sizes:    int64 (N,), bytes of each image.
-    failures: rows that hold the placeholder, and why. read: when the bytes were fetched.
+    fetched:  what was read; its failures are rows that hold the placeholder, and why. read: when that was.
     """
 
     job: Job
     encoded: list[NDArray[np.uint8]]
     geometry: tuple[NDArray[Any], ...]
-    labels: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    failures: dict[int, SampleError]
+    fetched: Fetched
     read: Span
 
     @property
@@ -63,34 +60,31 @@ class Feeder:
     def __call__(self, job: Job) -> Feed:
         """The job's inputs; rows that can't be read or that DALI must not see hold the placeholder."""
         with Stage("read") as read:
-            fetched, meta, failures = self._read(job)
-        encoded = [placeholder() if data is None else data for data in fetched]
-        plans = [job_plan(recipe, job, meta, view) for view, recipe in enumerate(self._views)]
-        feed = Feed(
-            job,
-            encoded,
-            tuple(array for planned in plans for array in view_inputs(planned)),
-            meta.labels.astype(np.int64),
-            meta.sizes,
-            failures,
-            read.span("consumer"),
-        )
-        self._add_failures(feed, meta)
-        if failures:
-            _blank(feed, list(failures))
+            fetched = self._read(job)
+        (name,) = self._source.fields.images
+        images: Images = fetched.columns[name]
+        encoded = [placeholder() if data is None else data for data in images.data]
+        plans = crops_of(self._source.fields, self._views, job, fetched.columns)[name]
+        geometry = tuple(array for planned in plans for array in view_inputs(planned))
+        feed = Feed(job, encoded, geometry, fetched, read.span("consumer"))
+        self._add_failures(feed, images)
+        if fetched.failures:
+            _blank(feed, list(fetched.failures))
         return feed
 
     def close(self) -> None:
         """End the threads that read."""
         self._read.close()
 
-    def _add_failures(self, feed: Feed, meta: SampleMeta) -> None:
-        unfit = unfit_rows(feed.encoded, meta, self._views[0].exif_orientation)
+    def _add_failures(self, feed: Feed, images: Images) -> None:
+        assert images.sizes is not None
+        failures = feed.fetched.failures
+        unfit = unfit_rows(feed.encoded, images.sizes, self._views[0].exif_orientation)
         for row, index in enumerate(feed.job.indices.tolist()):
             if index in self.refused:
-                feed.failures.setdefault(row, self.refused[index])
+                failures.setdefault(row, self.refused[index])
             elif row in unfit:
-                feed.failures.setdefault(row, SampleError(index, self._source.location(index), unfit[row]))
+                failures.setdefault(row, SampleError(index, self._source.location(index), unfit[row]))
 
 
 def view_inputs(plan: Plan) -> tuple[NDArray[Any], ...]:

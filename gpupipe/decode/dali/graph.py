@@ -28,18 +28,22 @@ def placeholder() -> NDArray[np.uint8]:
 
 
 def as_dali(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs with the encoded images as one of DALI's own lists, which it takes faster than a list of arrays."""
-    return tensors.TensorListCPU([tensors.TensorCPU(data) for data in inputs[0]]), *inputs[1:]
+    """The inputs with the encoded images as DALI's own lists, which it takes faster than lists of arrays."""
+    return tuple(
+        tensors.TensorListCPU([tensors.TensorCPU(data) for data in given]) if isinstance(given, list) else given
+        for given in inputs
+    )
 
 
 def build_pipeline(feed: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
     """A built pipeline; `options` are those of `_graph`, see `gpupipe.Decoders` for the last two, and DALI's own.
 
-    Its outputs are the images of each view, uint8 HWC.
+    Its outputs are the images of each view, uint8 HWC, of one image field after the other.
 
-    feed: returns the next batch's encoded images, and for each view window starts and shapes (y, x; int32),
-    region starts and ends within the window (y, x; float32; a region that ends left of its start is mirrored); its
-    StopIteration ends an epoch. The arrays must stay alive until the batch is out.
+    feed: returns for each image field the next batch's encoded images, a list, and for each view window starts and
+    shapes (y, x; int32), region starts and ends within the window (y, x; float32; a region that ends left of its start
+    is mirrored); its StopIteration ends an epoch. The arrays must stay alive until the batch is out.
+    fields: how many image fields there are.
     """
     pipeline = _graph(feed=feed, exec_dynamic=True, **options)
     pipeline.build()
@@ -53,19 +57,26 @@ def _graph(
     mixed: bool,
     crop_decode: bool,
     hw_decoder_load: float,
+    fields: int = 1,
 ) -> Any:
-    encoded, *geometry = fn.external_source(
-        source=feed,
-        num_outputs=1 + len(views) * len(GEOMETRY),
-        batch=True,
-        no_copy=True,
-        dtype=[types.UINT8, *(GEOMETRY * len(views))],
-        ndim=1,
+    each = (types.UINT8, *(GEOMETRY * len(views)))
+    inputs = fn.external_source(
+        source=feed, num_outputs=fields * len(each), batch=True, no_copy=True, dtype=[*(each * fields)], ndim=1
     )
-    upright = views[0].exif_orientation
-    decode: dict[str, Any] = dict(device="mixed" if mixed else "cpu", output_type=types.RGB, adjust_orientation=upright)
+    decode: dict[str, Any] = dict(
+        device="mixed" if mixed else "cpu", output_type=types.RGB, adjust_orientation=views[0].exif_orientation
+    )
     if mixed:
         decode["hw_decoder_load"] = hw_decoder_load
+    outputs = []
+    for first in range(0, len(inputs), len(each)):
+        encoded, *geometry = inputs[first : first + len(each)]
+        outputs += _field(encoded, geometry, views, crop_decode, decode)
+    return tuple(outputs)
+
+
+def _field(encoded: Any, geometry: list[Any], views: Views, crop_decode: bool, decode: dict[str, Any]) -> list[Any]:
+    """The views of one image field."""
     whole = None if crop_decode else fn.decoders.image(encoded, **decode)
     outputs = []
     for view, recipe in enumerate(views):
@@ -85,4 +96,4 @@ def _graph(
                 subpixel_scale=False,
             )
         )
-    return tuple(outputs)
+    return outputs

@@ -10,16 +10,13 @@ ends the pipeline by an exception that waits for all threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.decode.pixels import mentions_exif, parse
 from gpupipe.kernels import Limits, native, walk_jpegs
-
-if TYPE_CHECKING:
-    from gpupipe.sources import SampleMeta
 
 __all__ = ["unfit_rows"]
 
@@ -31,34 +28,34 @@ CHANGED = "its size in pixels is another than expected"
 TURNED = "its EXIF orientation is in doubt"
 
 
-def unfit_rows(encoded: Sequence[Encoded], meta: SampleMeta, exif: bool) -> dict[int, str]:
+def unfit_rows(encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool) -> dict[int, str]:
     """The rows of N images that the CPU has to make, and why; that says nothing of whether they are damaged.
 
     JPEGs are walked by the C++ kernels, 1.3 us each; other formats, and JPEGs where the kernels were not built, are
     parsed by nvImageCodec, which DALI does too, 3 us each.
 
-    exif: whether images are turned upright.
+    sizes: (N, 3), expected height, width and EXIF orientation. exif: whether images are turned upright.
     """
+    expected, orientation = sizes[:, :2], sizes[:, 2]
     reasons: dict[int, str] = {}
     others: Sequence[int] = range(len(encoded))
     if native.library() is not None:
         walked = walk_jpegs(encoded)
-        heights, widths, orientations = walked.headers.T
         reasons = {row: f"DALI gets plain JPEGs only, and this one has {odd}" for row, odd in walked.odd.items()}
         others = [row for row in reasons if not _is_jpeg(encoded[row])]
         plain = np.ones(len(encoded), bool)
         plain[list(reasons)] = False
-        changed = (heights != meta.heights) | (widths != meta.widths)
+        changed = (walked.headers[:, :2] != expected).any(axis=1)
         reasons |= dict.fromkeys(np.flatnonzero(plain & changed).tolist(), CHANGED)
-        turned = (orientations != meta.orientations) & exif
-        reasons |= dict.fromkeys(np.flatnonzero(plain & turned).tolist(), "its EXIF orientation is in doubt")
+        turned = (walked.headers[:, 2] != orientation) & exif
+        reasons |= dict.fromkeys(np.flatnonzero(plain & turned).tolist(), TURNED)
     for row in others:
         reasons.pop(row, None)
-        if reason := _parsed(encoded[row], (int(meta.heights[row]), int(meta.widths[row]))):
+        if reason := _parsed(encoded[row], (int(expected[row, 0]), int(expected[row, 1]))):
             reasons[row] = reason
-        elif exif and (meta.orientations[row] != 1 or mentions_exif(encoded[row])):
+        elif exif and (orientation[row] != 1 or mentions_exif(encoded[row])):
             reasons[row] = TURNED
-    pixels = meta.heights.astype(np.int64) * meta.widths
+    pixels = expected.astype(np.int64).prod(axis=1)
     return reasons | dict.fromkeys(np.flatnonzero(pixels > Limits().max_pixels).tolist(), "it has too many pixels")
 
 

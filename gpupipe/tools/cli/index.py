@@ -60,15 +60,16 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
     """Indices of the damaged samples, and the lines of the table."""
-    meta = source.meta(np.arange(len(source)))
-    good = meta.heights > 0
-    classes = len(source.classes) if source.classes is not None else len(np.unique(meta.labels))
+    shapes = source.shapes(np.arange(len(source)))
+    assert shapes is not None, "a folder and shards are indexed"
+    good = shapes[:, 0] > 0
+    classes = len(source.classes) if source.classes is not None else len(np.unique(source.targets))
     rows = {
         "samples": f"{len(source):,}",
         "classes": f"{classes:,}",
         "bytes": f"{int(getattr(source, 'sizes', np.zeros(1)).sum()):,}",
-        "heights": _spread(meta.heights[good]),
-        "widths": _spread(meta.widths[good]),
+        "heights": _spread(shapes[good, 0]),
+        "widths": _spread(shapes[good, 1]),
         "damaged": f"{int((~good).sum()):,}",
     }
     return np.flatnonzero(~good), rows
@@ -86,7 +87,7 @@ def _list_damaged(source: Source, damaged: np.ndarray) -> None:
 
     for index in damaged[:MOST_LISTED].tolist():
         try:
-            reason = explain_damage(source.read(index).data)
+            reason = explain_damage(source[index][0].data)
         except SampleError as error:
             reason = error.reason
         print(f"damaged: {source.location(index)}: {reason}")

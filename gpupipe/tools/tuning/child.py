@@ -54,7 +54,7 @@ class Bench:
 
     def _readable(self, index: int) -> bool:
         try:
-            self.source.read(index)
+            self.source.fetch(np.array([index]))
         except SampleError:  # loaders skip it
             return False
         return True

@@ -1,0 +1,183 @@
+"""The columns of a job's samples as their source has them, whatever is missing or can't be read dealt with.
+
+source ──► fetch, one by one where a sample is bad ──► what is missing ──► headers of images whose size is unknown
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import MISSING, Array, Columns, Field, Images, Job, Scalar, Schema
+from gpupipe.batch.columns import assemble
+from gpupipe.decode.seeding import seeding
+from gpupipe.errors import SampleError, SkippedSampleError
+from gpupipe.sources import DatasetSource, Source
+from gpupipe.sources.headers import DAMAGED, probe_bytes
+
+__all__ = ["Fetched", "fetch", "upright"]
+
+Rows = NDArray[np.int64]
+Failures = dict[int, SampleError]
+Parts = list[tuple[Rows, Columns]]
+
+
+@dataclass
+class Fetched:
+    """A job's columns, a row for each sample, and an error for each row that can't be had."""
+
+    columns: Columns
+    failures: Failures
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of all images, as they were read."""
+        images = (column for column in self.columns.values() if isinstance(column, Images))
+        return sum(data.nbytes for column in images for data in column.data if data is not None)
+
+
+def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, threads: int = 1) -> Fetched:
+    """The columns of a job's samples.
+
+    What a user's dataset draws from the global random generators follows from the job, too; it is asked by one thread,
+    other sources by up to `threads` of `pool` at once.
+    """
+    rows, failures = np.arange(len(job)), Failures()
+    if isinstance(source, DatasetSource):
+        with seeding(source, job.seed, job.epoch, job.positions) as seed:
+            parts = _read(lambda rows: source.fetch(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures)
+    elif pool is None or threads < 2:
+        parts = _read(lambda rows: source.fetch(job.indices[rows]), rows, failures)
+    else:
+        shares = [rows[first::threads] for first in range(min(threads, len(rows)))]
+        read = pool.map(lambda share: _read(lambda rows: source.fetch(job.indices[rows]), share, failures), shares)
+        parts = [part for parts in read for part in parts]
+    fetched = Fetched(_whole(parts, len(job), source.fields), failures)
+    for name, field in source.fields.items():
+        _settle(fetched, name, field, source, job)
+    _check_shared_sizes(fetched, source, job)
+    return fetched
+
+
+def _read(read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
+    """Those rows at once; one by one where a sample can't be read, so that one bad sample leaves the others whole."""
+    with suppress(SampleError):
+        return [(rows, read(rows))]
+    parts = []  # their errors stand for themselves, not "during handling of" the first one
+    for row in rows.tolist():
+        try:
+            parts.append((np.array([row]), read(np.array([row]))))
+        except SampleError as error:
+            failures[row] = error
+    return parts
+
+
+def _whole(parts: Parts, count: int, schema: Schema) -> Columns:
+    if len(parts) == 1 and len(parts[0][0]) == count:
+        return parts[0][1]
+    whole = assemble(count, parts)
+    none: list[Any] = [None] * count
+    return {name: whole.get(name, Images(none) if name in schema.images else none) for name in schema}
+
+
+# What a sample lacks, and what is of the wrong kind.
+
+
+def _settle(fetched: Fetched, name: str, field: Field, source: Source, job: Job) -> None:
+    """Apply the field's policy where it is missing, its dtype, and read the headers of images of unknown size."""
+    column = fetched.columns[name]
+    if isinstance(column, Images):
+        _fail_missing(fetched, name, field, source, job, [row for row, data in enumerate(column.data) if data is None])
+        if column.sizes is None:
+            column.sizes = _sizes(column)
+    elif isinstance(column, list):
+        missing = [row for row, value in enumerate(column) if value is MISSING]
+        if missing and field.missing == "default":
+            for row in missing:
+                column[row] = field.absent
+        else:
+            _fail_missing(fetched, name, field, source, job, missing)
+    if isinstance(field, Array):
+        fetched.columns[name] = _typed(fetched, name, field, source, job)
+
+
+def _fail_missing(fetched: Fetched, name: str, field: Field, source: Source, job: Job, rows: list[int]) -> None:
+    kind = SkippedSampleError if field.missing == "skip" else SampleError
+    for row in rows:
+        if row not in fetched.failures:
+            fetched.failures[row] = _error(
+                source, job, row, f"has no {name!r}", f"add it, or pass missing='skip' or 'default' for {name!r}", kind
+            )
+
+
+def _typed(fetched: Fetched, name: str, field: Array, source: Source, job: Job) -> Any:
+    """The values as arrays of the field's dtype; a scalar's without sides."""
+    column = fetched.columns[name]
+    if isinstance(column, np.ndarray) and (column.ndim == 1 or not isinstance(field, Scalar)):
+        return column if field.dtype is None else column.astype(field.dtype, copy=False)
+    typed: list[Any] = [None] * len(column)
+    for row, value in enumerate(column):
+        if row in fetched.failures:
+            continue
+        try:
+            typed[row] = np.asarray(value) if field.dtype is None else np.asarray(value).astype(field.dtype)
+            _check_array(typed[row], field)
+        except (TypeError, ValueError, OverflowError) as error:
+            fetched.failures[row] = _error(source, job, row, f"{name!r} is {reprlib.repr(value)}: {error}")
+    return typed
+
+
+def _check_array(array: NDArray[Any], field: Array) -> None:
+    if array.dtype.hasobject or array.dtype.kind in "SU":
+        raise ValueError("no number and no array of numbers")
+    if isinstance(field, Scalar) and array.ndim:
+        raise ValueError(f"an array of shape {array.shape}, where one number is wanted; use gpupipe.Array")
+
+
+def _sizes(column: Images) -> NDArray[np.int32]:
+    headers = [DAMAGED if data is None else _header(data) for data in column.data]
+    return np.array(headers, np.int32).reshape(-1, 3)
+
+
+def _header(data: NDArray[np.uint8]) -> tuple[int, int, int]:
+    return probe_bytes(data.data) if data.ndim == 1 else (data.shape[0], data.shape[1], 1)
+
+
+def _check_shared_sizes(fetched: Fetched, source: Source, job: Job) -> None:
+    """What shares the crop of another image must be of its size, as for torchvision's transforms."""
+    schema = source.fields
+    for name in schema.images:
+        leader = schema.drawn_as(name)
+        if leader == name:
+            continue
+        own, other = fetched.columns[name].sizes, fetched.columns[leader].sizes
+        for row in np.flatnonzero((upright(own) != upright(other)).any(axis=1)).tolist():
+            fetched.failures.setdefault(
+                row,
+                _error(
+                    source,
+                    job,
+                    row,
+                    f"{name!r} has {own[row, 0]} x {own[row, 1]} pixels, {leader!r} {other[row, 0]} x {other[row, 1]}",
+                    f"geometry={leader!r} needs images of one size; leave it out, and {name!r} gets draws of its own",
+                ),
+            )
+
+
+def upright(sizes: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(N, 2) heights and widths after the turn that the orientation asks for: 5 to 8 swap the axes (EXIF 2.3)."""
+    return np.where(sizes[:, 2:] >= 5, sizes[:, 1::-1], sizes[:, :2])
+
+
+def _error(
+    source: Source, job: Job, row: int, reason: str, remedy: str = "", kind: type[SampleError] = SampleError
+) -> SampleError:
+    index = int(job.indices[row])
+    return kind(index, source.location(index), reason, remedy)

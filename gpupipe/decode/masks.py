@@ -1,0 +1,49 @@
+"""From a mask as a source has it to an array of its field's dtype."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from gpupipe.batch import Mask
+from gpupipe.sources.headers import FORMATS
+
+__all__ = ["mask_pixels"]
+
+# Of one channel. A palette's numbers are the classes, so its colours are not looked at.
+MODES = ("1", "L", "P", "I", "I;16")
+
+
+def mask_pixels(value: NDArray[Any], field: Mask) -> NDArray[Any]:
+    """(height, width) in the field's dtype, of an encoded file, uint8 (bytes,), or of an array (height, width).
+
+    Raises ValueError for what is no mask of one channel, or holds values that the dtype can't.
+    """
+    pixels = _decoded(value) if value.ndim == 1 else value
+    if pixels.ndim == 3 and 1 in (pixels.shape[0], pixels.shape[2]):  # with the one channel
+        pixels = pixels[0] if pixels.shape[0] == 1 else pixels[..., 0]
+    if pixels.ndim != 2:
+        raise ValueError(f"it has the shape {pixels.shape}; a mask is (height, width)")
+    typed = pixels.astype(field.dtype, copy=False)
+    if typed is not pixels and not np.array_equal(typed, pixels):
+        raise ValueError(
+            f"it holds values from {pixels.min()} to {pixels.max()}, which dtype={field.dtype!r} can't; pass another"
+        )
+    return typed
+
+
+def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:
+    try:
+        with PillowImage.open(io.BytesIO(encoded.data), formats=FORMATS) as image:
+            image.load()
+            if image.mode not in MODES:
+                raise ValueError(f"it is an image of mode {image.mode}; a mask has one channel")
+            return np.asarray(image)
+    except ValueError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
+        raise ValueError(f"it can't be decoded ({type(error).__name__}: {error})") from error

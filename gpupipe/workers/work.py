@@ -1,0 +1,49 @@
+"""What a worker process is for, as far as this room knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gpupipe.batch import Batch, Columns, Job
+
+__all__ = ["Plane", "Work", "new_planes"]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """An array of fixed size that each row of a batch has: `shape` and `dtype` of one row, in one view of a field."""
+
+    name: str
+    view: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Work(Protocol):
+    """Makes batches. It is sent to the worker processes, by pickle where they are no forks.
+
+    layout: the planes of a batch; those of a field in the order of its views.
+    """
+
+    @property
+    def layout(self) -> tuple[Plane, ...]: ...
+
+    def __call__(self, job: Job, out: Columns) -> Batch:
+        """The batch of a job.
+
+        out: of each name in the layout a tuple with the tensor (N, *shape) of each view, to be written in place. They
+             are what the batch's columns have under these names; all else that these have is small.
+        """
+        ...
+
+
+def new_planes(layout: Iterable[Plane], count: int) -> Columns:
+    """New memory for the planes of `count` rows: by name a tuple with the tensor of each view."""
+    planes: Columns = {}
+    for plane in layout:
+        planes[plane.name] = (*planes.get(plane.name, ()), torch.empty((count, *plane.shape), dtype=plane.dtype))
+    return planes

@@ -1,0 +1,268 @@
+"""Datasets without a recipe: what torch's DataLoader makes of the same samples, and what goes wrong by its sample."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+
+from gpupipe.batch import Batch, Job
+from gpupipe.decode.items import Items
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.sources.items import ItemSource
+
+SIZE = 10
+INDICES = [3, 1, 7, 9, 0]
+
+Pair = namedtuple("Pair", "image label")
+
+
+class Made(Dataset[Any]):
+    """Whatever a function makes of the index."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Together(Made):
+    """One that reads a batch at once."""
+
+    asked: list[list[int]]
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        super().__init__(make)
+        self.asked = []
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.asked.append(indices)
+        return [self.make(index) for index in indices]
+
+
+def job(indices: Sequence[int] = INDICES, first: int = 4) -> Job:
+    return Job(5, 2, np.arange(len(indices)) + first, np.array(indices, np.int64))
+
+
+def made(dataset: Any, collate_fn: Any = None, what: Job | None = None) -> Batch:
+    return Items(ItemSource(dataset), collate_fn)(what or job(), {})
+
+
+def by_torch(dataset: Any, collate_fn: Any = None) -> Any:
+    (batch,) = DataLoader(dataset, batch_sampler=[INDICES], collate_fn=collate_fn)
+    return batch
+
+
+def same(found: Any, expected: Any) -> None:
+    """Types, dtypes and values, to the ground."""
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert found == expected
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "tuple": lambda i: (torch.full((2, 3), i, dtype=torch.uint8), i),
+    "dict": lambda i: {"image": torch.ones(3) * i, "name": f"sample {i}", "score": i / 3},
+    "named tuple": lambda i: Pair(np.full((2, 2), i, np.float32), np.int16(i)),
+    "list": lambda i: [i, float(i), bool(i % 2), str(i), b"bytes"],
+    "nested": lambda i: {"a": [{"b": (i, {"c": torch.tensor(i)})}], "d": OrderedDict(x=np.arange(i, i + 2))},
+    "number": lambda i: i,
+    "array": lambda i: np.arange(6, dtype=np.int8).reshape(2, 3) + i,
+    "text": lambda i: f"{i}",
+}
+
+
+class TestAsTorch:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("dataset", [Made, Together])
+    def test_items(self, kind: str, dataset: type[Made]) -> None:
+        one = dataset(KINDS[kind])
+        batch = made(one)
+        assert batch.collated
+        assert batch.failures == {}
+        assert batch.job.indices.tolist() == INDICES
+        same(batch.columns["items"], by_torch(one))
+
+    @pytest.mark.parametrize(
+        "dataset",
+        [
+            TensorDataset(torch.arange(SIZE * 2).view(SIZE, 2), torch.arange(SIZE)),
+            ConcatDataset([Made(lambda i: i), Made(lambda i: 10 * i)]),
+            Subset(Together(lambda i: i), list(range(SIZE))[::-1]),
+            [(i, "x") for i in range(SIZE)],
+            torch.arange(SIZE),
+            np.arange(SIZE) / 2,
+        ],
+        ids=lambda dataset: type(dataset).__name__,
+    )
+    def test_datasets(self, dataset: Any) -> None:
+        same(made(dataset).columns["items"], by_torch(dataset))
+
+    def test_a_function_of_the_users(self) -> None:
+        def backwards(items: list[Any]) -> Any:
+            return default_collate(items[::-1])
+
+        dataset = Made(KINDS["tuple"])
+        same(made(dataset, backwards).columns["items"], by_torch(dataset, backwards))
+
+
+class TestSeveralAtOnce:
+    def test_one_call(self) -> None:
+        dataset = Together(lambda i: i)
+        made(dataset)
+        assert dataset.asked == [INDICES]
+        assert all(type(index) is int for index in dataset.asked[0])
+
+    def test_subsets_ask_where_the_dataset_can(self) -> None:
+        inner = Together(lambda i: i)
+        made(Subset(Subset(inner, range(SIZE)), list(range(SIZE))[::-1]))
+        assert inner.asked == [[SIZE - 1 - index for index in INDICES]]
+        assert ItemSource(Subset(inner, range(SIZE))).gives_several
+        assert not ItemSource(Subset(Made(lambda i: i), range(SIZE))).gives_several
+
+    def test_the_bad_sample_is_found(self, caplog: pytest.LogCaptureFixture) -> None:
+        batch = made(Together(lambda i: 1 // (i - 7)))
+        assert list(batch.failures) == [2]
+        assert "Together.__getitems__ raised ZeroDivisionError" in caplog.text
+
+    @pytest.mark.parametrize("wrong", ["raises", "too few"])
+    def test_one_that_fails_alone_is_told_and_done_without(self, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+        class Broken(Together):
+            def __getitems__(self, indices: list[int]) -> list[Any]:
+                if wrong == "raises":
+                    raise OSError("no route")
+                return indices[1:]
+
+        batch = made(Broken(lambda i: i))
+        assert batch.columns["items"].tolist() == INDICES
+        (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert ("OSError: no route" if wrong == "raises" else "4 items for 5") in record.message
+
+
+class TestDraws:
+    """From the global generators, by position, whatever the batch."""
+
+    def drawing(self, index: int) -> tuple[float, float, float]:
+        return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
+
+    @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(SIZE))])
+    def test_follow_the_position(self, wrap: Callable[[Any], Any]) -> None:
+        dataset = wrap(Made(self.drawing))
+        whole = torch.stack(made(dataset).columns["items"], 1)
+        parts = [
+            torch.stack(made(dataset, what=job(INDICES[at : at + 1], 4 + at)).columns["items"], 1) for at in range(5)
+        ]
+        assert torch.equal(whole, torch.cat(parts))
+        assert len(set(whole.flatten().tolist())) == 15
+        assert not torch.equal(whole, torch.stack(made(dataset, what=job(first=5)).columns["items"], 1))
+
+    def test_of_several_at_once_follow_the_first(self) -> None:
+        dataset = Together(self.drawing)
+        first, again = (torch.stack(made(dataset).columns["items"], 1) for _ in range(2))
+        assert torch.equal(first, again)
+        assert torch.equal(first[0], torch.stack(made(Made(self.drawing)).columns["items"], 1)[0])
+
+    def test_the_callers_generators_are_left_alone(self) -> None:
+        states = random.getstate(), torch.get_rng_state()
+        made(Made(self.drawing))
+        assert random.getstate() == states[0]
+        assert torch.equal(torch.get_rng_state(), states[1])
+
+
+class TestFaults:
+    def test_a_bad_row_leaves_the_batch_uncollated(self) -> None:
+        def make(index: int) -> dict[str, int]:
+            return {"x": {0: 0, 1: 1, 3: 3, 9: 9}[index]}
+
+        work = Items(ItemSource(Made(make)))
+        batch = work(job(), {})
+        assert not batch.collated
+        assert batch.columns["items"] == [{"x": 3}, {"x": 1}, None, {"x": 9}, {"x": 0}]
+        (error,) = batch.failures.values()
+        assert isinstance(error, SampleError)
+        assert isinstance(error, KeyError)  # of the dataset's type, too
+        assert (error.index, error.location) == (7, "Made[7]")
+        with pytest.raises(KeyError, match=r"sample 7 \(Made\[7\]\): Made.__getitem__ raised KeyError: 7"):
+            raise error
+        batch.columns["items"][2] = {"x": 5}  # a substitute's
+        assert work.collate(batch).columns["items"]["x"].tolist() == [3, 1, 5, 9, 0]
+        assert work.collate(batch).columns["items"]["x"].tolist() == [3, 1, 5, 9, 0]  # once is enough
+
+    def test_items_that_do_not_fit_together(self) -> None:
+        def make(index: int) -> dict[str, Any]:
+            return {"boxes": torch.zeros(1 if index < 9 else 2, 4), "name": "a"}
+
+        with pytest.raises(
+            DataError,
+            match=r"default_collate raised RuntimeError: stack expects.*; the batch of 5 samples has "
+            r"Made\[3\]: dict \('boxes': Tensor torch.float32 \(1, 4\), 'name': str\); "
+            r"Made\[9\]: dict \('boxes': Tensor torch.float32 \(2, 4\), 'name': str\)$",
+        ):
+            made(Made(make))
+
+    def test_items_that_torch_does_not_stack(self) -> None:
+        dataset = Made(lambda i: (Image.new("L", (2, 2)), i))
+        with pytest.raises(DataError, match=r"raised TypeError: .*has Made\[3\]: tuple of 2 \(Image, int\)"):
+            made(dataset)
+
+    def test_many_forms(self) -> None:
+        with pytest.raises(DataError, match=r"Made\[9\]: ndarray float64 \(9,\); and 1 more$"):
+            made(Made(lambda i: np.zeros(i)))
+
+    @pytest.mark.parametrize("data", ["images/train", Path("images")], ids=str)
+    def test_files_need_a_recipe(self, data: Any) -> None:
+        with pytest.raises(ConfigError, match="names files, which recipe=None does not read: pass a recipe"):
+            ItemSource(data)
+
+    def test_what_is_not_map_style(self) -> None:
+        class Stream(IterableDataset[int]):
+            def __len__(self) -> int:
+                return 3
+
+            def __iter__(self) -> Iterator[int]:
+                return iter(range(3))
+
+        for data, name in ((Stream(), "Stream"), (iter([1]), "list_iterator"), (Dataset(), "Dataset")):
+            with pytest.raises(ConfigError, match=rf"data is {name}, but recipe=None needs a map-style dataset"):
+                ItemSource(data)
+        with pytest.raises(DataError, match="the dataset list is empty"):
+            ItemSource([])
+
+
+class TestSource:
+    def test_knows_its_samples(self) -> None:
+        source = ItemSource(Made(lambda i: (i, "x")))
+        assert (len(source), source[4], source.key(4), source.location(4)) == (SIZE, (4, "x"), "4", "Made[4]")
+        assert source.fetch(np.array([2, 0])) == {"items": [(2, "x"), (0, "x")]}
+        assert source.fields is None
+
+    def test_fingerprint(self) -> None:
+        one = Made(lambda i: i)
+        assert ItemSource(one).fingerprint == ItemSource(Made(lambda i: -i)).fingerprint
+        assert ItemSource(one).fingerprint != ItemSource(Together(lambda i: i)).fingerprint
+        one.fingerprint = "of its own"  # type: ignore[attr-defined]
+        assert ItemSource(one).fingerprint != ItemSource(Made(lambda i: i)).fingerprint

@@ -87,6 +87,7 @@ def _geometry(crop: Crop, stream: Stream, heights: NDArray[np.int64], widths: ND
     """Windows, resized sizes and anchors of a crop, int64."""
     if isinstance(crop, ResizeCenterCrop):
         return _resize_center_crop(crop, heights, widths)
+    assert isinstance(crop, RandomResizedCrop)
     windows = _random_boxes(crop, stream, heights, widths)
     count = len(heights)
     return windows, np.tile(np.array(crop.output_size, np.int64), (count, 1)), np.zeros((count, 2), np.int64)

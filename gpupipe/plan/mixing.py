@@ -11,7 +11,7 @@ from gpupipe.kernels import Mix
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.beta import symmetric_beta
 from gpupipe.plan.stream import MIX, Stream, below
-from gpupipe.recipe import CutMix, MixUp, MixUpOrCutMix, Recipe
+from gpupipe.recipe import Recipe
 
 __all__ = ["Mixing", "mixing"]
 
@@ -49,32 +49,22 @@ def mixing(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], 
         stream = Stream(seed, epoch, positions)
         mixed, switch, down, right = stream.words(MIX)
         chosen = uniform(mixed) < settings.p
-        cut = chosen & _is_cut(settings, uniform(switch))
-        lambdas = _lambdas(settings, stream, chosen & ~cut, cut)
+        cut = chosen & (uniform(switch) < settings.cut_p)
+        lambdas = _lambdas(settings.alphas, stream, chosen & ~cut, cut)
         partners[chosen] ^= 1
         weights[chosen & ~cut] = shares[chosen & ~cut] = lambdas[chosen & ~cut]
         boxes[cut], shares[cut] = _boxes(lambdas[cut], recipe.crop.output_size, down[cut], right[cut])
     return Mixing(Mix(partners, weights, boxes), shares)
 
 
-def _is_cut(settings: MixUp | CutMix | MixUpOrCutMix, switch: NDArray[np.float64]) -> NDArray[np.bool_]:
-    p = settings.switch_p if isinstance(settings, MixUpOrCutMix) else float(isinstance(settings, CutMix))
-    return switch < p
-
-
 def _lambdas(
-    settings: MixUp | CutMix | MixUpOrCutMix, stream: Stream, blended: NDArray[np.bool_], cut: NDArray[np.bool_]
+    alphas: tuple[float, float], stream: Stream, blended: NDArray[np.bool_], cut: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """One lambda for each image."""
+    """One lambda for each image; `alphas` are MixUp's and CutMix's."""
 
     def words(blocks: range, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         return stream.words(np.array([MIX | 1 + block for block in blocks], np.uint64)[:, None], rows)
 
-    alphas = (
-        (settings.mixup_alpha, settings.cutmix_alpha)
-        if isinstance(settings, MixUpOrCutMix)
-        else (settings.alpha, settings.alpha)
-    )
     out = np.ones(len(cut))
     for alpha, which in zip(alphas, (blended, cut), strict=True):
         rows = np.flatnonzero(which)

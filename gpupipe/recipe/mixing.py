@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.checks import check_count, check_number
@@ -19,7 +19,7 @@ def _check_alpha(owner: str, field: str, value: float) -> float:
     return number
 
 
-def _check_common(mixing: MixUp | CutMix | MixUpOrCutMix) -> None:
+def _check_common(mixing: _Alone | MixUpOrCutMix) -> None:
     owner = type(mixing).__name__
     if mixing.num_classes is not None:
         check_count(owner, "num_classes", mixing.num_classes, 1, 2**31 - 1)
@@ -28,7 +28,25 @@ def _check_common(mixing: MixUp | CutMix | MixUpOrCutMix) -> None:
 
 
 @dataclass(frozen=True)
-class MixUp:
+class _Alone:
+    """The settings of `MixUp` and `CutMix`."""
+
+    num_classes: int | None = None
+    alpha: float = 1.0
+    p: float = 1.0
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        object.__setattr__(self, "alpha", _check_alpha(type(self).__name__, "alpha", self.alpha))
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """Those of MixUp and of CutMix."""
+        return self.alpha, self.alpha
+
+
+class MixUp(_Alone):
     """Each image becomes lambda * itself + (1 - lambda) * its neighbour (Zhang et al. 2018, arXiv 1710.09412).
 
     num_classes: of the labels, which come out as float32 (N, num_classes), mixed alike. None: as many as the data has,
@@ -42,32 +60,17 @@ class MixUp:
     each image).
     """
 
-    num_classes: int | None = None
-    alpha: float = 1.0
-    p: float = 1.0
-    label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_common(self)
-        object.__setattr__(self, "alpha", _check_alpha("MixUp", "alpha", self.alpha))
+    cut_p: ClassVar[float] = 0.0
 
 
-@dataclass(frozen=True)
-class CutMix:
+class CutMix(_Alone):
     """A box of each image is replaced by its neighbour's pixels (Yun et al. 2019, arXiv 1905.04899).
 
     The box has 1 - lambda of the area, less what lies outside the image, as in torchvision's `v2.CutMix`; the label is
     mixed in proportion to the pixels. Settings and neighbours as in `MixUp`.
     """
 
-    num_classes: int | None = None
-    alpha: float = 1.0
-    p: float = 1.0
-    label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_common(self)
-        object.__setattr__(self, "alpha", _check_alpha("CutMix", "alpha", self.alpha))
+    cut_p: ClassVar[float] = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,16 @@ class MixUpOrCutMix:
         object.__setattr__(self, "mixup_alpha", _check_alpha("MixUpOrCutMix", "mixup_alpha", self.mixup_alpha))
         object.__setattr__(self, "cutmix_alpha", _check_alpha("MixUpOrCutMix", "cutmix_alpha", self.cutmix_alpha))
         object.__setattr__(self, "switch_p", check_number("MixUpOrCutMix", "switch_p", self.switch_p, 0, 1))
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """Those of MixUp and of CutMix."""
+        return self.mixup_alpha, self.cutmix_alpha
+
+    @property
+    def cut_p(self) -> float:
+        """The probability of a mixed image to be cut."""
+        return self.switch_p
 
 
 Mixing: TypeAlias = MixUp | CutMix | MixUpOrCutMix

@@ -28,15 +28,31 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 """Standard deviation that goes with `IMAGENET_MEAN`."""
 
 
-def _text(crop: RandomResizedCrop | ResizeCenterCrop) -> str:
-    """As a dataclass prints itself, without the filter where it is the usual one: saved states hold these texts'
-    fingerprints, and most of them are older than `interpolation`."""
-    shown = [f for f in fields(crop) if f.name != "interpolation" or crop.interpolation != f.default]
-    return f"{type(crop).__name__}({', '.join(f'{f.name}={getattr(crop, f.name)!r}' for f in shown)})"
+class Crop:
+    """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter."""
+
+    size: int | tuple[int, int]
+    interpolation: Filter
+
+    def _settle(self) -> None:
+        object.__setattr__(self, "size", check_pair(type(self).__name__, "size", self.size))
+        check_interpolation(type(self).__name__, self.interpolation, FILTERS)
+
+    def __repr__(self) -> str:
+        """As a dataclass prints itself, without the filter where it is the usual one: saved states hold these texts'
+        fingerprints, and most of them are older than `interpolation`."""
+        shown = [f for f in fields(self) if f.name != "interpolation" or self.interpolation != f.default]  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """(height, width) of what comes out, in pixels."""
+        assert isinstance(self.size, tuple)
+        return self.size
 
 
 @dataclass(frozen=True, repr=False)
-class RandomResizedCrop:
+class RandomResizedCrop(Crop):
     """A random box of the image, resized to `size` with an antialiased filter.
 
     The box has `scale` of the image's area (drawn uniformly) and an aspect ratio in `ratio` (drawn
@@ -50,22 +66,13 @@ class RandomResizedCrop:
     interpolation: Filter = "bilinear"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_pair("RandomResizedCrop", "size", self.size))
+        self._settle()
         object.__setattr__(self, "scale", check_range("RandomResizedCrop", "scale", self.scale))
         object.__setattr__(self, "ratio", check_range("RandomResizedCrop", "ratio", self.ratio))
-        check_interpolation("RandomResizedCrop", self.interpolation, FILTERS)
-
-    def __repr__(self) -> str:
-        return _text(self)
-
-    @property
-    def output_size(self) -> tuple[int, int]:
-        """(height, width) of what comes out, in pixels."""
-        return check_pair("RandomResizedCrop", "size", self.size)
 
 
 @dataclass(frozen=True, repr=False)
-class ResizeCenterCrop:
+class ResizeCenterCrop(Crop):
     """The image resized so that its shorter side is `resize` pixels, then its centre of `size`.
 
     The same as torchvision's `Resize(resize, antialias=True)` and `CenterCrop(size)`; `size` must fit into `resize`.
@@ -77,21 +84,12 @@ class ResizeCenterCrop:
     interpolation: Filter = "bilinear"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_pair("ResizeCenterCrop", "size", self.size))
+        self._settle()
         if not isinstance(self.resize, int) or self.resize < max(self.output_size):
             raise ConfigError(
                 f"ResizeCenterCrop: resize={self.resize!r} must be an int of at least the crop's longer side "
                 f"{max(self.output_size)}, else the crop would reach beyond the image"
             )
-        check_interpolation("ResizeCenterCrop", self.interpolation, FILTERS)
-
-    def __repr__(self) -> str:
-        return _text(self)
-
-    @property
-    def output_size(self) -> tuple[int, int]:
-        """(height, width) of what comes out, in pixels."""
-        return check_pair("ResizeCenterCrop", "size", self.size)
 
 
 @dataclass(frozen=True)
@@ -116,6 +114,3 @@ class Normalize:
         object.__setattr__(self, "std", check_triple("Normalize", "std", self.std))
         if min(self.std) <= 0:
             raise ConfigError(f"Normalize: std={self.std!r} must be above 0 in every channel")
-
-
-Crop: TypeAlias = RandomResizedCrop | ResizeCenterCrop

@@ -33,7 +33,7 @@ MOST_OF_A_KIND = 15
 # augmentations.
 AUGMENTING = 2
 STAGES: tuple[tuple[type, ...], ...] = (
-    get_args(Crop),
+    (Crop,),
     (RandomHorizontalFlip,),
     (Augmenting,),
     (Normalize,),

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,20 +29,20 @@ from gpupipe.host.children import ChildError
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.cli import main
-from gpupipe.tools.tuning import rig
+from gpupipe.tools.tuning import run
 from gpupipe.tools.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
-from gpupipe.tools.tuning.cpus import some_cpus
-from gpupipe.tools.tuning.final import TuningError, choose, play_off
-from gpupipe.tools.tuning.others import Others, busy_seconds, own_seconds
-from gpupipe.tools.tuning.report import COLUMNS, code, rows
-from gpupipe.tools.tuning.rig import Rig
-from gpupipe.tools.tuning.run import Outcome, search
-from gpupipe.tools.tuning.search_cpu import search_cpu
-from gpupipe.tools.tuning.search_gpu import search_gpu
-from gpupipe.tools.tuning.settings import TuneSettings
-from gpupipe.tools.tuning.trials import Trial, Trials
+from gpupipe.tools.tuning.others import Others, busy_seconds, own_seconds, some_cpus
+from gpupipe.tools.tuning.report import code, rows
+from gpupipe.tools.tuning.run import Outcome, Rig, TuneSettings, search
+from gpupipe.tools.tuning.search import search_cpu, search_gpu
+from gpupipe.tools.tuning.trials import Trial, Trials, TuningError, choose, play_off
 
 MINUTES = 4.0
+COLUMNS = (
+    *("stage", "engine", "num_workers", "dali_threads", "worker_processes", "prefetch_factor", "cpu_share"),
+    *("hw_decoder_load", "crop_decode", "search_img_per_s", "img_per_s", "img_per_s_min", "img_per_s_max", "rounds"),
+    *("cpus_busy", "failed"),
+)
 PIPES: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 BALANCED = Machine(16, hardware=14000, hybrid=9000, hybrid_cpu=1 / 3000, hardware_cpu=1 / 20000, cpu=1 / 900)
@@ -237,8 +238,8 @@ def settings(**changes: object) -> TuneSettings:
 
 class TestRig:
     def test_a_child_that_dies_is_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rig, "BENCH", "tuning_fakes:Breaking")
-        with Rig(settings(timeout=60.0), "cpu", tmp_path / "log") as measure:
+        monkeypatch.setattr(run, "BENCH", "tuning_fakes:Breaking")
+        with closing(Rig(settings(timeout=60.0), "cpu", tmp_path / "log")) as measure:
             assert [measure(torch_engine(1)).images for _ in range(2)] == [1000, 2000]  # one child for both
             with pytest.raises(ChildError, match="died during 'measure': SIGABRT"):
                 measure(torch_engine(13))

@@ -13,8 +13,7 @@ from gpupipe.tools.cli.extra import require
 if TYPE_CHECKING:
     import torch
 
-    from gpupipe.tools.tuning.run import Outcome
-    from gpupipe.tools.tuning.settings import TuneSettings
+    from gpupipe.tools.tuning.run import Outcome, TuneSettings
 
 __all__ = ["add_parser", "run"]
 
@@ -99,9 +98,8 @@ def tune_here(args: argparse.Namespace) -> int:
     from gpupipe.sources import open_source
     from gpupipe.tools.benchmark.environment import machine
     from gpupipe.tools.tuning.others import BUSY
-    from gpupipe.tools.tuning.permitted import permitted
     from gpupipe.tools.tuning.report import write_all
-    from gpupipe.tools.tuning.run import tune
+    from gpupipe.tools.tuning.run import permitted, tune
 
     _, device = choose("auto", "auto")
     settings = settings_from(args, device)
@@ -123,7 +121,7 @@ def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSetting
     import torch
 
     from gpupipe.host.system import default_workers
-    from gpupipe.tools.tuning.settings import TuneSettings
+    from gpupipe.tools.tuning.run import TuneSettings
 
     on_gpu = device.type == "cuda"
     batch_size = args.batch_size if args.batch_size is not None else GPU_BATCH if on_gpu else CPU_BATCH

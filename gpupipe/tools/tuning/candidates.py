@@ -1,14 +1,15 @@
-"""Settings that can be measured: `Tuned`, made by what changes from one to the next."""
+"""Settings that can be measured: `Tuned`, and what changes from one to the next."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned
 
-__all__ = ["dali_engine", "parts", "share_for", "shared", "threads", "torch_engine", "with_odds", "worker_processes"]
+__all__ = ["changed", "dali_engine", "parts", "share_for", "threads", "torch_engine", "with_odds", "worker_processes"]
 
 LEAST, MOST = 0.02, 0.98  # of cpu_share, where both sides work
 
@@ -18,12 +19,21 @@ def torch_engine(workers: int, prefetch: int = PREFETCH["torch"]) -> Tuned:
     return Tuned("torch", workers, prefetch)
 
 
-def dali_engine(threads: int, decoders: Decoders, prefetch: int = PREFETCH["dali"]) -> Tuned:
-    """DALI with so many threads, and the worker processes that `decoders` names."""
-    rounded = replace(
-        decoders, cpu_share=round(decoders.cpu_share, 3), hw_decoder_load=round(decoders.hw_decoder_load, 2)
-    )
-    return Tuned("dali", threads + decoders.cpu_workers, prefetch, rounded)
+def dali_engine(threads: int, decoders: Decoders, prefetch: int = PREFETCH["dali"], **changes: Any) -> Tuned:
+    """DALI with so many threads, and the worker processes that `decoders` names; changes: of `decoders`."""
+    both = {"cpu_share": decoders.cpu_share, "hw_decoder_load": decoders.hw_decoder_load} | changes
+    if changes.get("cpu_workers", decoders.cpu_workers):
+        both["cpu_share"] = round(min(max(both["cpu_share"], LEAST), MOST), 3)
+    both["hw_decoder_load"] = round(min(max(both["hw_decoder_load"], 0.0), 1.0), 2)
+    made = replace(decoders, **both)
+    return Tuned("dali", threads + made.cpu_workers, prefetch, made)
+
+
+def changed(candidate: Tuned, count: int | None = None, **changes: Any) -> Tuned:
+    """DALI as in `candidate`, but with so many threads and with these settings of its `Decoders`."""
+    assert candidate.decoders is not None, "only DALI's settings are changed"
+    count = threads(candidate) if count is None else count
+    return dali_engine(count, candidate.decoders, candidate.prefetch_factor, **changes)
 
 
 def threads(candidate: Tuned) -> int:
@@ -31,12 +41,9 @@ def threads(candidate: Tuned) -> int:
     return 0 if candidate.decoders is None else candidate.num_workers - candidate.decoders.cpu_workers
 
 
-def shared(candidate: Tuned, *, cpu_share: float, cpu_workers: int) -> Tuned:
-    """DALI as in `candidate`, with so many worker processes beside it for so much of each batch."""
-    assert candidate.decoders is not None, "only DALI shares"
-    share = min(max(cpu_share, LEAST), MOST)
-    decoders = replace(candidate.decoders, cpu_share=share, cpu_workers=cpu_workers)
-    return dali_engine(threads(candidate), decoders, candidate.prefetch_factor)
+def worker_processes(candidate: Tuned) -> int:
+    """Of the torch engine, or beside DALI."""
+    return candidate.num_workers - threads(candidate)
 
 
 def share_for(cpu_rate: float, dali_rate: float) -> float:
@@ -55,8 +62,3 @@ def parts(candidate: Tuned, default: Tuned) -> int:
     if candidate == default:
         return 0
     return 2 if candidate.decoders is not None and candidate.decoders.cpu_workers else 1
-
-
-def worker_processes(candidate: Tuned) -> int:
-    """Of the torch engine, or beside DALI."""
-    return candidate.num_workers - threads(candidate)

@@ -3,26 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gpupipe.decode.decoders import Decoders
+from gpupipe.decode.selftest import find_verdict, fitted
 from gpupipe.decode.tuned import Tuned
+from gpupipe.errors import ConfigError
+from gpupipe.host.children import Child, ChildError
+from gpupipe.host.system import usable_cpus
+from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import dali_engine, torch_engine
-from gpupipe.tools.tuning.cpus import chosen
-from gpupipe.tools.tuning.final import choose, play_off
-from gpupipe.tools.tuning.others import Others
-from gpupipe.tools.tuning.rig import Rig
-from gpupipe.tools.tuning.search_cpu import search_cpu
-from gpupipe.tools.tuning.search_gpu import Allowed, search_gpu
-from gpupipe.tools.tuning.settings import TuneSettings
-from gpupipe.tools.tuning.trials import Measure, Trial, Trials
+from gpupipe.tools.tuning.others import Others, chosen
+from gpupipe.tools.tuning.search import Allowed, search_cpu, search_gpu
+from gpupipe.tools.tuning.trials import Measure, Trial, Trials, choose, play_off
 
-__all__ = ["Outcome", "search", "tune"]
+__all__ = ["Outcome", "Rig", "TuneSettings", "permitted", "search", "tune"]
 
 Say = Callable[[str], None]
+
+SECONDS = (0.2, 5.0)  # the least and the most for a measured stretch
+BENCH = "gpupipe.tools.tuning.child:Bench"
+READING = 1800  # seconds that opening the data and reading the sample may take
+STARTING = 90  # more seconds for a child's first candidate: imports, CUDA's start, kernels to compile
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """One tuning: the data, the shape of a batch, and what a training process will have.
+
+    data:       an image folder or tar shards, as for `Loader`.
+    cpus:       CPUs of one training process; candidates are measured on so many.
+    batch_size: images a batch.
+    size:       side of the square output in pixels.
+    minutes:    for everything, about.
+    timeout:    seconds without an answer after which a candidate counts as hanging.
+
+    Raises ConfigError for values out of range.
+    """
+
+    data: str | list[str]
+    cpus: int
+    batch_size: int = 256
+    size: int = 224
+    minutes: float = 4.0
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "batch_size", "size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.cpus > usable_cpus():
+            raise ConfigError(f"cpus={self.cpus}: this process may use {usable_cpus()}")
+        for name in ("minutes", "timeout"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
+
+    @property
+    def seconds(self) -> float:
+        """Measured time of a candidate: with starting it, some 60 find room in the minutes."""
+        least, most = SECONDS
+        return min(max(self.minutes * 60 / 120, least), most)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a report, which is shown to others: of the data's paths only the names."""
+        data = [self.data] if isinstance(self.data, str) else self.data
+        return asdict(self) | {"data": [Path(one).name for one in data]}
+
+
+class Rig:
+    """Measures candidates on `device`, in a child process that is started again after a candidate that broke it.
+
+    What they print goes to the file `log`.
+    """
+
+    def __init__(self, settings: TuneSettings, device: str, log: Path) -> None:
+        self._settings = settings
+        self._device = device
+        self._log = log
+        self._child: Child | None = None
+        self._warm = False
+
+    def read(self) -> int:
+        """Read the images that candidates will load; how many there are. Raises ChildError."""
+        count: int = self._running().ask("read", extra_time=READING)
+        return count
+
+    def __call__(self, candidate: Tuned) -> Round:
+        """Raises ChildError where the candidate fails; whatever it has left behind is gone then."""
+        patience = 0 if self._warm else STARTING
+        try:
+            measured: Round = self._running().ask("measure", candidate, extra_time=patience)
+        except ChildError:
+            self.close()
+            raise
+        self._warm = True
+        return measured
+
+    def _running(self) -> Child:
+        if self._child is None:
+            with self._log.open("ab") as log:
+                self._child = Child(BENCH, (self._settings, self._device), log, self._settings.timeout)
+        return self._child
+
+    def close(self) -> None:
+        """End the child and all its children."""
+        if self._child is not None:
+            self._child.end()
+        self._child, self._warm = None, False
 
 
 @dataclass(frozen=True)
@@ -45,7 +137,7 @@ def tune(settings: TuneSettings, device: torch.device, log: Path, say: Say, allo
     say: called with a line before each measurement. allowed: which decoders may be tried.
     Raises ChildError where the data can't be read, TuningError where no candidate works.
     """
-    with Rig(settings, str(device), log) as rig:
+    with closing(Rig(settings, str(device), log)) as rig:
         say("reading a sample of the data")
         rig.read()
         others = Others(chosen(settings.cpus))
@@ -68,3 +160,11 @@ def _default(cpus: int, allowed: Allowed) -> Tuned:
     ways = (Decoders(crop_decode=False), Decoders(hw_decoder_load=0.0, crop_decode=False))
     found = next((decoders for decoders in ways if allowed(decoders)), None)
     return torch_engine(cpus) if found is None else dali_engine(cpus, found)
+
+
+def permitted(device: torch.device) -> Allowed:
+    """Says of decoders whether they may be used on `device`. On a GPU the self-test is made, if it was not yet."""
+    if device.type != "cuda":
+        return lambda decoders: True
+    verdict = find_verdict(device)
+    return lambda decoders: fitted(decoders, verdict) == decoders

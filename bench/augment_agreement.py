@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode, functional as F
 
+from gpupipe.host.machine import machine
 from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
-from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["Case", "cases", "made_images", "main"]
 

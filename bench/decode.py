@@ -32,10 +32,10 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import decode_crop_resize, native
 from gpupipe.plan import Plan, plan
 from gpupipe.sources.source import Encoded
-from gpupipe.tools.benchmark.environment import environment
 from gpupipe.tools.benchmark.imagenet_like import ImageSpec
+from gpupipe.tools.benchmark.report import environment
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.benchmark.synthesis import Look, NoiseBank, fit_jpeg
 
 __all__ = ["main"]
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{row.what:32} {row.threads:7} {row.median:8.1f} {row.low:8.1f} {row.high:8.1f}")
     print(*remarks, sep="\n")
     if args.out:
-        write(args.out, rows, remarks, environment(Settings(data=data, rounds=args.rounds)))
+        write(args.out, rows, remarks, environment(BenchSettings(data=data, rounds=args.rounds)))
 
 
 def write(folder: Path, rows: list[Row], remarks: list[str], facts: dict[str, object]) -> None:

@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from augmenters import CONTENDERS, load
 from augmenters.work import MEAN, STD, Contender, Finish, Lacking, Work, program, works
 
+from gpupipe.host.machine import machine
 from gpupipe.kernels import augment_reference, finish_reference
-from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["main"]
 

@@ -28,8 +28,8 @@ import numpy as np
 import webdataset
 from webdataset import filters
 
+from gpupipe.host.machine import machine
 from gpupipe.order import BlockShuffled, Order, Shuffled
-from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["main"]
 

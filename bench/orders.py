@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from torch.utils.data import RandomSampler
 
+from gpupipe.host.machine import machine
 from gpupipe.order import (
     BlockShuffled,
     Order,
@@ -37,7 +38,6 @@ from gpupipe.order import (
     VirtualEpochs,
     Weighted,
 )
-from gpupipe.tools.benchmark.environment import machine
 
 __all__ = ["main"]
 

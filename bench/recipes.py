@@ -28,11 +28,11 @@ from recipe_loaders.table import RECIPES
 
 from gpupipe.host.progress import steps
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.benchmark.environment import describe, environment
 from gpupipe.tools.benchmark.measurement import Result, ratio, spread
+from gpupipe.tools.benchmark.report import describe, environment
 from gpupipe.tools.benchmark.runner import measure
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["main"]
 
@@ -54,7 +54,7 @@ class Row:
     reason: str
 
 
-def play(recipe: str, settings: Settings, logs: Path) -> list[Result]:
+def play(recipe: str, settings: BenchSettings, logs: Path) -> list[Result]:
     """All contenders in turn, under their names."""
     references = [f"{module}:{recipe}" for module in WAYS.values()]
     with steps(len(references) * (1 + settings.rounds)) as step:
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     data, found, measured = args.data or str(sample_set()), {}, []
     for recipe in args.only:
         size = args.size or RECIPES[recipe].size
-        settings = Settings(
+        settings = BenchSettings(
             data=data,
             batch_size=args.batch_size,
             size=size,

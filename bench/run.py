@@ -27,10 +27,10 @@ from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.host.progress import steps
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark import report
-from gpupipe.tools.benchmark.environment import describe, environment
 from gpupipe.tools.benchmark.measurement import Result
+from gpupipe.tools.benchmark.report import describe, environment
 from gpupipe.tools.benchmark.runner import measure
-from gpupipe.tools.benchmark.settings import DTYPES, Settings
+from gpupipe.tools.benchmark.settings import DTYPES, BenchSettings
 from gpupipe.tools.pack import CLASSES_NAME, PackSettings, pack
 
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         raise ConfigError(f"--only has no {', '.join(unknown)}; there are {', '.join(PEERS)}")
     all_settings = [
-        Settings(
+        BenchSettings(
             data=args.data,
             dtype=dtype,
             batch_size=args.batch_size,
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     for settings in all_settings:
         facts = environment(settings) | {"max_size": args.max_size, "versions_of": used}
         output = args.out / settings.dtype
-        results = play(args.only, Settings(**(settings.as_dict() | {"data": data})), output, pythons, failed)
+        results = play(args.only, BenchSettings(**(settings.as_dict() | {"data": data})), output, pythons, failed)
         report.write_all(results, facts, output)
         parts.append(markdown(report.rows(results), facts))
         measured_any |= any(result.rounds for result in results)
@@ -144,7 +144,7 @@ def install(wanted: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def play(
-    wanted: Sequence[str], settings: Settings, output: Path, pythons: dict[str, str], failed: dict[str, str]
+    wanted: Sequence[str], settings: BenchSettings, output: Path, pythons: dict[str, str], failed: dict[str, str]
 ) -> list[Result]:
     """A result for each contender, under its name."""
     references = [PEERS[name] for name in pythons]

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 
 class Crude:
@@ -20,16 +20,16 @@ class Crude:
 
     name = "crude"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         return None
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         return 0
 
-    def open(self, settings: Settings) -> Crude:
+    def open(self, settings: BenchSettings) -> Crude:
         self.settings, self.images = settings, ImageFolder(settings.data)
         return self
 
@@ -53,21 +53,21 @@ class Crude:
 class Unavailable(Crude):
     """Can't run anywhere."""
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         return "no such machine"
 
 
 class Fails(Crude):
     """Raises when opened."""
 
-    def open(self, settings: Settings) -> Crude:
+    def open(self, settings: BenchSettings) -> Crude:
         raise RuntimeError("the data are\nnot to its taste")
 
 
 class Dies(Crude):
     """Ends its process."""
 
-    def open(self, settings: Settings) -> Crude:
+    def open(self, settings: BenchSettings) -> Crude:
         print("last words", flush=True)
         os._exit(3)
 
@@ -75,14 +75,14 @@ class Dies(Crude):
 class Aborts(Crude):
     """Ends its process as native code does that has found memory corrupted."""
 
-    def open(self, settings: Settings) -> Crude:
+    def open(self, settings: BenchSettings) -> Crude:
         os.abort()
 
 
 class Hangs(Crude):
     """Never opens."""
 
-    def open(self, settings: Settings) -> Crude:
+    def open(self, settings: BenchSettings) -> Crude:
         time.sleep(3600)
         return self
 
@@ -94,5 +94,5 @@ class DiesLater(Crude):
         size = self.settings.size
         return super().tensor(image.resize((size, size), Image.Resampling.BILINEAR))
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         os._exit(4)

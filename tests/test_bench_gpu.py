@@ -23,7 +23,7 @@ from gpupipe.tools.benchmark.child import Host
 from gpupipe.tools.benchmark.contenders import describe, load, options, reference
 from gpupipe.tools.benchmark.measurement import Result, Round
 from gpupipe.tools.benchmark.runner import measure
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 BENCH = Path(__file__).parent.parent / "bench"
 RUN = BENCH / "gpu" / "run.sh"
@@ -77,7 +77,7 @@ def test_all_contenders_of_the_parts_can_be_made() -> None:
 
 
 def test_contenders_are_opened_together(images: Path, tmp_path: Path) -> None:
-    settings = Settings(str(images), batch_size=4, size=16, seconds=0.1, rounds=1)
+    settings = BenchSettings(str(images), batch_size=4, size=16, seconds=0.1, rounds=1)
     lines: list[str] = []
     names = ["bench_fakes:Unavailable", "bench_fakes:Crude"]
     absent, made = measure(names, settings, tmp_path, lines.append, require_antialias=False, together=True)
@@ -96,7 +96,7 @@ def test_contenders_make_what_was_asked_for(name: str, images: Path, tmp_path: P
     if name.startswith("crop_kernel") and native.library() is None:
         pytest.skip("needs the C++ kernels")
     noise = noise_folder(tmp_path / "noise")
-    host = Host(f"gpu.contenders.{name}", Settings(str(images), 8, 32, workers=1, threads=1, dtype="uint8"))
+    host = Host(f"gpu.contenders.{name}", BenchSettings(str(images), 8, 32, workers=1, threads=1, dtype="uint8"))
     assert host.available() is None
     assert antialiased(host.noise(str(noise)))
     opened = host.open(24)
@@ -109,7 +109,7 @@ def test_contenders_make_what_was_asked_for(name: str, images: Path, tmp_path: P
 def test_the_crops_of_gpu_contenders_are_normalized() -> None:
     from gpu.contenders.cropped import Cropper
 
-    settings = Settings("data", 4, 32)
+    settings = BenchSettings("data", 4, 32)
     gray = torch.full((3, 50, 60), 124, dtype=torch.uint8)
     batch = Cropper(settings, seed=0)([gray, gray])
     assert batch.shape == (2, 3, 32, 32)

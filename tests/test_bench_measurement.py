@@ -18,15 +18,12 @@ from gpupipe.tools.benchmark.contenders import BASELINE
 from gpupipe.tools.benchmark.contenders.contender import Contender
 from gpupipe.tools.benchmark.contenders.dali_native import DaliNativeCpu
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, many_passes
-from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
-from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.tools.benchmark.environment import environment
+from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle, TorchvisionPillow, TorchvisionV2
 from gpupipe.tools.benchmark.measurement import Opened, Result, Round, Spread, ratio, spread
-from gpupipe.tools.benchmark.report import remarks, rows, table
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.report import environment, remarks, rows, table
+from gpupipe.tools.benchmark.settings import BenchSettings
 
-SETTINGS = Settings("data", batch_size=8, size=16)
+SETTINGS = BenchSettings("data", batch_size=8, size=16)
 OPENED = Opened(1.5, "cpu", (8, 3, 16, 16), "torch.float32", True, -2.1, 2.6, {0: 4, 1: 4})
 
 
@@ -107,7 +104,7 @@ def test_endless_orders_hold_each_sample_once_a_pass() -> None:
 
 @pytest.mark.parametrize("contender", [TorchvisionPillow(), TorchvisionV2(), DaliNativeCpu(), GpupipeTorch()])
 def test_the_first_pass_holds_each_image_once(contender: Contender, tmp_path: Path) -> None:
-    settings = Settings(str(write_folder(tmp_path, classes=3, per_class=4)), batch_size=8, size=16, workers=1)
+    settings = BenchSettings(str(write_folder(tmp_path, classes=3, per_class=4)), batch_size=8, size=16, workers=1)
     stream = contender.open(settings)
     batches = list(islice(iter(stream), 4))
     stream.close()
@@ -121,11 +118,11 @@ def test_the_first_pass_holds_each_image_once(contender: Contender, tmp_path: Pa
 
 @pytest.mark.parametrize("contender", [TorchvisionPillow(), TorchvisionV2(), DaliNativeCpu()])
 def test_shards_are_not_for_those_that_read_folders(contender: Contender, tmp_path: Path) -> None:
-    assert contender.available(Settings(str(tmp_path))) is None
-    assert contender.available(Settings(str(tmp_path / "shard.tar"))) == "reads image folders only"
+    assert contender.available(BenchSettings(str(tmp_path))) is None
+    assert contender.available(BenchSettings(str(tmp_path / "shard.tar"))) == "reads image folders only"
 
 
 @pytest.mark.parametrize("field", ["batch_size", "size", "workers", "threads", "rounds", "seconds", "timeout"])
 def test_settings_are_checked(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}=0"):
-        Settings("data", **{field: 0})
+        BenchSettings("data", **{field: 0})

@@ -22,7 +22,7 @@ import gpupipe
 from gpupipe.kernels import native
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import Result, Round
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 BENCH = Path(__file__).parent.parent / "bench"
 NAMES = ("plain", "rand_augment", "trivial_augment", "auto_augment", "jitter", "three_augment", "mix")
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_behind_decode_makes_the_loaders_pixels(data: Path) -> None:
-    settings = Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
+    settings = BenchSettings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
     made = []
     for way in ("ours", "behind_decode"):
         stream = load(f"recipe_loaders.{way}:plain").open(settings)
@@ -66,7 +66,7 @@ def test_behind_decode_makes_the_loaders_pixels(data: Path) -> None:
 def test_the_loader_takes_the_recipes(data: Path, name: str) -> None:
     way = load(f"recipe_loaders.ours:{name}")
     assert getattr(way, "exact_passes", True) == (name != "mix")
-    stream = way.open(Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1))
+    stream = way.open(BenchSettings(str(data), batch_size=4, size=SIZE, workers=1, threads=1))
     images, labels = next(iter(stream))
     stream.close()
     assert images.shape == (4, 3, SIZE, SIZE)
@@ -124,7 +124,7 @@ def test_transforms_have_the_recipes_settings() -> None:
 def test_timms_options(data: Path, name: str) -> None:
     from recipe_loaders.table import RECIPES
 
-    settings = Settings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
+    settings = BenchSettings(str(data), batch_size=4, size=SIZE, workers=1, threads=1)
     way = load(f"recipe_loaders.timm_options:{name}")
     if RECIPES[name].timm_lacks:
         assert way.available(settings) == RECIPES[name].timm_lacks
@@ -159,7 +159,9 @@ def check_known(reference: str) -> None:
 def test_tables(script: ModuleType, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {"ours": 300, "behind_decode": 150, "torchvision_references": 60}
 
-    def measure(references: list[str], settings: Settings, logs: Path, report: object, **_: object) -> list[Result]:
+    def measure(
+        references: list[str], settings: BenchSettings, logs: Path, report: object, **_: object
+    ) -> list[Result]:
         assert settings.size == (32 if settings.batch_size == 8 else 224)
         made = []
         for reference in references:

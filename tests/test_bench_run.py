@@ -14,7 +14,7 @@ from images import write_folder
 from PIL import Image
 
 from gpupipe.tools.benchmark.runner import measure, start
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.cli import main
 from gpupipe.tools.cli.bench import EXTRA
 from gpupipe.tools.cli.extra import require
@@ -57,7 +57,7 @@ def test_contenders_are_measured(measured: tuple[Path, dict]) -> None:
 
 def test_a_contender_stands_still_between_commands(folder: Path, tmp_path: Path) -> None:
     """With its workers, which else would fill their queues while the next one is measured."""
-    settings = Settings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1)
+    settings = BenchSettings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1)
     contender = start("torchvision-v2", settings, tmp_path / "log")
     try:
         contender.ask("open", 0)
@@ -118,7 +118,9 @@ def test_a_bad_contender_is_a_row_with_its_reason(folder: Path, tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
-    settings = Settings(str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1, timeout=10)
+    settings = BenchSettings(
+        str(folder), batch_size=4, size=32, workers=1, threads=1, seconds=0.2, rounds=1, timeout=10
+    )
     steps: list[str] = []
     hanging, other = measure(["bench_fakes:Hangs", "bench_fakes:Unavailable"], settings, tmp_path, steps.append)
     # On a busy machine it may not have got as far as to the noise, where it hangs.

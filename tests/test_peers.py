@@ -22,7 +22,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
 from gpupipe.tools.benchmark.child import Host, look
 from gpupipe.tools.benchmark.memory import memory_mb
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 BENCH = Path(__file__).parent.parent / "bench"
 LIBRARIES = {"tf_data": "tensorflow", "spdl_ffmpeg": "spdl.io", "mosaicml_streaming": "streaming"}
@@ -59,7 +59,7 @@ def test_each_makes_what_was_asked_for(name: str, dtype: str, tmp_path: Path, mo
     if module in LIBRARIES:
         pytest.importorskip(LIBRARIES[module])
     data, noise = write_folder(tmp_path / "data", classes=3, per_class=8), noise_folder(tmp_path / "noise")
-    settings = Settings(str(data), batch_size=8, size=32, workers=1, threads=1, dtype=dtype)
+    settings = BenchSettings(str(data), batch_size=8, size=32, workers=1, threads=1, dtype=dtype)
     host = Host(PEERS[name], settings)
     assert host.available() is None
     host.prepare([str(data), str(noise)])
@@ -137,7 +137,7 @@ def test_a_contender_without_its_environment_is_a_row_with_the_reason(monkeypatc
     pythons, failed = run.install(["gpupipe-torch", "ffcv"])
     assert (pythons, failed) == ({"gpupipe-torch": sys.executable}, {"ffcv": "can't be installed: ffcv"})
     monkeypatch.setattr(run, "measure", lambda references, *_, **__: [run.Result(one) for one in references])
-    settings = Settings("data", rounds=1)
+    settings = BenchSettings("data", rounds=1)
     ffcv, ours = run.play(["ffcv", "gpupipe-torch"], settings, Path("out"), pythons, failed)
     assert (ffcv.name, ffcv.reason, ours.name, ours.reason) == ("ffcv", failed["ffcv"], "gpupipe-torch", None)
 
@@ -171,9 +171,9 @@ def test_arrays_without_torch_are_looked_at() -> None:
     opened = look(batches[0], iter(batches[1:]), 4, 0.5)
     assert (opened.shape, opened.dtype, opened.device, opened.contiguous) == ((2, 8, 8, 3), "uint8", "cpu", True)
     assert (opened.low, opened.high, opened.labels) == (3, 200, {0: 2, 1: 2})
-    settings = Settings("data", batch_size=2, size=8, dtype="uint8")
+    settings = BenchSettings("data", batch_size=2, size=8, dtype="uint8")
     assert problem(opened, settings, {0: 2, 1: 2}) is None
-    assert "shape" in (problem(opened, Settings("data", batch_size=2, size=8), None) or "")
+    assert "shape" in (problem(opened, BenchSettings("data", batch_size=2, size=8), None) or "")
 
 
 def test_memory_counts_what_is_shared_once(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_memory_counts_what_is_shared_once(tmp_path: Path) -> None:
 
 def test_an_unknown_dtype_is_an_error() -> None:
     with pytest.raises(ConfigError, match="float16"):
-        Settings("data", dtype="float16")
+        BenchSettings("data", dtype="float16")
 
 
 def test_peers_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["loader_settings", "parser", "say"]
 
@@ -27,9 +27,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def loader_settings(args: argparse.Namespace, dtype: str = "uint8") -> Settings:
+def loader_settings(args: argparse.Namespace, dtype: str = "uint8") -> BenchSettings:
     """The runner's settings, with the made sample set in place of no data."""
-    return Settings(
+    return BenchSettings(
         data=args.data or str(sample_set()),
         batch_size=args.batch_size,
         size=args.size,

@@ -8,14 +8,14 @@ from pathlib import Path
 from gpu.arguments import say
 from gpu.rows import Row, from_results
 from gpupipe.tools.benchmark.runner import file_name, measure
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["compare"]
 
 LAST = 2000  # letters of a failed one's log
 
 
-def compare(part: str, named: dict[str, str], settings: Settings) -> list[Row]:
+def compare(part: str, named: dict[str, str], settings: BenchSettings) -> list[Row]:
     """The rows of contenders by label, each in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="gpupipe-") as logs:
         results = measure(list(named.values()), settings, Path(logs), say, together=True)

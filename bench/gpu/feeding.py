@@ -10,7 +10,7 @@ import torch
 from gpu.arguments import say
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["device", "feed"]
 
@@ -21,7 +21,7 @@ def device() -> torch.device:
 
 
 @contextmanager
-def feed(settings: Settings) -> Iterator[Iterator[Batch]]:
+def feed(settings: BenchSettings) -> Iterator[Iterator[Batch]]:
     """Batches without end from gpupipe, closed at the end."""
     contender = load("gpupipe-tuned")
     reason = contender.available(settings)

@@ -26,7 +26,7 @@ from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.profiling.models import build_model
 from gpupipe.tools.profiling.training import TrainingStep
 
@@ -133,7 +133,7 @@ def measured(name: str, found: Sequence[float]) -> list[Row]:
     return [Row(PART, name, quantity, value, low, high) for quantity, value in values.items()]
 
 
-def modes(settings: Settings, args: argparse.Namespace) -> list[Row]:
+def modes(settings: BenchSettings, args: argparse.Namespace) -> list[Row]:
     """The rows of all consumers, on one loader."""
     rows = []
     with feed(settings) as batches:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpupipe.tools.benchmark.environment import machine
+from gpupipe.host.machine import machine
 
 __all__ = ["ANYWAY", "main"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpupipe.tools.benchmark import csv_file
+from gpupipe.tools import figures
 from gpupipe.tools.benchmark.measurement import Result, spread
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["Row", "from_results", "rates", "write_csv", "write_part"]
 
@@ -62,7 +62,7 @@ def span(row: Row) -> str:
     return f"{row.median:,.0f} ({row.low:,.0f} - {row.high:,.0f})"
 
 
-def write_part(folder: Path, part: str, rows: Iterable[Row], settings: Settings) -> None:
+def write_part(folder: Path, part: str, rows: Iterable[Row], settings: BenchSettings) -> None:
     """PART.json in the folder: the rows, and what was asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -74,4 +74,4 @@ def write_part(folder: Path, part: str, rows: Iterable[Row], settings: Settings)
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """One line a row."""
-    csv_file.write_csv(path, [field.name for field in fields(Row)], map(asdict, rows))
+    figures.write_csv(path, map(asdict, rows))

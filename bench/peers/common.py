@@ -13,7 +13,7 @@ from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.sources.building import cache_folder
 from gpupipe.tools.benchmark.contenders.contender import needs_folder
 from gpupipe.tools.benchmark.sample_set import make_folder
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["MEAN_255", "RATIO", "SCALE", "STD_255", "Peer", "cache", "convert", "converted", "images", "random_box"]
 
@@ -28,15 +28,15 @@ class Peer:
     name: str
     ahead = 2
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """An image folder is needed."""
         return needs_folder(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """Workers take turns."""
         return settings.workers
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What the workers prefetch."""
         return settings.workers * self.ahead
 

@@ -21,7 +21,7 @@ from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, convert, converted, images
 
 __all__ = ["Ffcv"]
@@ -50,15 +50,15 @@ class Ffcv(Peer):
 
     name = "ffcv"
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """All threads work on one batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Its queue and the batch in the making."""
         return BATCHES_AHEAD + 1
 
-    def prepare(self, settings: Settings) -> bool:
+    def prepare(self, settings: BenchSettings) -> bool:
         """Encode the images again into its file."""
 
         def write(target: Path) -> None:
@@ -68,7 +68,7 @@ class Ffcv(Peer):
 
         return convert(settings.data, "ffcv-q96", write)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Compile and start."""
         rng, count = np.random.default_rng(1), len(images(settings.data)[0])
         steps = [

@@ -22,7 +22,7 @@ from gpupipe.kernels import native
 from gpupipe.plan import plan
 from gpupipe.sources.source import Encoded
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, cache
 
 __all__ = ["Floor", "FloorStream", "decode_windows"]
@@ -59,7 +59,7 @@ def decode_windows(encoded: Sequence[Encoded], windows: NDArray[np.int32], threa
 class FloorStream:
     """Decodes batch after batch of the crops that gpupipe would draw."""
 
-    settings: Settings
+    settings: BenchSettings
 
     def __iter__(self) -> Iterator[Batch]:
         import torch
@@ -93,20 +93,20 @@ class Floor(Peer):
 
     name = "floor"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """A compiler and libjpeg-turbo's headers are needed."""
         if native.library() is None or shutil.which("g++") is None or shutil.which("gcc") is None:
             return "needs gcc, g++ and libjpeg-turbo's headers"
         return super().available(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One batch after the other."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Nothing is made ahead."""
         return 0
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """The files are read with the first batch."""
         return FloorStream(settings)

@@ -10,9 +10,13 @@ from datasets import Dataset, Features, Image, Value, load_from_disk
 from torch.utils.data import DataLoader
 
 from gpupipe.tools.benchmark.contenders.contender import Stream
-from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
-from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.torch_loader import (
+    PREFETCH_FACTOR,
+    DataLoaderStream,
+    EndlessShuffle,
+    TorchvisionPillow,
+)
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["HfDatasets"]
@@ -33,7 +37,7 @@ class HfDatasets(Peer):
     name = "hf-datasets"
     ahead = PREFETCH_FACTOR
 
-    def prepare(self, settings: Settings) -> bool:
+    def prepare(self, settings: BenchSettings) -> bool:
         """Write the files' bytes into Arrow files."""
 
         def write(target: Path) -> None:
@@ -44,7 +48,7 @@ class HfDatasets(Peer):
 
         return convert(settings.data, "arrow", write)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """The workers start with the first batch."""
         transform = TorchvisionPillow().transform(settings)
 

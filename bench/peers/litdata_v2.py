@@ -17,9 +17,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpupipe.tools.benchmark.contenders.contender import Stream
-from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
-from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["LitData"]
@@ -73,7 +72,7 @@ class LitData(Peer):
     ahead = PREFETCH_FACTOR
     exact_passes = False
 
-    def prepare(self, settings: Settings) -> bool:
+    def prepare(self, settings: BenchSettings) -> bool:
         """Write the files' bytes into chunks."""
 
         def write(target: Path) -> None:
@@ -85,7 +84,7 @@ class LitData(Peer):
 
         return convert(settings.data, "litdata", write)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """The workers start with the first batch."""
         folder = str(converted(settings.data, "litdata") / "chunks")
         dataset = Endless(Transformed(TorchvisionV2().transform(settings), folder))

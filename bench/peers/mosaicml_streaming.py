@@ -10,9 +10,8 @@ from streaming import MDSWriter, StreamingDataset
 from torch.utils.data import DataLoader
 
 from gpupipe.tools.benchmark.contenders.contender import Stream
-from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
-from gpupipe.tools.benchmark.contenders.torchvision_pillow import TorchvisionPillow
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionPillow
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["MosaicmlStreaming"]
@@ -40,7 +39,7 @@ class MosaicmlStreaming(Peer):
     ahead = PREFETCH_FACTOR
     exact_passes = False
 
-    def prepare(self, settings: Settings) -> bool:
+    def prepare(self, settings: BenchSettings) -> bool:
         """Write the files' bytes into MDS shards."""
 
         def write(target: Path) -> None:
@@ -50,7 +49,7 @@ class MosaicmlStreaming(Peer):
 
         return convert(settings.data, "mds", write)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """One long epoch."""
         dataset = Transformed(
             TorchvisionPillow().transform(settings),

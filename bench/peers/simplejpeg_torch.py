@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import normalize, to_dtype
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.torch_loader import ImageFolderContender
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import RATIO, SCALE
 
 __all__ = ["SimplejpegTorch"]
@@ -31,7 +31,7 @@ class SimplejpegTorch(ImageFolderContender):
         """The file's bytes."""
         return lambda path: Path(path).read_bytes()
 
-    def transform(self, settings: Settings) -> Callable[[Any], Any]:
+    def transform(self, settings: BenchSettings) -> Callable[[Any], Any]:
         """From bytes to a tensor."""
 
         def apply(data: bytes) -> torch.Tensor:

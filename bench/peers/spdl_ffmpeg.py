@@ -12,7 +12,7 @@ import spdl.pipeline
 import torch
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 
 __all__ = ["Spdl"]
@@ -49,20 +49,20 @@ class Spdl(Peer):
     name = "spdl"
     exact_passes = False  # images are handed on as they get ready
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """An image folder is needed, and FFmpeg's libraries, which it loads at first use: this raises without them."""
         spdl.io.utils.get_ffmpeg_versions()
         return super().available(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One pipeline makes every batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Its buffers and the batch in the making: 9 batches were seen ready after a pause."""
         return BUFFER + 7
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Start the threads."""
         rng, size = np.random.default_rng(2), settings.size
         mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN_255, STD_255))

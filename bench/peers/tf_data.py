@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, images
 
 __all__ = ["TfData", "TfDataAntialias"]
@@ -39,15 +39,15 @@ class TfData(Peer):
     antialias = False
     exact_passes = False  # images are handed on as they get ready
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One pipeline makes every batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Its buffer, the batch behind it and the one in the making."""
         return PREFETCH + 2
 
-    def load(self, path: Any, label: Any, settings: Settings) -> tuple[Any, Any]:
+    def load(self, path: Any, label: Any, settings: BenchSettings) -> tuple[Any, Any]:
         """One image: channels first and normalized, or uint8 with channels last."""
         data = tf.io.read_file(path)
         begin, extent, _ = tf.image.sample_distorted_bounding_box(
@@ -67,7 +67,7 @@ class TfData(Peer):
             return tf.saturate_cast(tf.round(image), tf.uint8), label
         return tf.transpose((image - MEAN_255) / STD_255, [2, 0, 1]), label
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Build the pipeline with `settings.threads` threads."""
         paths, labels = images(settings.data)
         options = tf.data.Options()

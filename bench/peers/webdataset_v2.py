@@ -10,9 +10,8 @@ from torchvision.io import ImageReadMode, decode_image
 
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Stream
-from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream
-from gpupipe.tools.benchmark.contenders.torchvision_v2 import TorchvisionV2
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
+from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.pack import PackSettings, pack
 from peers.common import Peer, convert, converted
 
@@ -29,7 +28,7 @@ class WebDatasetV2(Peer):
     ahead = PREFETCH_FACTOR
     exact_passes = False
 
-    def prepare(self, settings: Settings) -> bool:
+    def prepare(self, settings: BenchSettings) -> bool:
         """Pack the folder into shards, byte for byte."""
 
         def write(target: Path) -> None:
@@ -38,7 +37,7 @@ class WebDatasetV2(Peer):
 
         return convert(settings.data, "shards", write)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Batches are made in the workers."""
         transform = TorchvisionV2().transform(settings)
 

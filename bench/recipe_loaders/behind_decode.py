@@ -22,7 +22,7 @@ from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Stream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
 from recipe_loaders.table import FirstView, Way, maker
 
@@ -68,7 +68,7 @@ class BehindDecode(Way):
 
     name = "torchvision v2 behind the same decode"
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """The workers start with the first batch."""
         recipe = self.entry.recipe(settings.size)
         loader = DataLoader(

@@ -13,7 +13,7 @@ from gpupipe.decode.choose import PREFETCH
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.table import Way, maker
 
 __all__ = ["Ours"]
@@ -45,11 +45,11 @@ class Ours(Way):
         """Of mixed labels only the greater is counted."""
         return not self.entry.mixes
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What the workers prefetch, and the batch that is being finished."""
         return settings.workers * PREFETCH["torch"] + 1
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Indexes the data at the first time."""
         source = open_source(settings.data)
         loader = gpupipe.Loader(

@@ -11,7 +11,7 @@ import gpupipe
 from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
 from gpupipe.tools.benchmark.contenders.contender import Batch, needs_folder
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["CLASSES", "RECIPES", "FirstView", "Way", "maker"]
 
@@ -143,15 +143,15 @@ class Way:
     def __init__(self, recipe: str) -> None:
         self.entry = RECIPES[recipe]
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """An image folder is needed."""
         return needs_folder(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """Workers take turns."""
         return settings.workers
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What the workers prefetch."""
         return settings.workers * PREFETCH_FACTOR
 

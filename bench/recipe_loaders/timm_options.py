@@ -11,7 +11,7 @@ from timm.data import Mixup, create_dataset, create_loader
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.table import CLASSES, Way, maker
 
 __all__ = ["Timm"]
@@ -40,11 +40,11 @@ class Timm(Way):
 
     name = "timm"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """Some recipes have no options."""
         return self.entry.timm_lacks or super().available(settings)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Its loader with a sampler that never ends."""
         dataset = create_dataset("", root=settings.data, is_training=True)
         options = {"color_jitter": None, "interpolation": "bilinear"} | self.entry.timm

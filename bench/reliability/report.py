@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from gpupipe.tools.benchmark.environment import machine
+from gpupipe.host.machine import machine
 from reliability.board import Plan, Result
 from reliability.rows import ROWS
 

@@ -31,10 +31,10 @@ from typing import Any
 import torch
 
 from gpupipe.errors import ConfigError
-from gpupipe.tools.benchmark.csv_file import write_csv
-from gpupipe.tools.benchmark.environment import machine
+from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.measurement import Spread, spread
 from gpupipe.tools.benchmark.report import plot
+from gpupipe.tools.figures import write_csv
 from gpupipe.tools.profiling.rounds import Part, run_part
 from gpupipe.tools.profiling.settings import ProfileSettings
 from gpupipe.tools.profiling.training import TrainingStep
@@ -212,7 +212,7 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     output.mkdir(parents=True, exist_ok=True)
     measured = rows(results)
     paths = [output / f"training.{kind}" for kind in ("csv", "json", "md", "png")]
-    write_csv(paths[0], COLUMNS, measured)
+    write_csv(paths[0], measured)
     rounds = {
         result.name: {"loader": result.loader, "rounds": [as_dict(part) for part in result.parts]} for result in results
     }

@@ -96,7 +96,7 @@ def v2_on_tensors(size: int, train: bool) -> dict[str, Callable[..., Any]]:
     """torchvision's own JPEG decoder, and v2 on uint8 tensors: its fastest way on the CPU."""
     from torchvision.transforms import v2
 
-    from gpupipe.tools.benchmark.contenders.torchvision_v2 import read_rgb
+    from gpupipe.tools.benchmark.contenders.torch_loader import read_rgb
 
     crop = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
     whole = [v2.Resize(round(size / 0.875), antialias=True), v2.CenterCrop(size)]

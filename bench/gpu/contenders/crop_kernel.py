@@ -15,7 +15,7 @@ from PIL import Image
 from gpupipe.kernels import decode_crop_resize, native
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["CropKernel"]
 
@@ -26,7 +26,7 @@ class KernelStream:
 
     files: list[bytes]
     labels: list[int]
-    settings: Settings
+    settings: BenchSettings
 
     def __iter__(self) -> Iterator[Batch]:
         indices, rng, settings = iter(EndlessShuffle(len(self.files))), np.random.default_rng(2), self.settings
@@ -60,21 +60,21 @@ class CropKernel(Peer):
 
     name: ClassVar[str] = "crop-kernel"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """The compiled kernels are needed."""
         if native.library() is None:
             return f"the C++ kernels are not built: {native.problem()}"
         return None if settings.dtype == "uint8" else "makes uint8 only"
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One call makes a batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Nothing is made ahead."""
         return 0
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Read all files."""
         paths, labels = images(settings.data)
         return KernelStream([Path(path).read_bytes() for path in paths], labels, settings)

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["BatchDecoder", "Cropper", "for_consumer"]
 
@@ -24,7 +24,7 @@ class Cropper:
     Each image costs a cast and a resize; the rest is done to the batch.
     """
 
-    def __init__(self, settings: Settings, seed: int) -> None:
+    def __init__(self, settings: BenchSettings, seed: int) -> None:
         self.size = (settings.size, settings.size)
         self.dtype = settings.dtype
         self.rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Cropper:
 class BatchDecoder:
     """Decodes batches on the threads of a pool, each with a cropper and a CUDA stream of its own (None on a CPU)."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
+    def __init__(self, settings: BenchSettings, device: str) -> None:
         self.settings = settings
         self.device = device
         self.thread = threading.local()

@@ -23,7 +23,7 @@ from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.decode.pixels import CPU_ONLY_DEVICE
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["SpdlNvjpeg"]
 
@@ -34,7 +34,7 @@ BUFFER = 2  # batches
 class Decoding(BatchDecoder):
     """By nvImageCodec; each thread has a decoder of its own."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
+    def __init__(self, settings: BenchSettings, device: str) -> None:
         super().__init__(settings, device)
         self._params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
@@ -90,19 +90,19 @@ class SpdlNvjpeg(Peer):
 
     exact_passes: ClassVar[bool] = False  # files are handed on as they are read
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """A GPU is needed, and an image folder."""
         return (needs_cuda() if self.device == "cuda" else None) or super().available(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One pipeline makes every batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """Its buffers and the batches in the making."""
         return BUFFER + self.decoders + 4
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Start the threads."""
         paths, labels = images(settings.data)
         readers = min(4, settings.threads)

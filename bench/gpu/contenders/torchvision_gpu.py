@@ -17,7 +17,7 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["TorchvisionGpu"]
 
@@ -86,19 +86,19 @@ class TorchvisionGpu(Peer):
     threads: int = 2
     device: str = "cuda"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """A GPU is needed, and an image folder."""
         return (needs_cuda() if self.device == "cuda" else None) or super().available(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """The decoder is what limits, not the readers' turns."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What the threads have made."""
         return self.threads + 1
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Scan the folder; readers and threads start with the first batch."""
         dataset = Encoded(settings.data)
         loader = DataLoader(

@@ -10,7 +10,7 @@ from PIL import Image
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.measurement import Opened
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["COUNTED", "antialiased", "expected_labels", "noise_folder", "noise_problem", "problem"]
 
@@ -31,7 +31,7 @@ def expected_labels(data: str) -> dict[int, int] | None:
     return dict(collections.Counter(np.asarray(source.targets).tolist()))
 
 
-def problem(opened: Opened, settings: Settings, labels: dict[int, int] | None) -> str | None:
+def problem(opened: Opened, settings: BenchSettings, labels: dict[int, int] | None) -> str | None:
     """What is wrong with a contender's batches; None if they are what all contenders shall make."""
     shapes = [(settings.batch_size, 3, settings.size, settings.size)]
     if settings.dtype == "uint8":

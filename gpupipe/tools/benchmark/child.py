@@ -19,7 +19,7 @@ from gpupipe.recipe import IMAGENET_STD
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import Opened, Round
 from gpupipe.tools.benchmark.memory import memory_mb
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 if TYPE_CHECKING:
     from gpupipe.tools.benchmark.contenders.contender import Batch, Contender, Stream
@@ -32,7 +32,7 @@ NOISE_OUTPUT = 56  # side of the crops of white noise
 class Host:
     """Holds one contender and its stream between commands."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: BenchSettings) -> None:
         self.name = name
         self.settings = settings
         self._contender: Contender | None = None
@@ -142,7 +142,7 @@ def cpu_seconds() -> float:
     return total
 
 
-def first_batch(contender: Contender, settings: Settings) -> np.ndarray:
+def first_batch(contender: Contender, settings: BenchSettings) -> np.ndarray:
     """A copy of the first batch of images of a stream that is opened and closed for it."""
     stream = contender.open(settings)
     try:

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.checks import antialiased
 from gpupipe.tools.benchmark.contenders import BASELINE
-from gpupipe.tools.benchmark.csv_file import write_csv
-from gpupipe.tools.benchmark.environment import describe
 from gpupipe.tools.benchmark.measurement import Result, ratio, spread
+from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.figures import figures, write_csv, write_json
 
-__all__ = ["COLUMNS", "remarks", "rows", "table", "write_all"]
+__all__ = ["by_rate", "cells", "describe", "environment", "number", "remarks", "rows", "table", "write_all"]
 
 Row = dict[str, Any]
 
-COLUMNS = (
-    "contender",
-    "img_per_s",
-    "img_per_s_min",
-    "img_per_s_max",
-    "ratio",
-    "first_batch_s",
-    "cpu_ms_per_img",
-    "memory_mb",
-    "antialiased",
-    "batches_on",
-    "not_measured",
-)
+
+def environment(settings: BenchSettings) -> dict[str, Any]:
+    """What the figures are measured on: what `machine` says, and the settings."""
+    # Results are shown to others.
+    return machine() | {"settings": settings.as_dict() | {"data": Path(settings.data).name}}
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """One line for a table's or a plot's caption."""
+    gpus = ", ".join(facts["gpus"]) or "no GPU"
+    settings = facts["settings"]
+    return (
+        f"{facts['cpu']}, {facts['usable_cpus']} usable CPUs, {gpus}; batch {settings['batch_size']}, "
+        f"{settings['size']} px, {settings['workers']} workers, {settings['threads']} threads; {facts['date'][:10]}"
+    )
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """One plain row for each contender, with the keys of `COLUMNS`; None where there is no value."""
+    """One plain row for each contender; None where there is no value."""
     baseline = next((result for result in results if result.name == BASELINE), None)
     return [row(result, baseline) for result in results]
 
@@ -46,28 +47,25 @@ def row(result: Result, baseline: Result | None) -> Row:
     """A contender's row; `ratio` is its median over the baseline's."""
     rate = spread([one.rate for one in result.rounds])
     cpu = spread([one.cpu_ms for one in result.rounds])
-    values = (
-        result.name,
-        rate and rate.median,
-        rate and rate.low,
-        rate and rate.high,
-        ratio(result, baseline),
-        result.opened and result.opened.first_batch,
-        cpu and cpu.median,
-        result.memory_mb,
-        None if result.noise_std is None else "yes" if antialiased(result.noise_std) else "no",
-        result.opened and result.opened.device,
-        result.reason,
-    )
-    return dict(zip(COLUMNS, values, strict=True))
+    return {
+        "contender": result.name,
+        "img_per_s": rate and rate.median,
+        "img_per_s_min": rate and rate.low,
+        "img_per_s_max": rate and rate.high,
+        "ratio": ratio(result, baseline),
+        "first_batch_s": result.opened and result.opened.first_batch,
+        "cpu_ms_per_img": cpu and cpu.median,
+        "memory_mb": result.memory_mb,
+        "antialiased": None if result.noise_std is None else "yes" if antialiased(result.noise_std) else "no",
+        "batches_on": result.opened and result.opened.device,
+        "not_measured": result.reason,
+    }
 
 
 def table(measured: Sequence[Row], facts: dict[str, Any]) -> Table:
     """The rows for a terminal, the fastest first; `remarks` has those without figures."""
-    made = Table(box=box.SIMPLE_HEAD, caption=describe(facts), caption_justify="left", padding=(0, 1, 0, 0))
-    made.add_column("contender", no_wrap=True)
-    for heading in ("img/s", "min - max", "ratio", "first\nbatch s", "CPU ms\n/image", "memory\nMB", "on"):
-        made.add_column(heading, justify="right", no_wrap=True)
+    headings = ("img/s", "min - max", "ratio", "first\nbatch s", "CPU ms\n/image", "memory\nMB", "on")
+    made = figures("contender", *headings, caption=describe(facts))
     for one in by_rate(measured):
         made.add_row(*cells(one))
     return made
@@ -106,12 +104,10 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     """Write results.csv, results.json and results.png into the folder `output`; returns their paths."""
     output.mkdir(parents=True, exist_ok=True)
     measured = rows(results)
-    paths = [output / f"results.{kind}" for kind in ("csv", "json", "png")]
-    write_csv(paths[0], COLUMNS, measured)
     content = {"environment": facts, "rows": measured, "results": [asdict(result) for result in results]}
-    paths[1].write_text(json.dumps(content, indent=2) + "\n")
-    plot(measured, facts, paths[2])
-    return paths
+    paths = [write_csv(output / "results.csv", measured), write_json(output / "results.json", content)]
+    plot(measured, facts, output / "results.png")
+    return [*paths, output / "results.png"]
 
 
 def plot(measured: Sequence[Row], facts: dict[str, Any], path: Path) -> None:

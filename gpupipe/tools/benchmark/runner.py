@@ -16,7 +16,7 @@ from gpupipe.host.children import Child, ChildError
 from gpupipe.tools.benchmark import checks
 from gpupipe.tools.benchmark.contenders import reference
 from gpupipe.tools.benchmark.measurement import Result
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["file_name", "measure", "start"]
 
@@ -25,7 +25,7 @@ PREPARATION = 3600  # seconds that a conversion of the data may take
 HOST = "gpupipe.tools.benchmark.child:Host"
 
 
-def start(name: str, settings: Settings, log: Path, python: str = sys.executable) -> Child:
+def start(name: str, settings: BenchSettings, log: Path, python: str = sys.executable) -> Child:
     """A contender in a process of its own, see `Host`."""
     with log.open("ab") as file:
         return Child(HOST, (name, settings), file, settings.timeout, python)
@@ -34,7 +34,7 @@ def start(name: str, settings: Settings, log: Path, python: str = sys.executable
 class Entrant:
     """A contender's result and, while it takes part, its process."""
 
-    def __init__(self, name: str, settings: Settings, log: Path, python: str) -> None:
+    def __init__(self, name: str, settings: BenchSettings, log: Path, python: str) -> None:
         self.result = Result(name)
         self.settings = settings
         self._start = partial(start, name, settings, log, python)
@@ -90,7 +90,7 @@ class Entrant:
 
 def measure(
     names: Sequence[str],
-    settings: Settings,
+    settings: BenchSettings,
     logs: Path,
     report: Report = lambda text: None,
     *,

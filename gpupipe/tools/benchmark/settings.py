@@ -7,13 +7,13 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 
-__all__ = ["DTYPES", "Settings"]
+__all__ = ["DTYPES", "BenchSettings"]
 
 DTYPES = ("float32", "uint8")
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """One measurement: the data, the shape of a batch, and what the machine gives for it.
 
     data:       image folder or tar shards.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.contenders import CONTENDERS, describe, reference
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.cli.extra import require
 
 if TYPE_CHECKING:
@@ -63,22 +63,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if any(result.rounds for result in results) else 1
 
 
-def settings_from(args: argparse.Namespace) -> Settings:
+def settings_from(args: argparse.Namespace) -> BenchSettings:
     """The settings; without DATA the sample set is made if it is not there."""
     from gpupipe.tools.benchmark.sample_set import sample_set
 
     values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
-    settings = Settings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
-    return settings if args.data else Settings(**(settings.as_dict() | {"data": str(sample_set())}))
+    settings = BenchSettings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
+    return settings if args.data else BenchSettings(**(settings.as_dict() | {"data": str(sample_set())}))
 
 
-def measure_with_progress(names: Sequence[str], settings: Settings, output: Path) -> list[Result]:
+def measure_with_progress(names: Sequence[str], settings: BenchSettings, output: Path) -> list[Result]:
     """Measure, write the files, print the table."""
     from rich.console import Console
 
     from gpupipe.host.progress import steps
     from gpupipe.tools.benchmark import report
-    from gpupipe.tools.benchmark.environment import environment
+    from gpupipe.tools.benchmark.report import environment
     from gpupipe.tools.benchmark.runner import measure
 
     facts = environment(settings)  # before the measurement: its load average says whether the machine was idle

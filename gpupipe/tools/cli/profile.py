@@ -70,8 +70,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write the files."""
     require("matplotlib", *(() if args.model == "tiny" or args.model.startswith("timm:") else ("torchvision",)))
+    from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
-    from gpupipe.tools.benchmark.environment import machine
     from gpupipe.tools.profiling import report
     from gpupipe.tools.profiling.models import build_model, classes_of
     from gpupipe.tools.profiling.rounds import measure, open_loader, training_step

@@ -94,9 +94,9 @@ def tune_here(args: argparse.Namespace) -> int:
     require("psutil")
     from gpupipe.decode.choose import choose
     from gpupipe.decode.tuned import keep
+    from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
     from gpupipe.sources import open_source
-    from gpupipe.tools.benchmark.environment import machine
     from gpupipe.tools.tuning.others import BUSY
     from gpupipe.tools.tuning.report import write_all
     from gpupipe.tools.tuning.run import permitted, tune

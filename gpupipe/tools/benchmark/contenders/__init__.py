@@ -21,28 +21,23 @@ __all__ = ["BASELINE", "CONTENDERS", "describe", "load", "options", "reference"]
 
 BASELINE = "torchvision-pillow"
 
-PACKAGE = "gpupipe.tools.benchmark.contenders"
 CONTENDERS = {
-    "gpupipe-tuned": f"{PACKAGE}.gpupipe_loader:GpupipeTuned",
-    "gpupipe-dali-gpu": f"{PACKAGE}.gpupipe_loader:GpupipeDaliGpu",
-    "gpupipe-dali-cpu": f"{PACKAGE}.gpupipe_loader:GpupipeDaliCpu",
-    "gpupipe-torch": f"{PACKAGE}.gpupipe_loader:GpupipeTorch",
-    BASELINE: f"{PACKAGE}.torchvision_pillow:TorchvisionPillow",
-    "torchvision-v2": f"{PACKAGE}.torchvision_v2:TorchvisionV2",
-    "dali-native-cpu": f"{PACKAGE}.dali_native:DaliNativeCpu",
-    "dali-native-gpu": f"{PACKAGE}.dali_native:DaliNativeGpu",
+    "gpupipe-tuned": (
+        "gpupipe_loader:GpupipeTuned",
+        "gpupipe.Loader with what `gpupipe tune` has found here",
+    ),
+    "gpupipe-dali-gpu": ("gpupipe_loader:GpupipeDaliGpu", "gpupipe.Loader with DALI on the GPU"),
+    "gpupipe-dali-cpu": ("gpupipe_loader:GpupipeDaliCpu", "gpupipe.Loader with DALI on the CPU"),
+    "gpupipe-torch": ("gpupipe_loader:GpupipeTorch", "gpupipe.Loader with the torch engine"),
+    BASELINE: (
+        "torch_loader:TorchvisionPillow",
+        "torchvision ImageFolder with Pillow + DataLoader (what the ratios refer to)",
+    ),
+    "torchvision-v2": ("torch_loader:TorchvisionV2", "torchvision v2 transforms on tensors + DataLoader"),
+    "dali-native-cpu": ("dali_native:DaliNativeCpu", "a hand-written DALI pipeline on the CPU"),
+    "dali-native-gpu": ("dali_native:DaliNativeGpu", "a hand-written DALI pipeline on the GPU"),
 }
-
-SUMMARIES = {
-    "gpupipe-tuned": "gpupipe.Loader with what `gpupipe tune` has found on this machine",
-    "gpupipe-dali-gpu": "gpupipe.Loader with DALI on the GPU",
-    "gpupipe-dali-cpu": "gpupipe.Loader with DALI on the CPU",
-    "gpupipe-torch": "gpupipe.Loader with the torch engine",
-    BASELINE: "torchvision ImageFolder with Pillow + DataLoader (what the ratios refer to)",
-    "torchvision-v2": "torchvision v2 transforms on tensors + DataLoader",
-    "dali-native-cpu": "a hand-written DALI pipeline on the CPU",
-    "dali-native-gpu": "a hand-written DALI pipeline on the GPU",
-}
+"""Name -> module of this package and class, and a line about the contender."""
 
 
 def reference(name: str) -> str:
@@ -53,7 +48,7 @@ def reference(name: str) -> str:
     options(name)
     name = name.partition("?")[0]
     if name in CONTENDERS:
-        return CONTENDERS[name]
+        return f"{__name__}.{CONTENDERS[name][0]}"
     if ":" in name:
         return name
     raise ConfigError(f"no contender is called {name!r}; there are {', '.join(CONTENDERS)}, or give 'module:class'")
@@ -78,7 +73,7 @@ def _literal(text: str) -> Any:
 
 def describe(name: str) -> str:
     """One line about the contender."""
-    return SUMMARIES.get(name.partition("?")[0], "a contender of your own")
+    return CONTENDERS.get(name.partition("?")[0], ("", "a contender of your own"))[1]
 
 
 def load(name: str) -> Contender:

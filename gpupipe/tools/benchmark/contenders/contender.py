@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["Batch", "Contender", "Stream", "needs_cuda", "needs_folder"]
 
@@ -41,24 +41,24 @@ class Contender(Protocol):
 
     name: str
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """None, or why this machine or this data can't be used."""
         ...
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """Batches after which production repeats: workers in turn finish about together, so whole turns are counted."""
         ...
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """The most batches that may lie ready: they are taken before a measurement starts."""
         ...
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Start the stream."""
         ...
 
 
-def needs_folder(settings: Settings) -> str | None:
+def needs_folder(settings: BenchSettings) -> str | None:
     """Why the data can't be used by what reads image folders only."""
     return None if Path(settings.data).is_dir() else "reads image folders only"
 

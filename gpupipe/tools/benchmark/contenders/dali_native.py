@@ -11,7 +11,7 @@ import torch
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda, needs_folder
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["DaliNativeCpu", "DaliNativeGpu"]
 
@@ -74,23 +74,23 @@ class DaliNativeCpu:
     name: ClassVar[str] = "dali-native-cpu"
     crop_decode: bool = True
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """An image folder is needed."""
         return needs_folder(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One pipeline makes every batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """DALI's queue and the batch in the making."""
         return PREFETCH + 1
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Build the pipeline with `settings.threads` threads."""
         return self.started(settings, {"device": "cpu"}, None)
 
-    def started(self, settings: Settings, decoder: dict[str, Any], device: int | None) -> Stream:
+    def started(self, settings: BenchSettings, decoder: dict[str, Any], device: int | None) -> Stream:
         """The stream of a pipeline on a GPU, or without one."""
         pipeline = training_pipeline(
             settings.data,
@@ -115,10 +115,10 @@ class DaliNativeGpu(DaliNativeCpu):
     name: ClassVar[str] = "dali-native-gpu"
     hw_decoder_load: float = 0.65  # DALI's default
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """A GPU is needed, and an image folder."""
         return needs_cuda() or super().available(settings)
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Build the pipeline with `settings.threads` threads beside the GPU's decoders."""
         return self.started(settings, {"device": "mixed", "hw_decoder_load": self.hw_decoder_load}, 0)

@@ -13,7 +13,7 @@ from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch", "GpupipeTuned", "many_passes"]
 
@@ -50,19 +50,19 @@ class GpupipeTorch:
 
     num_workers: int | None = None
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """Every machine has what this engine needs."""
         return needs_cuda() if self.device == "cuda" else None
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """Workers take turns."""
         return self.num_workers or settings.workers
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What the workers prefetch, and what is being finished or lies ready behind them."""
         return self.cycle(settings) * PREFETCH["torch"] + HANDED_ON
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Open the data (indexing it at the first time) and start the engine."""
         source = open_source(settings.data)
         loader = gpupipe.Loader(
@@ -75,7 +75,7 @@ class GpupipeTorch:
         )
         return LoaderStream(loader)
 
-    def loader_options(self, settings: Settings) -> dict[str, Any]:
+    def loader_options(self, settings: BenchSettings) -> dict[str, Any]:
         """Which engine, where, and how it is run."""
         return {"engine": self.engine, "device": self.device, "num_workers": self.num_workers or settings.workers}
 
@@ -94,15 +94,15 @@ class GpupipeDaliCpu(GpupipeTorch):
     hw_decoder_load: float = Decoders.hw_decoder_load
     crop_decode: bool | None = None
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """One pipeline makes every batch."""
         return 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """DALI's queue and the batch in the making, and what lies ready behind them."""
         return (self.prefetch_factor or PREFETCH["dali"]) + HANDED_ON
 
-    def loader_options(self, settings: Settings) -> dict[str, Any]:
+    def loader_options(self, settings: BenchSettings) -> dict[str, Any]:
         """The decoders too; num_workers is by default the settings' number of threads."""
         return {
             "engine": self.engine,
@@ -126,21 +126,21 @@ class GpupipeTuned(GpupipeTorch):
 
     name: ClassVar[str] = "gpupipe-tuned"
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """What was tuned must be in the cache folder."""
         return None if _tuned() else "`gpupipe tune DATA` has not run on this machine"
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """The turn of the workers, where an engine has such turns."""
         found = _tuned()
         return found.num_workers if found and found.engine == "torch" else 1
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """As for the engine that was found best."""
         found = _tuned()
         return self.cycle(settings) * (found.prefetch_factor if found else 0) + HANDED_ON
 
-    def loader_options(self, settings: Settings) -> dict[str, Any]:
+    def loader_options(self, settings: BenchSettings) -> dict[str, Any]:
         """None: what was tuned is applied where these are left out."""
         return {}
 

@@ -1,4 +1,4 @@
-"""What the contenders on a plain torch DataLoader share: endless shuffling, and the way to a GPU."""
+"""Plain torch: ImageFolder behind a DataLoader, shuffled without end, with torchvision's reference transforms."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
+from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
+from torchvision.io import ImageReadMode, decode_image, read_file
+from torchvision.transforms import v2
 
+from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_folder
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
-__all__ = ["ImageFolderContender"]
+__all__ = ["DataLoaderStream", "EndlessShuffle", "ImageFolderContender", "TorchvisionPillow", "TorchvisionV2"]
 
 PREFETCH_FACTOR = 2  # torch's default
 
@@ -53,7 +57,7 @@ class ImageFolderContender:
 
     name: str
 
-    def transform(self, settings: Settings) -> Callable[[Any], Any]:
+    def transform(self, settings: BenchSettings) -> Callable[[Any], Any]:
         """What is done to each image: crop to `settings.size`, flip, `settings.dtype`."""
         raise NotImplementedError
 
@@ -61,19 +65,19 @@ class ImageFolderContender:
         """What makes an image of a path."""
         return default_loader  # type: ignore[no-any-return]
 
-    def available(self, settings: Settings) -> str | None:
+    def available(self, settings: BenchSettings) -> str | None:
         """An image folder is needed."""
         return needs_folder(settings)
 
-    def cycle(self, settings: Settings) -> int:
+    def cycle(self, settings: BenchSettings) -> int:
         """Workers take turns."""
         return settings.workers
 
-    def queued(self, settings: Settings) -> int:
+    def queued(self, settings: BenchSettings) -> int:
         """What torch prefetches."""
         return settings.workers * PREFETCH_FACTOR
 
-    def open(self, settings: Settings) -> Stream:
+    def open(self, settings: BenchSettings) -> Stream:
         """Scan the folder; the workers start with the first batch."""
         dataset = ImageFolder(settings.data, self.transform(settings), loader=self.reader())
         on_gpu = torch.cuda.is_available()
@@ -87,3 +91,44 @@ class ImageFolderContender:
             drop_last=True,
         )
         return DataLoaderStream(loader, "cuda" if on_gpu else "cpu")
+
+
+class TorchvisionPillow(ImageFolderContender):
+    """With Pillow, as most training scripts do."""
+
+    name = "torchvision-pillow"
+
+    def transform(self, settings: BenchSettings) -> Callable[[Any], Any]:
+        """From a Pillow image to a tensor."""
+        as_float = [transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+        steps = [
+            transforms.RandomResizedCrop(settings.size),
+            transforms.RandomHorizontalFlip(),
+            *(as_float if settings.dtype == "float32" else [transforms.PILToTensor()]),
+        ]
+        return transforms.Compose(steps)  # type: ignore[no-any-return]
+
+
+def read_rgb(path: str) -> torch.Tensor:
+    """uint8 (3, height, width)."""
+    return decode_image(read_file(path), mode=ImageReadMode.RGB)  # type: ignore[no-any-return]
+
+
+class TorchvisionV2(ImageFolderContender):
+    """With torchvision's own JPEG decoder and v2 transforms on tensors, resize on uint8."""
+
+    name = "torchvision-v2"
+
+    def transform(self, settings: BenchSettings) -> Callable[[Any], Any]:
+        """From a uint8 tensor of any size to one that is cropped and, for float32, normalized."""
+        as_float = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+        steps = [
+            v2.RandomResizedCrop(settings.size, antialias=True),
+            v2.RandomHorizontalFlip(),
+            *(as_float if settings.dtype == "float32" else []),
+        ]
+        return v2.Compose(steps)  # type: ignore[no-any-return]
+
+    def reader(self) -> Callable[[str], Any]:
+        """torchvision's own decoder instead of Pillow."""
+        return read_rgb

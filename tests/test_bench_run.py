@@ -17,7 +17,7 @@ from gpupipe.tools.benchmark.runner import measure, start
 from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.cli import main
 from gpupipe.tools.cli.bench import EXTRA
-from gpupipe.tools.cli.extra import require
+from gpupipe.tools.cli.options import require
 
 TINY = ["--batch-size", "4", "--size", "32", "--workers", "1", "--threads", "1", "--seconds", "0.2", "--rounds", "1"]
 IMAGES = 24

@@ -70,7 +70,7 @@ def test_floors_are_those_of_the_project_file() -> None:
 )
 def test_package_floor(monkeypatch: pytest.MonkeyPatch, installed: str, status: str) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
-    finding = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.Settings())
+    finding = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.RunSettings())
     assert (finding.status, finding.detail.split()[0]) == (status, installed)
     assert finding.remedy == ("" if status == "ok" else 'pip install "nvidia-dali-cuda120>=2.3"')
 
@@ -83,8 +83,8 @@ def test_package_for_the_other_cuda_counts(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     check = doctor.package_check("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3")
-    assert check(doctor.Settings()).status == "ok"
-    missing = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.Settings())
+    assert check(doctor.RunSettings()).status == "ok"
+    missing = doctor.package_check("DALI", ("nvidia-dali-cuda120",), "2.3")(doctor.RunSettings())
     assert (missing.status, missing.detail) == ("fail", "not installed (nvidia-dali-cuda120)")
 
 
@@ -107,7 +107,7 @@ def test_cuda(
 ) -> None:
     pretend(monkeypatch, facts, driver)
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
-    finding = doctor.check_cuda(doctor.Settings())
+    finding = doctor.check_cuda(doctor.RunSettings())
     assert finding.status == status
     assert part in finding.detail
     assert bool(finding.remedy) == (status != "ok")
@@ -116,29 +116,29 @@ def test_cuda(
 def test_hidden_gpus_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, NO_GPU, (13, 0))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert doctor.check_cuda(doctor.Settings()).status == "ok"
+    assert doctor.check_cuda(doctor.RunSettings()).status == "ok"
 
 
 def test_device_files_without_a_driver_library_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, NO_GPU, None)
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([Path("/dev/nvidia0")]))
-    finding = doctor.check_cuda(doctor.Settings())
+    finding = doctor.check_cuda(doctor.RunSettings())
     assert finding.status == "fail"
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in finding.remedy
 
 
 def test_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, ONE_GPU, (13, 0))
-    assert doctor.check_gpus(doctor.Settings()).detail == "0: H200, 140.0 GiB, 139.0 GiB free"
+    assert doctor.check_gpus(doctor.RunSettings()).detail == "0: H200, 140.0 GiB, 139.0 GiB free"
     full = {**ONE_GPU, "gpus": [*ONE_GPU["gpus"], {"name": "H200", "total": 140 << 30, "free": 1 << 30}]}
     pretend(monkeypatch, full, (13, 0))
-    assert doctor.check_gpus(doctor.Settings()).status == "warn"
+    assert doctor.check_gpus(doctor.RunSettings()).status == "warn"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_driver_is_absent_where_torch_sees_no_gpu() -> None:
-    assert doctor.check_gpus(doctor.Settings()).detail == "none, the CPU engine is used"
-    assert [f.detail for f in doctor.check_gpu_decoding(doctor.Settings())] == ["skipped: torch sees no GPU"]
+    assert doctor.check_gpus(doctor.RunSettings()).detail == "none, the CPU engine is used"
+    assert [f.detail for f in doctor.check_gpu_decoding(doctor.RunSettings())] == ["skipped: torch sees no GPU"]
 
 
 def test_machine_facts_are_what_the_libraries_say() -> None:
@@ -157,14 +157,14 @@ def test_machine_facts_are_what_the_libraries_say() -> None:
 
 def test_too_many_workers_for_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "usable_cpus", lambda: 4)
-    assert doctor.check_cpus(doctor.Settings(workers=4, processes=2)).status == "ok"
-    finding = doctor.check_cpus(doctor.Settings(workers=5, processes=2))
+    assert doctor.check_cpus(doctor.RunSettings(workers=4, processes=2)).status == "ok"
+    finding = doctor.check_cpus(doctor.RunSettings(workers=5, processes=2))
     assert (finding.status, finding.remedy[:35]) == ("warn", "use 2 workers per process, or grant")
 
 
 @pytest.mark.parametrize(("limit", "status"), [(None, "ok"), (1 << 40, "ok"), (400 << 20, "warn"), (100 << 20, "fail")])
 def test_memory(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str) -> None:
-    settings = doctor.Settings(workers=2)
+    settings = doctor.RunSettings(workers=2)
     assert settings.shm_needed == 6 * 38_535_168 * 11 // 10 + 1 + (16 << 20)  # 258.6 MiB
     monkeypatch.setattr(system, "memory_limit", lambda: limit)
     assert doctor.check_memory(settings).status == status
@@ -173,7 +173,7 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str)
 def test_shm_too_small_names_the_size_and_the_flag(tmp_path: Path) -> None:
     free = psutil.disk_usage(str(tmp_path)).free
     batch = free // (224 * 224 * 3)  # one batch alone takes all there is, and two workers keep six
-    finding = doctor.check_shm(doctor.Settings(batch_size=batch, workers=2, shm_path=str(tmp_path)))
+    finding = doctor.check_shm(doctor.RunSettings(batch_size=batch, workers=2, shm_path=str(tmp_path)))
     assert finding.status == "fail"
     flag = re.search(r"--shm-size=(\d+)g", finding.remedy)
     assert flag is not None
@@ -182,24 +182,24 @@ def test_shm_too_small_names_the_size_and_the_flag(tmp_path: Path) -> None:
 
 
 def test_shm_counts_all_processes() -> None:
-    one = doctor.Settings(workers=3).shm_needed
-    assert doctor.Settings(workers=3, processes=8).shm_needed == 8 * one
+    one = doctor.RunSettings(workers=3).shm_needed
+    assert doctor.RunSettings(workers=3, processes=8).shm_needed == 8 * one
 
 
 def test_shm_missing_is_a_fault_only_with_workers(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    assert doctor.check_shm(doctor.Settings(workers=1, shm_path=missing)).status == "fail"
-    assert doctor.check_shm(doctor.Settings(workers=0, shm_path=missing)).status == "ok"
+    assert doctor.check_shm(doctor.RunSettings(workers=1, shm_path=missing)).status == "fail"
+    assert doctor.check_shm(doctor.RunSettings(workers=0, shm_path=missing)).status == "ok"
 
 
 @pytest.mark.parametrize(("limit", "status"), [(64, "fail"), (1024, "ok"), (None, "ok")])
 def test_open_files(monkeypatch: pytest.MonkeyPatch, limit: int | None, status: str) -> None:
     monkeypatch.setattr(system, "open_file_limit", lambda: limit)
-    assert doctor.check_open_files(doctor.Settings(workers=2)).status == status
+    assert doctor.check_open_files(doctor.RunSettings(workers=2)).status == status
 
 
 def test_start_methods_work_here() -> None:
-    finding = doctor.check_start_methods(doctor.Settings())
+    finding = doctor.check_start_methods(doctor.RunSettings())
     assert (finding.status, finding.detail) == ("ok", "forkserver: ok, spawn: ok")
 
 
@@ -209,7 +209,7 @@ def test_start_methods_work_here() -> None:
 )
 def test_start_methods_that_fail(monkeypatch: pytest.MonkeyPatch, results: dict[str, str], status: str) -> None:
     monkeypatch.setattr(selftest, "run_start_methods", lambda: results)
-    assert doctor.check_start_methods(doctor.Settings()).status == status
+    assert doctor.check_start_methods(doctor.RunSettings()).status == status
 
 
 class FakeLibrary:
@@ -235,7 +235,7 @@ def test_kernels_say_what_they_are_built_of(
 ) -> None:
     monkeypatch.setattr(native, "library", lambda: FakeLibrary(version))
     monkeypatch.setattr(native, "variants", lambda: variants)
-    finding = doctor.check_kernels(doctor.Settings())
+    finding = doctor.check_kernels(doctor.RunSettings())
     assert (finding.status, finding.remedy) == ("ok", "")
     assert finding.detail.endswith(detail)
 
@@ -251,7 +251,7 @@ def test_missing_kernels_are_a_warning_with_a_remedy(
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
     native._opened.cache_clear()
     try:
-        finding = doctor.check_kernels(doctor.Settings())
+        finding = doctor.check_kernels(doctor.RunSettings())
     finally:
         native._opened.cache_clear()
     assert finding.status == "warn"
@@ -279,14 +279,14 @@ def test_triton_kernels_are_tried_on_each_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(problems))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(problems))
     monkeypatch.setattr(gpu, "problem", lambda device, face: problems[device.index] if face == "augment" else None)
-    finding = doctor.check_triton(doctor.Settings())
+    finding = doctor.check_triton(doctor.RunSettings())
     assert finding.status == status
     assert detail in finding.detail
     assert finding.remedy == (gpu.REMEDY if status == "warn" else "")
 
 
 def test_kernels_here_name_a_release_that_can_decode_windows() -> None:
-    finding = doctor.check_kernels(doctor.Settings())
+    finding = doctor.check_kernels(doctor.RunSettings())
     match = re.match(r"built with libjpeg-turbo (\d+)\.(\d+)\.\d+, (avx512|avx2|portable) in use", finding.detail)
     assert match is not None
     assert (int(match[1]), int(match[2])) >= (2, 1)
@@ -297,7 +297,7 @@ def test_kernels_here_name_a_release_that_can_decode_windows() -> None:
 )
 def test_settings_out_of_range(field: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}={value} is too small"):
-        doctor.Settings(**{field: value})
+        doctor.RunSettings(**{field: value})
 
 
 # The command
@@ -358,13 +358,13 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
 def test_what_was_tuned_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
     pretend(monkeypatch, NO_GPU, None)
-    assert "nothing is kept: `gpupipe tune DATA`" in doctor.check_tuning(doctor.Settings()).detail
+    assert "nothing is kept: `gpupipe tune DATA`" in doctor.check_tuning(doctor.RunSettings()).detail
     assert keep(torch.device("cpu"), Tuned("torch", 7, 2), cpus=9)
-    found = doctor.check_tuning(doctor.Settings())
+    found = doctor.check_tuning(doctor.RunSettings())
     assert (found.status, found.remedy) == ("ok", "")
     assert found.detail.startswith("engine='torch', num_workers=7, prefetch_factor=2, for processes with 9 CPUs, ")
     pretend(monkeypatch, ONE_GPU, (13, 0))
-    assert "nothing is kept" in doctor.check_tuning(doctor.Settings()).detail
+    assert "nothing is kept" in doctor.check_tuning(doctor.RunSettings()).detail
 
 
 # Decoding
@@ -381,7 +381,7 @@ def pretend_trials(monkeypatch: pytest.MonkeyPatch, outcomes: dict[DecodePlan, O
 def test_each_plan_is_a_line_and_the_last_says_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> None:
     hardware = [plan for plan in GPU_PLANS if plan.hardware]
     pretend_trials(monkeypatch, {plan: "crashed" if plan in hardware else "passed" for plan in reversed(GPU_PLANS)})
-    findings = doctor.check_gpu_decoding(doctor.Settings())
+    findings = doctor.check_gpu_decoding(doctor.RunSettings())
     assert [finding.status for finding in findings] == ["ok", "warn", "ok", "warn", "ok"]
     assert findings[1].name == "decode gpu 0: crop decode, with hardware engines"
     assert findings[1].detail == "crashed: why it crashed"
@@ -393,12 +393,12 @@ def test_what_was_tuned_is_what_loaders_use(monkeypatch: pytest.MonkeyPatch) -> 
     pretend_trials(monkeypatch, dict.fromkeys(GPU_PLANS, "passed"))
     best = Decoders(cpu_share=0.25, cpu_workers=6, hw_decoder_load=0.9, crop_decode=True)
     monkeypatch.setattr("gpupipe.decode.tuned.tuned", lambda device: Tuned("dali", 16, 3, best))
-    assert doctor.check_gpu_decoding(doctor.Settings())[-1].detail.startswith(f"loaders use {best}; tried")
+    assert doctor.check_gpu_decoding(doctor.RunSettings())[-1].detail.startswith(f"loaders use {best}; tried")
 
 
 def test_a_gpu_without_a_plan_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_trials(monkeypatch, dict.fromkeys(GPU_PLANS, "wrong"))
-    last = doctor.check_gpu_decoding(doctor.Settings())[-1]
+    last = doctor.check_gpu_decoding(doctor.RunSettings())[-1]
     assert (last.status, last.detail) == ("fail", "no decode plan passed on H200")
     assert 'engine="torch"' in last.remedy
 
@@ -409,7 +409,7 @@ def test_a_cpu_plan_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
         Trial(DecodePlan(crop_decode=True), "crashed", "killed by SIGSEGV", 1.0),
     ]
     monkeypatch.setattr(selftest, "try_plans", lambda device, plans: trials)
-    full, crop = doctor.check_cpu_decoding(doctor.Settings())
+    full, crop = doctor.check_cpu_decoding(doctor.RunSettings())
     assert (full.name, full.status, full.detail) == ("decode cpu full", "ok", "fine")
     assert (crop.name, crop.status, crop.detail) == ("decode cpu crop", "fail", "crashed: killed by SIGSEGV")
 
@@ -417,7 +417,7 @@ def test_a_cpu_plan_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_this_gpu_has_a_plan_that_doctor_prints() -> None:
-    findings = doctor.check_gpu_decoding(doctor.Settings())
+    findings = doctor.check_gpu_decoding(doctor.RunSettings())
     assert findings[-1].status == "ok", findings
     assert any(": " in finding.name and finding.status == "ok" for finding in findings)
 
@@ -425,6 +425,6 @@ def test_this_gpu_has_a_plan_that_doctor_prints() -> None:
 def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.0")
     check = doctor.package_check("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "2.3")
-    finding = check(doctor.Settings())
+    finding = check(doctor.RunSettings())
     assert finding.status == "warn"
     assert "nvidia-dali-cuda120 and nvidia-dali-cuda130" in finding.detail

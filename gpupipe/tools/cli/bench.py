@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.contenders import CONTENDERS, describe, reference
 from gpupipe.tools.benchmark.settings import BenchSettings
-from gpupipe.tools.cli.extra import require
+from gpupipe.tools.cli.options import Subparsers, add_command, add_output, option, require
 
 if TYPE_CHECKING:
     from gpupipe.tools.benchmark.measurement import Result
@@ -26,28 +26,22 @@ folder. Writes a table here, and results.csv, results.json and results.png into 
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `bench` to the command line."""
-    cpus = usable_cpus()
-    parser = subparsers.add_parser("bench", help="compare gpupipe with other loaders here", description=DESCRIPTION)
+    parser = add_command(subparsers, "bench", run, "compare gpupipe with other loaders here", description=DESCRIPTION)
     parser.add_argument(
         "data", nargs="?", metavar="DATA", help="image folder or tar shards; default: a made sample set"
     )
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images a batch (default: 128)")
-    parser.add_argument(
-        "--workers", type=int, default=cpus, metavar="N", help=f"DataLoader processes (default: {cpus})"
-    )
-    parser.add_argument("--threads", type=int, default=cpus, metavar="N", help=f"DALI threads (default: {cpus})")
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the output (default: 224)")
-    parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="time of a round (default: 4)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of each contender (default: 5)")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="patience with each (default: 300)")
+    option(parser, "--batch-size", 128, "N", "images a batch")
+    option(parser, "--workers", usable_cpus(), "N", "DataLoader processes")
+    option(parser, "--threads", usable_cpus(), "N", "DALI threads")
+    option(parser, "--size", 224, "PX", "side of the output")
+    option(parser, "--seconds", 4.0, "S", "time of a round")
+    option(parser, "--rounds", 5, "N", "rounds of each contender")
+    option(parser, "--timeout", 300.0, "S", "patience with each")
     parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="only these contenders, see --list")
     parser.add_argument("--list", action="store_true", help="list the contenders and stop")
-    parser.add_argument(
-        "--output", type=Path, default=Path("bench-out"), metavar="DIR", help="for the results (default: bench-out)"
-    )
-    parser.set_defaults(run=run)
+    add_output(parser, "bench-out")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,13 +22,14 @@ from gpupipe.decode.tuned import kept
 from gpupipe.errors import ConfigError
 from gpupipe.host import system
 from gpupipe.host.machine import DALI, NVIMAGECODEC, installed
+from gpupipe.tools.cli.options import Subparsers, add_command, option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from gpupipe.decode.decoders import Decoders
 
-__all__ = ["CHECKS", "Check", "Finding", "Settings", "add_parser", "check_shm", "diagnose"]
+__all__ = ["CHECKS", "Check", "Finding", "RunSettings", "add_parser", "check_shm", "diagnose"]
 
 Status = Literal["ok", "warn", "fail"]
 STYLES: dict[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -71,7 +72,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """What a training run on this machine will ask for.
 
     `size` is the side of the (square) crop in pixels, `workers` and `prefetch_factor` are per process, `processes`
@@ -99,20 +100,18 @@ class Settings:
         return self.processes * one
 
 
-Check = Callable[[Settings], "Finding | tuple[Finding, ...]"]
+Check = Callable[[RunSettings], "Finding | tuple[Finding, ...]"]
 
 
-def check_python(settings: Settings) -> Finding:
+def check_python(_: RunSettings) -> Finding:
     """The interpreter's version against the floor."""
-    del settings
     return _against_floor("Python", platform.python_version(), PYTHON_FLOOR, "use a newer Python")
 
 
-def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Callable[[Settings], Finding]:
+def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Callable[[RunSettings], Finding]:
     """A check that one of `distributions` is installed at `floor` or newer; nothing is imported."""
 
-    def check(settings: Settings) -> Finding:
-        del settings
+    def check(_: RunSettings) -> Finding:
         remedy = f'pip install "{distributions[0]}>={floor}"'
         found = {name: version for name in distributions if (version := installed(name))}
         if not found:
@@ -137,9 +136,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def check_cuda(settings: Settings) -> Finding:
+def check_cuda(_: RunSettings) -> Finding:
     """torch's and DALI's CUDA builds beside what the driver supports; no driver at all is fine."""
-    del settings
     facts = selftest.machine_facts()
     if facts["errors"]:
         return Finding("CUDA", "fail", "; ".join(facts["errors"]), "reinstall the package that fails to import")
@@ -190,9 +188,8 @@ def _driver_release() -> str:
     return f" {lines[0].strip()}" if lines else ""
 
 
-def check_gpus(settings: Settings) -> Finding:
+def check_gpus(_: RunSettings) -> Finding:
     """Names and memory of the GPUs that torch sees; none is fine."""
-    del settings
     gpus: list[dict[str, Any]] = selftest.machine_facts()["gpus"]
     if not gpus:
         return Finding("GPUs", "ok", "none, the CPU engine is used")
@@ -203,7 +200,7 @@ def check_gpus(settings: Settings) -> Finding:
     return Finding("GPUs", "ok", detail)
 
 
-def check_cpus(settings: Settings) -> Finding:
+def check_cpus(settings: RunSettings) -> Finding:
     """CPUs that this process may use beside what the host has and what the settings ask for."""
     usable, host = system.usable_cpus(), system.host_cpus()
     asked = settings.processes * settings.workers
@@ -214,7 +211,7 @@ def check_cpus(settings: Settings) -> Finding:
     return Finding("CPUs", "ok", detail)
 
 
-def check_memory(settings: Settings) -> Finding:
+def check_memory(settings: RunSettings) -> Finding:
     """The memory limit against what shared memory alone will take of it."""
     limit, needed = system.memory_limit(), settings.shm_needed
     if limit is None:
@@ -229,7 +226,7 @@ def check_memory(settings: Settings) -> Finding:
     return Finding("memory", "ok", detail)
 
 
-def check_shm(settings: Settings) -> Finding:
+def check_shm(settings: RunSettings) -> Finding:
     """Free shared memory against what the settings need."""
     name, needed = "shared memory", settings.shm_needed
     free, total = system.shm_bytes_free(settings.shm_path), system.shm_bytes_total(settings.shm_path)
@@ -256,7 +253,7 @@ def _size(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
-def check_open_files(settings: Settings) -> Finding:
+def check_open_files(settings: RunSettings) -> Finding:
     """The soft limit of open files against what one process needs."""
     limit = system.open_file_limit()
     needed = system.open_files_needed(settings.workers, settings.prefetch_factor)
@@ -266,9 +263,8 @@ def check_open_files(settings: Settings) -> Finding:
     return Finding("open files", "fail", f"limit {limit}, {needed} needed", remedy)
 
 
-def check_start_methods(settings: Settings) -> Finding:
+def check_start_methods(_: RunSettings) -> Finding:
     """Whether worker processes can be started at all, tried in a child process."""
-    del settings
     results = selftest.run_start_methods()
     detail = ", ".join(f"{method}: {result}" for method, result in results.items())
     working = [method for method, result in results.items() if result == "ok"]
@@ -279,9 +275,8 @@ def check_start_methods(settings: Settings) -> Finding:
     return Finding("start methods", "ok", detail)
 
 
-def check_kernels(settings: Settings) -> Finding:
+def check_kernels(_: RunSettings) -> Finding:
     """Whether the C++ kernels were built, with which libjpeg-turbo, and for which instruction sets of this CPU."""
-    del settings
     name = "C++ kernels"
     try:
         from gpupipe.kernels import native  # imports torch, which --shm-only does not need
@@ -296,9 +291,8 @@ def check_kernels(settings: Settings) -> Finding:
     return Finding(name, "ok", f"{detail}; this CPU also has: {', '.join(others)}" if others else detail)
 
 
-def check_triton(settings: Settings) -> Finding:
+def check_triton(_: RunSettings) -> Finding:
     """Whether the Triton kernels compile and run on each GPU. Initializes CUDA in this process."""
-    del settings
     name = "Triton kernels"
     try:
         import torch
@@ -318,9 +312,8 @@ def check_triton(settings: Settings) -> Finding:
     return Finding(name, "ok", f"compiled and run on {len(devices)} GPUs")
 
 
-def check_tuning(settings: Settings) -> Finding:
+def check_tuning(_: RunSettings) -> Finding:
     """What `gpupipe tune` has left for loaders on each kind of GPU here, or on the CPU."""
-    del settings
     names = sorted({gpu["name"] for gpu in selftest.machine_facts()["gpus"]}) or [""]
     found = [one.text for name in names for one in kept(name)]
     return Finding(
@@ -333,9 +326,8 @@ def _turbo_release(number: int) -> str:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
-def check_cpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+def check_cpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     """Whether DALI decodes the made images on the CPU, by each plan."""
-    del settings
     return tuple(map(_cpu_finding, selftest.try_plans("cpu", CPU_PLANS)))
 
 
@@ -347,12 +339,11 @@ def _cpu_finding(trial: selftest.Trial) -> Finding:
     return Finding(name, "fail", f"{trial.outcome}: {trial.detail}", remedy)
 
 
-def check_gpu_decoding(settings: Settings) -> tuple[Finding, ...]:
+def check_gpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     """Whether DALI decodes the made images on each kind of GPU here, by each plan, and which plan loaders will use.
 
     Tries anew, and keeps the verdicts for later loaders.
     """
-    del settings
     names = [gpu["name"] for gpu in selftest.machine_facts()["gpus"]]
     if not names:
         return (Finding("decode gpu", "ok", "skipped: torch sees no GPU"),)
@@ -410,7 +401,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def diagnose(settings: Settings, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+def diagnose(settings: RunSettings, checks: Iterable[Check] = CHECKS) -> list[Finding]:
     """Run `checks` in turn and return what they found."""
     results = (check(settings) for check in checks)
     return [finding for result in results for finding in (result if isinstance(result, tuple) else (result,))]
@@ -418,39 +409,32 @@ def diagnose(settings: Settings, checks: Iterable[Check] = CHECKS) -> list[Findi
 
 def table(findings: Iterable[Finding]) -> Table:
     """The findings as a rich table."""
+    from rich.markup import escape
     from rich.table import Table
 
     result = Table("check", "status", "finding", title="gpupipe doctor", title_justify="left")
     for finding in findings:
         detail = finding.detail + (f"\n-> {finding.remedy}" if finding.remedy else "")
-        result.add_row(finding.name, f"[{STYLES[finding.status]}]{finding.status}[/]", _escaped(detail))
+        result.add_row(finding.name, f"[{STYLES[finding.status]}]{finding.status}[/]", escape(detail))
     return result
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `gpupipe doctor` to the command line."""
-    parser = subparsers.add_parser(
-        "doctor", help=HELP, description=HELP, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="images per batch (default 256)")
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the crop in pixels (default 224)")
+    form = argparse.RawDescriptionHelpFormatter
+    parser = add_command(subparsers, "doctor", run, HELP, description=HELP, epilog=EPILOG, formatter_class=form)
+    option(parser, "--batch-size", 256, "N", "images per batch")
+    option(parser, "--size", 224, "PX", "side of the crop in pixels")
     parser.add_argument(
         "--workers", type=int, metavar="N", help="workers per process (default: usable CPUs / processes)"
     )
-    parser.add_argument("--prefetch-factor", type=int, default=2, metavar="N", help="batches per worker (default 2)")
+    option(parser, "--prefetch-factor", 2, "N", "batches per worker")
     parser.add_argument(
         "--processes", type=int, metavar="N", help="training processes on this machine (default LOCAL_WORLD_SIZE or 1)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--shm-only", action="store_true", help="check only the shared memory, for entry points")
     parser.add_argument("--shm-path", default="/dev/shm", help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -471,8 +455,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if healthy else 1
 
 
-def settings_from(args: argparse.Namespace) -> Settings:
+def settings_from(args: argparse.Namespace) -> RunSettings:
     """The settings that the options give, with the Loader's defaults for what is left out."""
     processes = system.local_world_size() if args.processes is None else args.processes
     workers = system.default_workers(max(1, processes)) if args.workers is None else args.workers
-    return Settings(args.batch_size, args.size, workers, args.prefetch_factor, processes, args.shm_path)
+    return RunSettings(args.batch_size, args.size, workers, args.prefetch_factor, processes, args.shm_path)

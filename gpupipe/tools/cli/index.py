@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from gpupipe.sources import Source
+from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_label_field, data_of
 
 __all__ = ["add_parser", "run"]
 
@@ -20,20 +21,13 @@ is. Prints what is in the data and lists damaged images."""
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "index", help="scan a dataset, store its index, list damage", description=DESCRIPTION, epilog=CODES
-    )
-    parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    help = "scan a dataset, store its index, list damage"
+    parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
+    parser.add_argument("data", nargs="+", **DATA)
     parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
-    parser.add_argument(
-        "--label-field",
-        default="label",
-        metavar="F",
-        help="the field of shards' .json members that holds the label (default: label)",
-    )
-    parser.set_defaults(run=run)
+    add_label_field(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.sources import open_source
 
     start = time.perf_counter()
-    data = args.data[0] if len(args.data) == 1 else args.data
-    source = open_source(data, label_field=args.label_field, rebuild=args.rebuild)
+    source = open_source(data_of(args), label_field=args.label_field, rebuild=args.rebuild)
     seconds = time.perf_counter() - start
     damaged, rows = summary(source)
     rows["seconds"] = f"{seconds:.2f}"

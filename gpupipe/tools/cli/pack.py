@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from dataclasses import fields
+
+from gpupipe.tools.cli.options import Subparsers, add_command, add_label_field, option
 
 __all__ = ["add_parser", "byte_size", "run"]
 
@@ -16,32 +19,22 @@ with an index and the class names (classes.json). Each shard appears when it is 
 command goes on where it stopped, and the result is the same as that of one run."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("pack", help="write WebDataset shards", description=DESCRIPTION)
+    parser = add_command(subparsers, "pack", run, "write WebDataset shards", description=DESCRIPTION)
     parser.add_argument("source", metavar="SRC", help="an image folder, or .tar shards as 'a-{000..009}.tar'")
     parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")
     size = parser.add_mutually_exclusive_group()
     size.add_argument(
-        "--shard-size",
-        type=byte_size,
-        default=256_000_000,
-        metavar="BYTES",
-        help="most of a shard (default: 256MB)",
+        "--shard-size", type=byte_size, default=256_000_000, metavar="BYTES", help="most of a shard (default: 256MB)"
     )
     size.add_argument("--samples-per-shard", type=int, metavar="N", help="samples of a shard, instead of bytes")
     parser.add_argument("--max-size", type=int, metavar="PX", help="shrink images whose shorter side exceeds this")
-    parser.add_argument("--quality", type=int, default=90, metavar="Q", help="1 to 95, of shrunk JPEGs (default: 90)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (default: 0)")
+    option(parser, "--quality", 90, "Q", "1 to 95, of shrunk JPEGs")
+    option(parser, "--seed", 0, "S", "seed of the order")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="threads (default: one per usable CPU)")
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
-    parser.add_argument(
-        "--label-field",
-        default="label",
-        metavar="F",
-        help="the field of shards' .json members that holds the label (default: label)",
-    )
-    parser.set_defaults(run=run)
+    add_label_field(parser)
 
 
 def byte_size(text: str) -> int:
@@ -58,14 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.sources import FolderSource, ShardSource, open_source
     from gpupipe.tools.pack import PackSettings, pack
 
-    settings = PackSettings(
-        shard_size=args.shard_size,
-        samples_per_shard=args.samples_per_shard,
-        max_size=args.max_size,
-        quality=args.quality,
-        seed=args.seed,
-        skip_bad=args.skip_bad,
-    )
+    settings = PackSettings(**{field.name: getattr(args, field.name) for field in fields(PackSettings)})
     start = time.perf_counter()
     source = open_source(args.source, label_field=args.label_field)
     if not isinstance(source, (FolderSource, ShardSource)):

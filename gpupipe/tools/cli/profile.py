@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.cli.extra import require
+from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_output, data_of, option, require
 
 if TYPE_CHECKING:
     from gpupipe.tools.profiling.settings import ProfileSettings
@@ -27,44 +26,23 @@ timeline.png into the output folder.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `profile` to the command line."""
-    cpus = usable_cpus()
-    parser = subparsers.add_parser(
-        "profile", help="say what holds up training on this machine", description=DESCRIPTION
-    )
-    parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
-    parser.add_argument(
-        "--model",
-        default="resnet50",
-        metavar="NAME",
-        help="one of torchvision's, 'timm:NAME', or 'tiny' (default: resnet50)",
-    )
+    help = "say what holds up training on this machine"
+    parser = add_command(subparsers, "profile", run, help, description=DESCRIPTION)
+    parser.add_argument("data", nargs="*", **DATA)
+    option(parser, "--model", "resnet50", "NAME", "one of torchvision's, 'timm:NAME', or 'tiny'")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help=f"images a step (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
     )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help=f"measured steps a round (default: {SECONDS:g} s of them, at least {GPU_STEPS}, on a CPU {CPU_STEPS})",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=4.0,
-        metavar="M",
-        help="time for it, about; it ends earlier where the gain is known to within 10%% (default: 4)",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=cpus, metavar="N", help=f"processes, or DALI's threads (default: {cpus})"
-    )
-    parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the images (default: 224)")
-    parser.add_argument(
-        "--output", type=Path, default=Path("profile-out"), metavar="DIR", help="for the results (default: profile-out)"
-    )
-    parser.set_defaults(run=run)
+    steps = f"{SECONDS:g} s of them, at least {GPU_STEPS}, on a CPU {CPU_STEPS}"
+    parser.add_argument("--steps", type=int, metavar="N", help=f"measured steps a round (default: {steps})")
+    minutes = "time for it, about; it ends earlier where the gain is known to within 10%%"
+    option(parser, "--minutes", 4.0, "M", minutes)
+    option(parser, "--workers", usable_cpus(), "N", "processes, or DALI's threads")
+    parser.add_argument("--engine", **ENGINES)
+    option(parser, "--size", 224, "PX", "side of the images")
+    add_output(parser, "profile-out")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,6 +90,4 @@ def settings_from(args: argparse.Namespace) -> ProfileSettings:
 def _data(args: argparse.Namespace) -> Any:
     from gpupipe.tools.benchmark.sample_set import sample_set
 
-    if not args.data:
-        return sample_set()
-    return args.data[0] if len(args.data) == 1 else args.data
+    return data_of(args) if args.data else sample_set()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import ConfigError
+from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, data_of, option
 
 if TYPE_CHECKING:
     from gpupipe.recipe import MultiCrop, Recipe
@@ -31,33 +32,26 @@ DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, augm
 them, with their labels. Samples that are mixed show the share of each label. The views of a sample stand in a row."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "show", help="write a contact sheet of what the model will see", description=DESCRIPTION
-    )
-    parser.add_argument("data", metavar="DATA", nargs="+", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    help = "write a contact sheet of what the model will see"
+    parser = add_command(subparsers, "show", run, help, description=DESCRIPTION)
+    parser.add_argument("data", nargs="+", **DATA)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
-    parser.add_argument(
-        "--recipe",
-        default="train",
-        metavar="RECIPE",
-        help=f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without "
-        "arguments that returns one (default: train)",
-    )
+    recipes = f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without"
+    option(parser, "--recipe", "train", "RECIPE", f"{recipes} arguments that returns one")
     parser.add_argument("--size", type=int, metavar="PX", help="side of the pictures (default: the preset's)")
-    parser.add_argument("--count", type=int, default=24, metavar="N", help="samples to show (default: 24)")
+    option(parser, "--count", 24, "N", "samples to show")
     parser.add_argument(
         "--columns", type=int, metavar="N", help=f"default: the number of views, else --repeat, else {COLUMNS}"
     )
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="show each sample in N epochs (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the Loader's seed (default: 0)")
-    parser.add_argument("--epoch", type=int, default=0, metavar="E", help="the first epoch to show (default: 0)")
+    option(parser, "--repeat", 1, "N", "show each sample in N epochs")
+    option(parser, "--seed", 0, "S", "the Loader's seed")
+    option(parser, "--epoch", 0, "E", "the first epoch to show")
     parser.add_argument(
         "--shuffle", action=argparse.BooleanOptionalAction, default=False, help="the Loader's order (default: no)"
     )
-    parser.add_argument("--engine", choices=("auto", "dali", "torch"), default="auto", help="default: auto")
-    parser.set_defaults(run=run)
+    parser.add_argument("--engine", **ENGINES)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     sheet_format(args.output)  # a wrong name is better known before the work than after
     recipe = _preset(args) if args.recipe in PRESETS else _own_recipe(args)
-    source = open_source(args.data[0] if len(args.data) == 1 else args.data)
+    source = open_source(data_of(args))
     loader = Loader(
         source,
         recipe,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import ConfigError
-from gpupipe.tools.cli.extra import require
+from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_output, data_of, option, require
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +32,11 @@ CODES = """Exit code: 0 where settings were kept, 1 where they were found but no
 cache folder can't be written), 2 where none could be measured."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `tune` to the command line."""
-    parser = subparsers.add_parser(
-        "tune", help="find the fastest settings and keep them", description=DESCRIPTION, epilog=CODES
-    )
-    parser.add_argument("data", nargs="*", metavar="DATA", help="a folder, or .tar shards: paths, 'a-{000..009}.tar'")
+    help = "find the fastest settings and keep them"
+    parser = add_command(subparsers, "tune", run, help, description=DESCRIPTION, epilog=CODES)
+    parser.add_argument("data", nargs="*", **DATA)
     parser.add_argument(
         "--keep-anyway", action="store_true", help="keep it on a busy machine too, as one whose other work never ends"
     )
@@ -48,18 +46,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help=f"images a batch (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
     )
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the images (default: 224)")
-    parser.add_argument(
-        "--cpus",
-        type=int,
-        metavar="N",
-        help="CPUs that a training process will have (default: those that may be used, shared by the visible GPUs)",
-    )
-    parser.add_argument("--minutes", type=float, default=4.0, metavar="M", help="time for it, about (default: 4)")
-    parser.add_argument(
-        "--output", type=Path, default=Path("tune-out"), metavar="DIR", help="for the results (default: tune-out)"
-    )
-    parser.set_defaults(run=run)
+    option(parser, "--size", 224, "PX", "side of the images")
+    cpus = "CPUs that a training process will have (default: those that may be used, shared by the visible GPUs)"
+    parser.add_argument("--cpus", type=int, metavar="N", help=cpus)
+    option(parser, "--minutes", 4.0, "M", "time for it, about")
+    add_output(parser, "tune-out")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +117,7 @@ def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSetting
     on_gpu = device.type == "cuda"
     batch_size = args.batch_size if args.batch_size is not None else GPU_BATCH if on_gpu else CPU_BATCH
     return TuneSettings(
-        data=args.data[0] if len(args.data) == 1 else args.data,
+        data=data_of(args),
         cpus=args.cpus if args.cpus is not None else default_workers(torch.cuda.device_count() if on_gpu else None),
         batch_size=batch_size,
         size=args.size,

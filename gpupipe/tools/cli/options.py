@@ -1,0 +1,64 @@
+"""What commands share: their options, their data, and what they need beyond gpupipe's own dependencies."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpupipe.errors import GpupipeError
+
+__all__ = [
+    *("DATA", "ENGINES", "MissingExtraError", "Subparsers", "add_command", "add_label_field", "add_output", "data_of"),
+    *("option", "require"),
+]
+
+Subparsers = Any  # argparse's own class for them is a private one
+DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, or .tar shards: paths, 'a-{000..009}.tar'"}
+ENGINES: dict[str, Any] = {"choices": ("auto", "dali", "torch"), "default": "auto", "help": "default: auto"}
+LABEL_FIELD = "the field of shards' .json members that holds the label (default: label)"
+
+
+class MissingExtraError(GpupipeError):
+    """A package of the extra `bench` is not installed."""
+
+
+def require(*packages: str) -> None:
+    """Raise MissingExtraError where one of these packages of the extra `bench` is missing."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"needs {', '.join(missing)}; install them with: pip install 'gpupipe[bench]'")
+
+
+def add_command(
+    subparsers: Subparsers, name: str, run: Callable[[argparse.Namespace], int], help: str, **more: Any
+) -> argparse.ArgumentParser:
+    """A subcommand, and what runs it; more: of `ArgumentParser`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help, **more)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def option(parser: argparse.ArgumentParser, name: str, default: Any, metavar: str, help: str, **more: Any) -> None:
+    """An option whose default, of its type, stands in its help; more: of `add_argument`."""
+    kind = type(default)
+    parser.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{help} (default: {default})", **more)
+
+
+def add_label_field(parser: argparse.ArgumentParser) -> None:
+    """--label-field, as `open_source` takes it."""
+    parser.add_argument("--label-field", default="label", metavar="F", help=LABEL_FIELD)
+
+
+def add_output(parser: argparse.ArgumentParser, folder: str) -> None:
+    """--output, for files with results."""
+    parser.add_argument(
+        "--output", type=Path, default=Path(folder), metavar="DIR", help=f"for the results (default: {folder})"
+    )
+
+
+def data_of(args: argparse.Namespace) -> Any:
+    """DATA as `open_source` takes it: one, or a list."""
+    return args.data[0] if len(args.data) == 1 else args.data

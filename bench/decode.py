@@ -29,8 +29,8 @@ from peers.floor import decode_windows
 
 import gpupipe
 from gpupipe.host.system import usable_cpus
-from gpupipe.kernels import decode_crop_resize, native
-from gpupipe.plan import Plan, plan
+from gpupipe.kernels import Crops, decode_crops, native
+from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
 from gpupipe.tools.benchmark.imagenet_like import ImageSpec
 from gpupipe.tools.benchmark.report import environment
@@ -59,24 +59,14 @@ class Work:
     """Encoded images and what is cut out of each."""
 
     encoded: list[Encoded]
-    planned: Plan
+    crops: Crops
 
     def decode(self, threads: int, variant: str | None = None, how: str = "exact") -> np.ndarray:
         """The kernel's batch."""
-        made = decode_crop_resize(
-            self.encoded,
-            self.planned.windows,
-            self.planned.size,
-            flips=self.planned.flips,
-            resized=self.planned.resized,
-            anchors=self.planned.anchors,
-            threads=threads,
-            variant=variant,
-            decode=how,  # type: ignore[arg-type]
-        )
+        made = decode_crops(self.encoded, [self.crops], threads=threads, variant=variant, decode=how)  # type: ignore[arg-type]
         bad = [row for row, failure in made.failures.items() if failure.code != "unsupported"]
         assert not bad, f"images {bad} can't be decoded"
-        return made.images
+        return made.images[0]
 
 
 def crops(data: str, count: int) -> Work:
@@ -84,7 +74,7 @@ def crops(data: str, count: int) -> Work:
     source = gpupipe.open_source(data)
     images = source.fetch(np.arange(min(count, len(source))))["image"]
     recipe = gpupipe.imagenet_train(SIZE)
-    return Work(images.data, plan(recipe, 0, 0, np.arange(len(images)), *images.sizes.T[:2]))
+    return Work(images.data, cropping(recipe, 0, 0, np.arange(len(images)), *images.sizes.T[:2]))
 
 
 def photographs(count: int, megapixels: float, recipe: gpupipe.Recipe) -> Work:
@@ -94,7 +84,7 @@ def photographs(count: int, megapixels: float, recipe: gpupipe.Recipe) -> Work:
     spec = ImageSpec(width, height, subsampling=2, quality=92, target_bytes=round(height * width * 3.5 / 8))
     encoded = [np.frombuffer(fit_jpeg(bank, spec, (7, i)), np.uint8) for i in range(count)]
     sides = (np.full(count, height, np.int32), np.full(count, width, np.int32))
-    return Work(encoded, plan(recipe, 0, 0, np.arange(count), *sides))
+    return Work(encoded, cropping(recipe, 0, 0, np.arange(count), *sides))
 
 
 def in_turn(contenders: dict[tuple[str, int], Callable[[], object]], images: int, rounds: int) -> list[Row]:

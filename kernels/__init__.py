@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpupipe.kernels.augment import augment
 from gpupipe.kernels.augment_reference import augment_reference
-from gpupipe.kernels.decode import BadImage, Crops, Decoded, Limits, crop_resize, decode_crop_resize, decode_crops
+from gpupipe.kernels.crops import Crops
+from gpupipe.kernels.decode import BadImage, Decoded, Limits, crop_resize, decode_crops
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish
 from gpupipe.kernels.finish_reference import finish_reference
@@ -24,7 +25,6 @@ __all__ = [
     "augment",
     "augment_reference",
     "crop_resize",
-    "decode_crop_resize",
     "decode_crops",
     "finish",
     "finish_reference",

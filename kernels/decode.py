@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import native
+from gpupipe.kernels.crops import Crops
 
-__all__ = ["BadImage", "Crops", "Decoded", "Limits", "crop_resize", "decode_crop_resize", "decode_crops"]
+__all__ = ["BadImage", "Decoded", "Limits", "crop_resize", "decode_crops"]
 
 Pixels = NDArray[np.uint8]
 FILTERS = {"bilinear": 0, "bicubic": 1}
@@ -57,83 +58,32 @@ class BadImage:
 
 @dataclass(frozen=True)
 class Decoded:
-    """images: uint8 (N, height, width, 3). failures: row -> why it was refused; its pixels are undefined."""
+    """images: for each of the crops uint8 (N, height, width, 3). failures: row -> why it was refused; its pixels are
+    undefined."""
 
-    images: Pixels
-    failures: dict[int, BadImage] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Crops:
-    """A box of each of N images, and what it becomes.
-
-    boxes:   (N, 4) top, left, height, width, in pixels of the image.
-    size:    (height, width) of every output.
-    flips:   (N,) bool, mirrored left to right; default none.
-    resized: (N, 2) height, width to which the box is resized; default `size`. Where it is larger, the output is the
-             part at `anchors`, (N, 2) top, left, default (0, 0), and no more than that part is computed.
-    filter:  "bilinear" or "bicubic", antialiased.
-    out:     uint8 (N, height, width, 3), C-contiguous, written in place, such as pinned or shared memory.
-    """
-
-    boxes: ArrayLike
-    size: tuple[int, int]
-    flips: ArrayLike | None = None
-    resized: ArrayLike | None = None
-    anchors: ArrayLike | None = None
-    filter: Literal["bilinear", "bicubic"] = "bilinear"
-    out: Pixels | None = None
-
-
-def decode_crop_resize(
-    encoded: Sequence[bytes | Pixels],
-    boxes: ArrayLike,
-    size: tuple[int, int],
-    *,
-    flips: ArrayLike | None = None,
-    resized: ArrayLike | None = None,
-    anchors: ArrayLike | None = None,
-    orientations: ArrayLike | None = None,
-    sizes: ArrayLike | None = None,
-    filter: Literal["bilinear", "bicubic"] = "bilinear",
-    decode: Literal["exact", "fast"] = "exact",
-    limits: Limits | None = None,
-    threads: int | None = None,
-    out: Pixels | None = None,
-    variant: str | None = None,
-) -> Decoded:
-    """Cut a box out of each JPEG and resize it, antialiased, decoding only the rows and columns that this needs.
-
-    boxes, size, flips, resized, anchors, filter, out: see `Crops`. The rest: see `decode_crops`.
-    """
-    (made,) = decode_crops(
-        encoded,
-        [Crops(boxes, size, flips, resized, anchors, filter, out)],
-        orientations=orientations,
-        sizes=sizes,
-        decode=decode,
-        limits=limits,
-        threads=threads,
-        variant=variant,
-    )
-    return made
+    images: tuple[Pixels, ...]
+    failures: dict[int, BadImage]
 
 
 def decode_crops(
     encoded: Sequence[bytes | Pixels],
     crops: Sequence[Crops],
     *,
+    out: Sequence[Pixels] | None = None,
     orientations: ArrayLike | None = None,
     sizes: ArrayLike | None = None,
     decode: Literal["exact", "fast"] = "exact",
     limits: Limits | None = None,
     threads: int | None = None,
     variant: str | None = None,
-) -> list[Decoded]:
+) -> Decoded:
     """Several crops of each JPEG, which is decoded once, and no more of it than they need between them.
 
     encoded:      N files as bytes or 1-D uint8 arrays.
-    crops:        one for each view of the images, in sizes of their own.
+    crops:        one for each view of the images, in sizes of their own. Of a resized window no more is computed than
+                  the output.
+    out:          uint8 (N, height, width, 3) for each of `crops`, C-contiguous, written in place, such as pinned or
+                  shared memory.
     orientations: (N,) EXIF orientation 1 to 8 by which the image is turned upright; boxes are of the upright image.
     sizes:        (N, 2) height and width as stored, which a file must have; 0 for any.
     decode:       "exact" gives the pixels of Pillow's `Image.crop` and `Image.resize` to the bit. "fast" lets libjpeg
@@ -142,7 +92,7 @@ def decode_crops(
     threads:      at most so many at once, this one among them; default the CPUs that the process may use.
     variant:      "avx512", "avx2" or "portable" instead of the best that the CPU has; all give the same bits.
 
-    Returns the images of each of `crops`, all with the same failures. Resize by Pillow's algorithm
+    Resize by Pillow's algorithm
     (src/libImaging/Resample.c): weights in 22-bit fixed point, first along rows, then along columns, each pass rounded
     to 8 bits. (Pillow 13 turns the order round where the height shrinks more than the width, which changes some pixels
     by 1.) Raises ValueError for arguments of wrong shapes, RuntimeError where the kernels were not built. An image that
@@ -154,11 +104,11 @@ def decode_crops(
             raise ValueError(f"image {row} is {array.dtype} {array.shape}; give bytes or a contiguous 1-D uint8 array")
     if not crops:
         raise ValueError("crops is empty; give one of each image or more")
-    call = _Call(arrays, crops, threads, variant)
+    call = _Call(arrays, crops, out, threads, variant)
     call.set(
         bytes=np.array([len(array) for array in arrays], dtype=np.int64),
-        sizes=_array(sizes, (len(arrays), 2), np.int32, "sizes", 0),
-        orientations=_array(orientations, (len(arrays),), np.uint8, "orientations", 1),
+        sizes=_array(0 if sizes is None else sizes, (len(arrays), 2), np.int32, "sizes"),
+        orientations=_array(1 if orientations is None else orientations, (len(arrays),), np.uint8, "orientations"),
     )
     call.images.fast = _one_of(decode, {"exact": 0, "fast": 1}, "decode")
     chosen = limits or Limits()
@@ -167,45 +117,39 @@ def decode_crops(
 
 
 def crop_resize(
-    pixels: Sequence[Pixels],
-    size: tuple[int, int],
+    windows: Sequence[Pixels],
+    crops: Crops,
     *,
-    flips: ArrayLike | None = None,
-    resized: ArrayLike | None = None,
-    anchors: ArrayLike | None = None,
-    filter: Literal["bilinear", "bicubic"] = "bilinear",
-    threads: int | None = None,
     out: Pixels | None = None,
+    threads: int | None = None,
     variant: str | None = None,
 ) -> Pixels:
-    """Resize decoded images, each uint8 (height, width, 3), C-contiguous; else as `decode_crop_resize`.
+    """Resize windows that are pixels already: uint8 (height, width, 3) each, of the height and width in `crops`.
 
-    Returns uint8 (N, height, width, 3).
+    Returns uint8 (N, height, width, 3), `out` if it is given; else as `decode_crops`.
     """
-    for row, array in enumerate(pixels):
-        if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or not array.flags.c_contiguous:
-            raise ValueError(f"image {row} is {array.dtype} {array.shape}; give contiguous uint8 (height, width, 3)")
-        if not array.size:
-            raise ValueError(f"image {row} has no pixels")
-    boxes = np.array([(0, 0, *array.shape[:2]) for array in pixels], np.int32).reshape(-1, 4)
-    call = _Call(pixels, [Crops(boxes, size, flips, resized, anchors, filter, out)], threads, variant)
-    (made,) = call.run("gp_resize")
-    return made.images
+    for row, (array, sides) in enumerate(zip(windows, crops.windows[:, 2:].tolist(), strict=True)):
+        if array.shape != (*sides, 3) or array.dtype != np.uint8 or not array.size:
+            raise ValueError(f"window {row} is {array.dtype} {array.shape}, but uint8 {(*sides, 3)} is needed")
+    inside = np.concatenate([np.zeros((len(crops), 2), np.int32), crops.windows[:, 2:]], axis=1)
+    arrays = [np.ascontiguousarray(array) for array in windows]
+    call = _Call(arrays, [replace(crops, windows=inside)], None if out is None else [out], threads, variant)
+    return call.run("gp_resize").images[0]
 
 
 class _View:
     """One of the crops as the library reads it; it keeps the arrays alive."""
 
-    def __init__(self, crops: Crops, count: int) -> None:
+    def __init__(self, crops: Crops, out: Pixels | None, count: int) -> None:
         height, width = crops.size
         if height < 1 or width < 1:
             raise ValueError(f"size={crops.size} must be at least (1, 1)")
-        self.windows = _array(crops.boxes, (count, 4), np.int32, "boxes", 0)
-        self.resized = _array(crops.resized, (count, 2), np.int32, "resized", crops.size)
-        self.anchors = _array(crops.anchors, (count, 2), np.int32, "anchors", 0)
+        self.windows = _array(crops.windows, (count, 4), np.int32, "windows")
+        self.resized = _array(crops.resized, (count, 2), np.int32, "resized")
+        self.anchors = _array(crops.anchors, (count, 2), np.int32, "anchors")
         _check_parts(self.resized, self.anchors, crops.size)
-        self.flips = _array(crops.flips, (count,), np.uint8, "flips", 0)
-        self.out = _out(crops.out, (count, height, width, 3))
+        self.flips = _array(crops.flips, (count,), np.uint8, "flips")
+        self.out = _out(out, (count, height, width, 3))
         self.view = native.View(height, width, _one_of(crops.filter, FILTERS, "filter"))
         for name in ("windows", "resized", "anchors", "flips", "out"):
             setattr(self.view, name, getattr(self, name).ctypes.data)
@@ -215,12 +159,18 @@ class _Call:
     """The arguments of one call as the library reads them; it keeps the arrays alive."""
 
     def __init__(
-        self, data: Sequence[Pixels], crops: Sequence[Crops], threads: int | None, variant: str | None
+        self,
+        data: Sequence[Pixels],
+        crops: Sequence[Crops],
+        out: Sequence[Pixels] | None,
+        threads: int | None,
+        variant: str | None,
     ) -> None:
         count = len(data)
         self.codes = np.zeros(count, np.int32)
         self.messages = np.zeros((count, native.MESSAGE_BYTES), np.uint8)
-        self.views = [_View(one, count) for one in crops]
+        outs = [None] * len(crops) if out is None else out
+        self.views = [_View(one, images, count) for one, images in zip(crops, outs, strict=True)]
         self._structures = (native.View * len(crops))(*(view.view for view in self.views))
         self.images = native.Images(
             count=count,
@@ -238,27 +188,26 @@ class _Call:
             setattr(self.images, name, array.ctypes.data)
             self._kept.append(array)
 
-    def run(self, function: str) -> list[Decoded]:
+    def run(self, function: str) -> Decoded:
         """Call it, and collect what failed."""
         opened = native.library()
         if opened is None:
             raise RuntimeError(native.problem())
         getattr(opened, function)(ctypes.byref(self.images))
         failures = {int(row): self._failure(int(row)) for row in np.flatnonzero(self.codes)}
-        return [Decoded(view.out, dict(failures)) for view in self.views]
+        return Decoded(tuple(view.out for view in self.views), failures)
 
     def _failure(self, row: int) -> BadImage:
         message = self.messages[row].tobytes().split(b"\0", 1)[0].decode("ascii", "replace")
         return BadImage(REASONS[int(self.codes[row])], message)
 
 
-def _array(given: ArrayLike | None, shape: tuple[int, ...], dtype: type[Any], name: str, default: Any) -> NDArray[Any]:
-    if given is None:
-        return np.ascontiguousarray(np.broadcast_to(np.array(default, dtype), shape))
-    array = np.ascontiguousarray(given, dtype)
-    if array.shape != shape:
+def _array(given: ArrayLike, shape: tuple[int, ...], dtype: type[Any], name: str) -> NDArray[Any]:
+    """`given` as the library reads it; one number stands for all."""
+    array = np.asarray(given, dtype)
+    if array.ndim and array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}, but {shape} is needed")
-    return array
+    return np.ascontiguousarray(np.broadcast_to(array, shape))
 
 
 def _check_parts(resized: NDArray[np.int32], anchors: NDArray[np.int32], size: tuple[int, int]) -> None:

@@ -17,7 +17,7 @@ from gpupipe.batch import Job
 from gpupipe.decode.dali.engine import DaliEngine
 from gpupipe.decode.dali.feed import visible_part
 from gpupipe.decode.reference import render_reference
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 from gpupipe.sources import open_source
 
 LEVELS = (gpupipe.imagenet_eval().normalize.std, 255)
@@ -100,7 +100,7 @@ def test_random_crops_are_pillows(zoo, engine):
         indices = loader.batch_indices(0)
         source = loader.dataset
     column = source.fetch(indices)["image"]
-    planned = plan(recipe, 3, 0, np.arange(len(indices)), column.sizes[:, 0], column.sizes[:, 1])
+    planned = cropping(recipe, 3, 0, np.arange(len(indices)), column.sizes[:, 0], column.sizes[:, 1])
     for row, index in enumerate(indices):
         truth = render_reference(column.data[row].tobytes(), planned.row(row))
         difference = levels(images[row], torch.from_numpy(truth.copy()).permute(2, 0, 1))
@@ -134,7 +134,7 @@ def test_exif_orientation_is_an_option(tmp_path, orientation):
     for exif_on, images in ((False, ignored), (True, turned)):
         height, width = size if exif_on else (120, 200)
         recipe = gpupipe.imagenet_eval(96, dtype="uint8")
-        planned = plan(recipe, 0, 0, np.array([0]), np.array([height], np.int32), np.array([width], np.int32))
+        planned = cropping(recipe, 0, 0, np.array([0]), np.array([height], np.int32), np.array([width], np.int32))
         truth = torch.from_numpy(render_reference(encoded, planned, exif_on).copy()).permute(2, 0, 1)
         for engine in ("torch", "dali"):
             assert_close(levels(images[engine][0], truth), 0.5, 2)
@@ -191,7 +191,7 @@ def test_visible_part_covers_what_the_filter_reads():
     recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop((40, 30), 64),), dtype="uint8")
     for seed, (height, width) in enumerate([(300, 500), (64, 64), (70, 300), (500, 65), (31, 33), (1000, 999)]):
         pixels = picture(height, width, seed)
-        planned = plan(recipe, 0, 0, np.array([0]), np.array([height], np.int32), np.array([width], np.int32))
+        planned = cropping(recipe, 0, 0, np.array([0]), np.array([height], np.int32), np.array([width], np.int32))
         windows, starts, ends = visible_part(planned)
         top, left, tall, wide = windows[0]
         part = Image.fromarray(pixels[top : top + tall, left : left + wide])

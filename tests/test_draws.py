@@ -15,7 +15,8 @@ from scipy import stats
 from torchvision.transforms import RandomResizedCrop as TorchvisionCrop, functional
 
 from gpupipe.errors import ConfigError
-from gpupipe.plan import Plan, plan
+from gpupipe.kernels import Crops
+from gpupipe.plan import cropping
 from gpupipe.plan.stream import Stream
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train
 
@@ -25,12 +26,12 @@ SURELY = 1e-4  # p-values below this count as a difference; all seeds are fixed
 
 def plan_at(
     recipe: Recipe, positions: object, height: object, width: object, seed: int = 0, epoch: int = 0, field: int = 0
-) -> Plan:
+) -> Crops:
     """A plan for images of one size, or of one size each."""
     positions = np.asarray(positions, dtype=np.int64)
     heights = np.broadcast_to(np.asarray(height, np.int32), positions.shape)
     widths = np.broadcast_to(np.asarray(width, np.int32), positions.shape)
-    return plan(recipe, seed, epoch, positions, heights, widths, field=field)
+    return cropping(recipe, seed, epoch, positions, heights, widths, field=field)
 
 
 def random_shapes(count: int, seed: int = 0, longest: int = 4000) -> tuple[np.ndarray, np.ndarray]:

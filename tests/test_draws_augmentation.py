@@ -11,7 +11,7 @@ from scipy import stats
 from test_draws import SURELY, scalar_philox
 
 from gpupipe.kernels import Op, gaussian_weights
-from gpupipe.plan import Augmentation, augmentation, erasing, plan
+from gpupipe.plan import Augmentation, augmentation, cropping, erasing
 from gpupipe.plan.augmentation import KINDS, Kind
 from gpupipe.plan.elementary import cos_turn, exp, log, normal
 from gpupipe.plan.steps import Steps, single
@@ -241,10 +241,10 @@ def test_there_is_room_for_further_kinds(
 def test_views_and_fields_are_independent_of_each_other() -> None:
     recipe = Recipe((RandomResizedCrop(8), RandomHorizontalFlip(), RandomErasing(1)))
     positions, sides = np.arange(4000), np.full(4000, 1000, np.int32)
-    first = plan(recipe, 0, 0, positions, sides, sides)
+    first = cropping(recipe, 0, 0, positions, sides, sides)
     numbers = []
     for view, field in ((0, 0), (1, 0), (2, 0), (0, 1)):
-        made = plan(recipe, 0, 0, positions, sides, sides, view, field)
+        made = cropping(recipe, 0, 0, positions, sides, sides, view, field)
         same_boxes, same_flips = np.array_equal(made.windows, first.windows), np.array_equal(made.flips, first.flips)
         assert same_boxes == same_flips == (view == field == 0)
         numbers += [

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import simplejpeg
 from images import encode, picture
+from kernel_calls import decode_crop_resize
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import Crops, Limits, crop_resize, decode_crop_resize, decode_crops, native
+from gpupipe.kernels import Crops, Limits, crop_resize, decode_crops, native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 
@@ -77,7 +78,8 @@ def test_resize_is_pillows(variant: str, name: FilterName) -> None:
         height, width, out_height, out_width = (int(side) for side in rng.integers(1, 150, 4))
         pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         expected = by_pillow(Image.fromarray(pixels), (0, 0, height, width), (out_height, out_width), name)
-        (image,) = crop_resize([pixels], (out_height, out_width), filter=name, variant=variant)
+        crops = Crops.of([(0, 0, height, width)], (out_height, out_width), filter=name)
+        (image,) = crop_resize([pixels], crops, variant=variant)
         np.testing.assert_array_equal(image, np.asarray(expected), str((height, width, out_height, out_width)))
 
 
@@ -87,8 +89,33 @@ def test_extreme_shapes(height: int, width: int, out: int, name: FilterName) -> 
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
     expected = by_pillow(Image.fromarray(pixels), (0, 0, height, width), (out, out), name)
     for variant in native.variants():
-        (image,) = crop_resize([pixels], (out, out), filter=name, variant=variant)
+        crops = Crops.of([(0, 0, height, width)], (out, out), filter=name)
+        (image,) = crop_resize([pixels], crops, variant=variant)
         np.testing.assert_array_equal(image, np.asarray(expected))
+
+
+def test_windows_of_pixels_are_resized_as_those_of_files() -> None:
+    """Windows are views into whole images, wherever in these they lie."""
+    data = jpeg("4:4:4", 60, 80)
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    boxes = some_boxes(np.random.default_rng(3), 60, 80, 9)
+    crops = Crops.of(boxes, (16, 20), flips=np.arange(10) % 2, resized=(20, 24), anchors=(2, 3), filter="bicubic")
+    windows = [pixels[top : top + height, left : left + width] for top, left, height, width in boxes]
+    out = np.zeros((10, 16, 20, 3), np.uint8)
+    assert crop_resize(windows, crops, out=out, threads=2) is out
+    np.testing.assert_array_equal(out, decode_crops([data] * 10, [crops]).images[0])
+    np.testing.assert_array_equal(crop_resize(windows[4:5], crops.row(4)), out[4:5])
+
+
+@pytest.mark.parametrize(
+    "window",
+    [np.zeros((5, 6, 3)), np.zeros((5, 6), np.uint8), np.zeros((6, 5, 3), np.uint8), np.zeros((5, 6, 4), np.uint8)],
+)
+def test_windows_that_are_not_the_crops_are_refused(window: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"window 0 is .*, but uint8 \(5, 6, 3\) is needed"):
+        crop_resize([window], Crops.of([(1, 1, 5, 6)], (4, 4)))
+    with pytest.raises(ValueError, match=r"window 0 is uint8 \(0, 6, 3\)"):
+        crop_resize([np.zeros((0, 6, 3), np.uint8)], Crops.of([(1, 1, 0, 6)], (4, 4)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,7 +251,7 @@ def test_fast_decode_is_not_shifted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(boxes=[(0, 0, 5)]), "boxes has shape"),
+        (dict(windows=[(0, 0, 5)]), "windows has shape"),
         (dict(size=(0, 5)), "size="),
         (dict(flips=[True, False]), "flips has shape"),
         (dict(filter="nearest"), "filter='nearest' must be one of bilinear, bicubic"),
@@ -238,7 +265,7 @@ def test_fast_decode_is_not_shifted() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
-    call: dict[str, object] = dict(encoded=[jpeg("4:4:4", 20, 20)], boxes=[(0, 0, 20, 20)], size=(8, 8))
+    call: dict[str, object] = dict(encoded=[jpeg("4:4:4", 20, 20)], windows=[(0, 0, 20, 20)], size=(8, 8))
     with pytest.raises(ValueError, match=message):
         decode_crop_resize(**(call | arguments))  # type: ignore[arg-type]
 
@@ -300,32 +327,32 @@ def test_several_crops_of_one_decoding_are_those_of_one_decoding_each(kind: str,
     upright = (width, height) if orientation == 6 else (height, width)
     settings = dict(orientations=np.full(6, orientation))
     crops = [
-        Crops(some_boxes(rng, *upright, 5), (24, 31), flips=rng.integers(0, 2, 6)),
-        Crops(some_boxes(rng, *upright, 5)[::-1], (9, 7), filter="bicubic"),
-        Crops(some_boxes(rng, *upright, 5), (10, 12), resized=np.full((6, 2), 20), anchors=rng.integers(0, 8, (6, 2))),
+        Crops.of(some_boxes(rng, *upright, 5), (24, 31), flips=rng.integers(0, 2, 6)),
+        Crops.of(some_boxes(rng, *upright, 5)[::-1], (9, 7), filter="bicubic"),
+        Crops.of(
+            some_boxes(rng, *upright, 5), (10, 12), resized=np.full((6, 2), 20), anchors=rng.integers(0, 8, (6, 2))
+        ),
     ]
     together = decode_crops(data, crops, **settings)
-    for one, made in zip(crops, together, strict=True):
-        (alone,) = decode_crops(data, [one], **settings)
-        assert not made.failures
-        np.testing.assert_array_equal(made.images, alone.images)
+    assert not together.failures
+    for one, made in zip(crops, together.images, strict=True):
+        np.testing.assert_array_equal(made, decode_crops(data, [one], **settings).images[0])
 
 
 def test_fast_decoding_shrinks_no_further_than_every_crop_allows() -> None:
     data = [jpeg("4:2:0", 320, 480)]
     whole = [(0, 0, 320, 480)]
-    small, large = Crops(whole, (32, 48)), Crops(whole, (160, 240))  # by themselves shrunk 8 times, and twice
-    together = decode_crops(data, [small, large], decode="fast")
-    np.testing.assert_array_equal(together[1].images, decode_crops(data, [large], decode="fast")[0].images)
-    alone, exact = (decode_crops(data, [small], decode=how)[0].images.astype(int) for how in ("fast", "exact"))
-    assert np.abs(together[0].images - exact).mean() < np.abs(alone - exact).mean()
+    small, large = Crops.of(whole, (32, 48)), Crops.of(whole, (160, 240))  # by themselves shrunk 8 times, and twice
+    together = decode_crops(data, [small, large], decode="fast").images
+    np.testing.assert_array_equal(together[1], decode_crops(data, [large], decode="fast").images[0])
+    alone, exact = (decode_crops(data, [small], decode=how).images[0].astype(int) for how in ("fast", "exact"))
+    assert np.abs(together[0] - exact).mean() < np.abs(alone - exact).mean()
 
 
 def test_a_crop_outside_fails_its_image_alone_in_all_crops() -> None:
     data = [jpeg("4:4:4", 30, 40)] * 3
     inside = [(0, 0, 30, 40)] * 3
-    made = decode_crops(data, [Crops(inside, (8, 8)), Crops([*inside[:2], (10, 0, 30, 40)], (4, 4))])
-    assert [sorted(view.failures) for view in made] == [[2], [2]]
-    assert made[0].failures[2].code == "changed"
+    made = decode_crops(data, [Crops.of(inside, (8, 8)), Crops.of([*inside[:2], (10, 0, 30, 40)], (4, 4))])
+    assert {row: failure.code for row, failure in made.failures.items()} == {2: "changed"}
     with pytest.raises(ValueError, match="crops is empty"):
         decode_crops(data, [])

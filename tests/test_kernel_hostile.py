@@ -13,10 +13,11 @@ import hostile
 import numpy as np
 import pytest
 from images import encode, picture
+from kernel_calls import Decoded, decode_crop_resize
 from PIL import Image
 
 from gpupipe.kernels import native
-from gpupipe.kernels.decode import Decoded, Limits, decode_crop_resize
+from gpupipe.kernels.decode import Limits
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 
@@ -158,7 +159,8 @@ CHILD = """
 import random
 import numpy as np
 from hostile import bad_kinds, good_kinds
-from gpupipe.kernels.decode import Limits, decode_crop_resize
+from gpupipe.kernels.decode import Limits
+from kernel_calls import decode_crop_resize
 
 draw = random.Random(20)
 kinds = [data for data in (good_kinds() | bad_kinds()).values() if len(data) > 100]

@@ -19,7 +19,8 @@ from PIL import Image, ImageOps
 from gpupipe.decode import pixels
 from gpupipe.decode.pixels import DecodeError, decode_window, render
 from gpupipe.decode.reference import render_reference
-from gpupipe.plan import Plan, plan
+from gpupipe.kernels import Crops
+from gpupipe.plan import cropping
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 ORIENTATION, DESCRIPTION = 0x0112, 0x010E  # EXIF's tags
@@ -237,11 +238,11 @@ CROP = Recipe((RandomResizedCrop(32), RandomHorizontalFlip()))
 EVAL = Recipe((ResizeCenterCrop(32, 36), RandomHorizontalFlip()))
 
 
-def planned(recipe: Recipe, position: int, height: int, width: int) -> Plan:
-    return plan(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
+def planned(recipe: Recipe, position: int, height: int, width: int) -> Crops:
+    return cropping(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
 
 
-def rendered(data: bytes, height: int, width: int, made: Plan, exif: bool = False) -> np.ndarray:
+def rendered(data: bytes, height: int, width: int, made: Crops, exif: bool = False) -> np.ndarray:
     out = torch.empty((*made.size, 3), dtype=torch.uint8)
     render(as_array(data), height, width, [made], exif, [out])
     return out.numpy()
@@ -279,7 +280,7 @@ def test_a_flip_mirrors_exactly(cpu_path: str, recipe: Recipe, height: int, widt
     data = KINDS["JPEG 4:2:0"](height, width)
     made = planned(recipe, 0, height, width)
     flipped, straight = (
-        Plan(made.windows, made.resized, made.anchors, np.array([f]), made.size) for f in (True, False)
+        Crops(made.windows, made.resized, made.anchors, np.array([f]), made.size) for f in (True, False)
     )
     images = [rendered(data, height, width, each) for each in (flipped, straight)]
     np.testing.assert_array_equal(images[0], images[1][:, ::-1])

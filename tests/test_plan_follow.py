@@ -11,14 +11,15 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
-from gpupipe.plan import Plan, follow_boxes, follow_mask, follow_points, plan
+from gpupipe.kernels import Crops
+from gpupipe.plan import cropping, follow_boxes, follow_mask, follow_points
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 FORMATS = ("xyxy", "xywh", "cxcywh")
 SIDES = (1, 2, 3, 7, 16, 31, 97, 224, 375, 500, 1024)
 
 
-def resized_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Plan]]:
+def resized_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Crops]]:
     """(height, width) of images, and boxes in them that are resized to sides of all kinds, also of one pixel."""
     made = []
     for _ in range(count):
@@ -29,7 +30,7 @@ def resized_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int,
     return made
 
 
-def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Plan]]:
+def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Crops]]:
     """(height, width) of images, and what `ResizeCenterCrop` makes of them."""
     made = []
     for _ in range(count):
@@ -41,16 +42,16 @@ def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, 
     return made
 
 
-def one(window: list[int], size: tuple[int, int], flip: bool) -> Plan:
+def one(window: list[int], size: tuple[int, int], flip: bool) -> Crops:
     windows, resized, anchors = (np.array([values], np.int32) for values in (window, size, (0, 0)))
-    return Plan(windows, resized, anchors, np.array([flip]), size)
+    return Crops(windows, resized, anchors, np.array([flip]), size)
 
 
-def planned(recipe: Recipe, height: int, width: int, position: int = 0) -> Plan:
-    return plan(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
+def planned(recipe: Recipe, height: int, width: int, position: int = 0) -> Crops:
+    return cropping(recipe, 0, 0, np.array([position]), np.array([height], np.int32), np.array([width], np.int32))
 
 
-def by_torchvision(value: Any, crops: Plan) -> Any:
+def by_torchvision(value: Any, crops: Crops) -> Any:
     """The crop by v2's functions, as its RandomResizedCrop, or Resize and CenterCrop, and RandomHorizontalFlip call
     them."""
     top, left, height, width = crops.windows[0].tolist()
@@ -63,7 +64,7 @@ def by_torchvision(value: Any, crops: Plan) -> Any:
     return functional.horizontal_flip(value) if crops.flips[0] else value
 
 
-def followed(mask: np.ndarray, crops: Plan, ignore: int = 0) -> np.ndarray:
+def followed(mask: np.ndarray, crops: Crops, ignore: int = 0) -> np.ndarray:
     out = np.full(crops.size, 99).astype(mask.dtype)
     follow_mask(mask, crops, 0, out, ignore)
     return out

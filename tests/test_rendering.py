@@ -14,7 +14,7 @@ from gpupipe.batch import Batch, Job
 from gpupipe.decode import choose, rendering
 from gpupipe.decode.reference import render_reference
 from gpupipe.kernels import native
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 
 RECIPE = gpupipe.imagenet_train(32, dtype="uint8")
 FILES = {
@@ -77,7 +77,7 @@ def test_the_pixels_are_the_references(cpu_path: str) -> None:
     for row, (name, (height, width)) in enumerate((name, SIZES.get(name, (0, 0))) for name in FILES):
         if name in SIZES:
             sides = (np.array([height], np.int32), np.array([width], np.int32))
-            expected = render_reference(FILES[name], plan(RECIPE, 0, 0, np.array([row]), *sides))
+            expected = render_reference(FILES[name], cropping(RECIPE, 0, 0, np.array([row]), *sides))
             apart = np.abs(batch.columns["image"][0][row].numpy().astype(int) - expected).max()
             assert apart <= (0 if cpu_path == "kernels" else 1), name
 

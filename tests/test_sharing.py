@@ -17,7 +17,7 @@ from gpupipe.decode.sharing import Share, SharingEngine
 from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
 from gpupipe.host.system import default_workers
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 from gpupipe.sources import open_source
 
 HALF = gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)
@@ -77,7 +77,7 @@ def test_the_share_is_met_with_the_smallest_crops(share, tmp_path):
     by_cpu = chosen(job)
     assert abs(by_cpu.mean() - share) < 0.15  # the limit is set by 40 images
     heights, widths, _ = source.shapes(job.indices).T
-    windows = plan(TRAIN, 9, 2, positions, heights, widths).windows
+    windows = cropping(TRAIN, 9, 2, positions, heights, widths).windows
     parts = windows[:, 2] * windows[:, 3] / (heights * widths)
     assert parts[by_cpu].max() <= parts[~by_cpu].min() + 0.011
     # The same for a row by itself.

@@ -13,7 +13,7 @@ from images import encode, picture
 
 import gpupipe
 from gpupipe.decode.reference import render_reference
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
@@ -46,7 +46,7 @@ def by_pillow(folder: Path, recipe: gpupipe.Recipe, position: int, view: int) ->
     file = sorted(folder.glob("*/*.jpg"))[position]
     width, height = Image.open(file).size
     sides = np.array([height], np.int32), np.array([width], np.int32)
-    return render_reference(file.read_bytes(), plan(recipe, 5, 0, np.array([position]), *sides, view))
+    return render_reference(file.read_bytes(), cropping(recipe, 5, 0, np.array([position]), *sides, view))
 
 
 @pytest.mark.parametrize("recipe", [PAIR, CROPS], ids=["pair", "multi-crop"])
@@ -93,7 +93,7 @@ def test_a_bad_sample_is_replaced_in_all_views(folder: Path, tmp_path: Path, eng
         file = sorted(root.glob("*/*.jpg"))[7]  # the next of the order, drawn with the bad position's numbers
         width, height = Image.open(file).size
         sides = np.array([height], np.int32), np.array([width], np.int32)
-        expected = render_reference(file.read_bytes(), plan(own, 5, 0, np.array([6]), *sides, number))
+        expected = render_reference(file.read_bytes(), cropping(own, 5, 0, np.array([6]), *sides, number))
         assert np.abs(views[number][6].permute(1, 2, 0).numpy().astype(int) - expected).mean() <= 1
 
 
@@ -131,7 +131,7 @@ def test_bicubic_is_pillows(engine: str, kind: dict[str, Any], crop: Any, cpu_pa
         ((images, _),) = loader
     for row, (height, width) in enumerate(sizes):
         sides = np.array([height], np.int32), np.array([width], np.int32)
-        expected = render_reference(files[row], plan(recipe, 5, 0, np.array([row]), *sides))
+        expected = render_reference(files[row], cropping(recipe, 5, 0, np.array([row]), *sides))
         apart = np.abs(images[row].permute(1, 2, 0).numpy().astype(int) - expected)
         if engine == "dali":
             assert apart.mean() <= 1, (row, apart.mean())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe.kernels import native
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
 from gpupipe.tools.benchmark.settings import BenchSettings
@@ -80,7 +80,7 @@ class FloorStream:
                 rest = np.concatenate([rest, order.permutation(held)])
             rows, rest = rest[: settings.batch_size], rest[settings.batch_size :]
             positions = np.arange(settings.batch_size) + step * settings.batch_size
-            windows = plan(recipe, 0, 0, positions, *sizes[rows, :2].T).windows
+            windows = cropping(recipe, 0, 0, positions, *sizes[rows, :2].T).windows
             decode_windows([encoded[row] for row in rows], windows, settings.threads)
             yield images, torch.from_numpy(columns["label"][rows])
 

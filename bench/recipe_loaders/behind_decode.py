@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision.transforms import v2
 
-from gpupipe.kernels import Crops, decode_crops
-from gpupipe.plan import plan
+from gpupipe.kernels import decode_crops
+from gpupipe.plan import cropping
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Stream
@@ -43,13 +43,12 @@ class Decoded(Dataset[Any]):
         positions = np.array(keys, np.int64)
         columns = self.source.fetch(self.order.indices(0, 0, positions))
         heights, widths, _ = columns["image"].sizes.T
-        plans = [plan(view, 0, 0, positions, heights, widths, number) for number, view in enumerate(self.views)]
-        crops = [Crops(one.windows, one.size, one.flips, one.resized, one.anchors, one.filter) for one in plans]
+        crops = [cropping(view, 0, 0, positions, heights, widths, number) for number, view in enumerate(self.views)]
         made = decode_crops(columns["image"].data, crops, threads=1)
-        if made[0].failures:
-            raise ValueError(f"{len(made[0].failures)} images can't be decoded: {made[0].failures}")
+        if made.failures:
+            raise ValueError(f"{len(made.failures)} images can't be decoded: {made.failures}")
         # Contiguous planes: torchvision's transforms are faster on these.
-        planes = [torch.from_numpy(one.images).permute(0, 3, 1, 2).contiguous() for one in made]
+        planes = [torch.from_numpy(images).permute(0, 3, 1, 2).contiguous() for images in made.images]
         return [
             ([transform(view[row]) for transform, view in zip(self.transforms, planes, strict=True)], label)
             for row, label in enumerate(columns["label"].tolist())

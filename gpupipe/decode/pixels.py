@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import Limits, crop_resize, native
-from gpupipe.plan import Plan
+from gpupipe.kernels import Crops, Limits, crop_resize, native
 from gpupipe.sources.headers import FORMATS, explain_damage
 
 __all__ = ["DecodeError", "decode_window", "mentions_exif", "parse", "render"]
@@ -40,21 +39,21 @@ class DecodeError(Exception):
 
 
 def render(
-    data: Pixels, height: int, width: int, plans: Sequence[Plan], exif: bool, out: Sequence[torch.Tensor]
+    data: Pixels, height: int, width: int, crops: Sequence[Crops], exif: bool, out: Sequence[torch.Tensor]
 ) -> None:
     """Decode one image if need be, and crop, resize and flip it into each of `out`.
 
     data:  uint8, the bytes of a file (bytes,), or pixels (height, width, 3).
-    height, width: the size of the image that the plans were made for, upright if `exif`, which is about files alone.
-    plans: of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
+    height, width: the size of the image that the crops were made for, upright if `exif`, which is about files alone.
+    crops: of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
     Raises DecodeError.
     """
     if native.library() is None:
         image = Image.fromarray(data) if data.ndim == 3 else _by_pillow(data, height, width, exif)
-        for plan, view in zip(plans, out, strict=True):
-            view.copy_(torch.from_numpy(_resized_by_pillow(image, plan)))
+        for one, view in zip(crops, out, strict=True):
+            view.copy_(torch.from_numpy(_resized_by_pillow(image, one)))
         return
-    windows = np.concatenate([plan.windows for plan in plans])
+    windows = np.concatenate([one.windows for one in crops])
     top, left = windows[:, :2].min(axis=0).tolist()
     bottom, right = (windows[:, :2] + windows[:, 2:]).max(axis=0).tolist()
     if data.ndim == 3:
@@ -62,34 +61,26 @@ def render(
         pixels = data
     else:
         pixels = decode_window(data, height, width, (top, left, bottom - top, right - left), exif)
-    for plan, (y, x, tall, wide), view in zip(plans, windows.tolist(), out, strict=True):
-        crop_resize(
-            [np.ascontiguousarray(pixels[y - top : y - top + tall, x - left : x - left + wide])],
-            plan.size,
-            flips=plan.flips,
-            filter=plan.filter,
-            resized=plan.resized,
-            anchors=plan.anchors,
-            threads=1,
-            out=view.numpy()[None],
-        )
+    for one, (y, x, tall, wide), view in zip(crops, windows.tolist(), out, strict=True):
+        window = pixels[y - top : y - top + tall, x - left : x - left + wide]
+        crop_resize([window], one, out=view.numpy()[None], threads=1)
 
 
-def _resized_by_pillow(image: Image.Image, plan: Plan) -> Pixels:
+def _resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
     """One view of an RGB image: each pass computes no more of the other axis than the output needs."""
     (top, left, height, width), (tall, wide), (y, x) = (
-        array[0].tolist() for array in (plan.windows, plan.resized, plan.anchors)
+        array[0].tolist() for array in (crops.windows, crops.resized, crops.anchors)
     )
-    if max(height * wide, tall * plan.size[1]) > Limits().max_pixels:
+    if max(height * wide, tall * crops.size[1]) > Limits().max_pixels:
         raise DecodeError(
             f"Pillow would resize {width} x {height} of its pixels to {wide} x {tall}, and not just the part that is "
             f"wanted, which is too much; {native.problem()}"
         )
-    how = Image.Resampling[plan.filter.upper()]
+    how = Image.Resampling[crops.filter.upper()]
     view = image.crop((left, top, left + width, top + height)).resize((wide, height), how)
-    view = view.crop((x, 0, x + plan.size[1], height)).resize((plan.size[1], tall), how)
-    view = view.crop((0, y, plan.size[1], y + plan.size[0]))
-    return np.array(ImageOps.mirror(view) if plan.flips[0] else view)
+    view = view.crop((x, 0, x + crops.size[1], height)).resize((crops.size[1], tall), how)
+    view = view.crop((0, y, crops.size[1], y + crops.size[0]))
+    return np.array(ImageOps.mirror(view) if crops.flips[0] else view)
 
 
 def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:

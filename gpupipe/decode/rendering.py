@@ -19,8 +19,7 @@ from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.kernels import BadImage, Crops, decode_crops, native
-from gpupipe.plan import Plan, plan
-from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
+from gpupipe.plan import cropping, follow_boxes, follow_mask, follow_points
 from gpupipe.recipe import Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
@@ -31,7 +30,7 @@ __all__ = ["Rendering", "crops_of", "follow", "planes", "render_batch"]
 
 NOTHING = np.empty(0, np.uint8)
 
-FieldCrops = dict[str, list[Plan]]
+FieldCrops = dict[str, list[Crops]]
 """Of each image field the crops in each view."""
 
 
@@ -115,11 +114,11 @@ def crops_of(schema: Schema, views: Views, job: Job, columns: Columns) -> FieldC
     return drawn
 
 
-def _crops(views: Views, job: Job, images: Images, field: int) -> list[Plan]:
+def _crops(views: Views, job: Job, images: Images, field: int) -> list[Crops]:
     assert images.sizes is not None
     sizes = upright(images.sizes) if views[0].exif_orientation else images.sizes
     return [
-        plan(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field)
+        cropping(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field)
         for view, recipe in enumerate(views)
     ]
 
@@ -131,7 +130,7 @@ def _decode(
     fetched: Fetched,
     name: str,
     views: Views,
-    plans: list[Plan],
+    crops: list[Crops],
     source: Source,
     job: Job,
     out: Sequence[torch.Tensor],
@@ -143,7 +142,7 @@ def _decode(
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(column))
     if native.library() is not None and any(data is not None and data.ndim == 1 for data in column.data):
-        rest = refused = _by_kernel(column, plans, views[0], out, threads)
+        rest = refused = _by_kernel(column, crops, views[0], out, threads)
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
         data = column.data[row]
@@ -151,7 +150,7 @@ def _decode(
             continue
         note(int(job.indices[row]))
         try:
-            _one_by_one(data, column.sizes[row], plans, row, views[0].exif_orientation, [images[row] for images in out])
+            _one_by_one(data, column.sizes[row], crops, row, views[0].exif_orientation, [images[row] for images in out])
         except DecodeError as error:
             reasons[row] = str(error)
     for row, reason in reasons.items():
@@ -161,28 +160,25 @@ def _decode(
 
 
 def _by_kernel(
-    column: Images, plans: list[Plan], recipe: Recipe, out: Sequence[torch.Tensor], threads: int
+    column: Images, crops: list[Crops], recipe: Recipe, out: Sequence[torch.Tensor], threads: int
 ) -> dict[int, BadImage]:
     """Make what the kernel can; the rows that it refused."""
     assert column.sizes is not None
     return decode_crops(
         [NOTHING if data is None or data.ndim != 1 else data for data in column.data],
-        [_kernel_crops(planned, images) for planned, images in zip(plans, out, strict=True)],
+        crops,
+        out=[images.numpy() for images in out],
         orientations=column.sizes[:, 2] if recipe.exif_orientation else None,
         sizes=column.sizes[:, :2],
         decode=recipe.decode,
         threads=threads,
-    )[0].failures
-
-
-def _kernel_crops(plan: Plan, out: torch.Tensor) -> Crops:
-    return Crops(plan.windows, plan.size, plan.flips, plan.resized, plan.anchors, plan.filter, out.numpy())
+    ).failures
 
 
 def _one_by_one(
     data: NDArray[np.uint8],
     sizes: NDArray[np.int32],
-    plans: list[Plan],
+    crops: list[Crops],
     row: int,
     exif: bool,
     out: list[torch.Tensor],
@@ -192,7 +188,7 @@ def _one_by_one(
         raise DecodeError(explain_damage(data.tobytes()))
     if exif and orientation >= 5:
         height, width = width, height
-    render(data, height, width, [planned.row(row) for planned in plans], exif, out)
+    render(data, height, width, [one.row(row) for one in crops], exif, out)
 
 
 # What follows.
@@ -233,7 +229,7 @@ def _mask_follower(
     field: Mask,
     leader: str,
     sizes: NDArray[np.int32],
-    crops: list[Plan],
+    crops: list[Crops],
     out: Sequence[torch.Tensor],
 ) -> Callable[[int], None]:
     made = [view.numpy() for view in out]
@@ -255,7 +251,7 @@ def _mask_follower(
 
 
 def _shape_follower(
-    columns: Columns, name: str, field: Boxes | Points, labels: tuple[str, ...], crops: list[Plan]
+    columns: Columns, name: str, field: Boxes | Points, labels: tuple[str, ...], crops: list[Crops]
 ) -> Callable[[int], None]:
     """Moves boxes or points, and drops labels with them; the columns become lists, for several views tuples of them."""
     given = {key: columns[key] for key in (name, *labels)}

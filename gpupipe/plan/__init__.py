@@ -1,13 +1,13 @@
 """Everything random about an image, as pure functions of (recipe, seed, epoch, positions): no state, no order.
 
-`plan` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners.
+`cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners.
 `follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it.
 """
 
 from __future__ import annotations
 
 from gpupipe.plan.augmentation import Augmentation, augmentation
-from gpupipe.plan.crops import Plan, plan
+from gpupipe.plan.crops import cropping
 from gpupipe.plan.erasing import erasing
 from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
@@ -15,12 +15,11 @@ from gpupipe.plan.mixing import Mixing, mixing
 __all__ = [
     "Augmentation",
     "Mixing",
-    "Plan",
     "augmentation",
+    "cropping",
     "erasing",
     "follow_boxes",
     "follow_mask",
     "follow_points",
     "mixing",
-    "plan",
 ]

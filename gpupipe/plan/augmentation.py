@@ -57,7 +57,7 @@ def augmentation(
     """The programs for the images at these positions of an epoch; None if the recipe has no augmentations.
 
     positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
-    images, as for `plan`.
+    images, as for `cropping`.
     The same arguments give the same programs in any batch, in any order.
     """
     nodes = list(walk(recipe.augmentations))

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.kernels import Crops
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.boxes import drawn_sides, first_fits, placed
 from gpupipe.plan.stream import CROP, FLIP, Stream
-from gpupipe.recipe import Crop, Filter, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.recipe import Crop, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
-__all__ = ["Plan", "plan"]
+__all__ = ["cropping"]
 
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What happens to each of N images.
-
-    windows: int32 (N, 4), top, left, height, width of the box that is cut out of the source image, in its pixels.
-    resized: int32 (N, 2), height and width to which the window is resized (antialiased).
-    anchors: int32 (N, 2), top and left of the output within the resized window.
-    flips:   bool (N,), whether the output is mirrored left to right.
-    size:    (height, width) of every output.
-    filter:  of the resize, "bilinear" or "bicubic".
-
-    Images whose size is unknown (height or width 0) get the plan of a 1 x 1 image.
-    """
-
-    windows: Ints
-    resized: Ints
-    anchors: Ints
-    flips: NDArray[np.bool_]
-    size: tuple[int, int]
-    filter: Filter = "bilinear"
-
-    def row(self, row: int) -> Plan:
-        """The plan of one image, N = 1."""
-        at = slice(row, row + 1)
-        return Plan(self.windows[at], self.resized[at], self.anchors[at], self.flips[at], self.size, self.filter)
-
-
-def plan(
+def cropping(
     recipe: Recipe,
     seed: int,
     epoch: int,
@@ -53,18 +25,19 @@ def plan(
     widths: Ints,
     view: int = 0,
     field: int = 0,
-) -> Plan:
-    """The plan for the images at these positions of an epoch.
+) -> Crops:
+    """The crops of the images at these positions of an epoch.
 
     positions: int64 (N,), global positions, 0 or more; heights, widths: int32 (N,), in pixels. view: which view of the
     samples, 0 to 255; each is drawn by itself. field: which of a sample's images, 0 to 255, the first one 0; each is
     drawn by itself, but what shares another's geometry takes that one's number.
-    The same arguments give the same plan on every machine, in any batch, in any order.
+    The same arguments give the same crops on every machine, in any batch, in any order. Images whose size is unknown
+    (height or width 0) get those of a 1 x 1 image.
     """
     stream = Stream(seed, epoch, positions, view, field)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
     windows, resized, anchors = _geometry(recipe.crop, stream, tall, wide)
-    return Plan(
+    return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
         anchors.astype(np.int32),

@@ -20,7 +20,7 @@ def erasing(
     """What `kernels.finish` erases of the images at these positions of an epoch; None if the recipe erases nothing.
 
     positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
-    images, as for `plan`.
+    images, as for `cropping`.
     The same arguments give the same boxes on every machine, in any batch, in any order.
     """
     if recipe.erasing is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.plan.crops import Plan
+from gpupipe.kernels import Crops
 
 __all__ = ["follow_boxes", "follow_mask", "follow_points"]
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Kept = NDArray[np.bool_]
 
 
-def follow_mask(mask: NDArray[Any], crops: Plan, row: int, out: NDArray[Any], ignore: int = 0) -> None:
+def follow_mask(mask: NDArray[Any], crops: Crops, row: int, out: NDArray[Any], ignore: int = 0) -> None:
     """The mask of one image, (height, width), by nearest neighbour into `out`, (out_height, out_width) of its dtype.
 
     ignore: what pixels become that lie outside the mask. Values are kept as they are, also those above 2**24, which
@@ -43,7 +43,7 @@ def follow_mask(mask: NDArray[Any], crops: Plan, row: int, out: NDArray[Any], ig
 
 
 def follow_boxes(
-    boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"], crops: Plan, row: int, min_area: float
+    boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"], crops: Crops, row: int, min_area: float
 ) -> tuple[NDArray[np.float32], Kept]:
     """The boxes (M, 4) of one image, clipped to what the crop shows, float32 (K, 4) in the same format; and which of
     them were kept, bool (M,): those with `min_area` square pixels of the output or more left."""
@@ -61,7 +61,7 @@ def follow_boxes(
 
 
 def follow_points(
-    points: ArrayLike, outside: Literal["drop", "clip", "keep"], crops: Plan, row: int
+    points: ArrayLike, outside: Literal["drop", "clip", "keep"], crops: Crops, row: int
 ) -> tuple[NDArray[np.float32], Kept]:
     """The points (M, 2), x and y, of one image, float32 (K, 2), and which of them were kept, bool (M,): all, unless
     `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, and in the image
@@ -78,7 +78,7 @@ def follow_points(
     return moved[kept].astype(np.float32), kept
 
 
-def _nearest(crops: Plan, row: int, axis: int) -> NDArray[np.int64]:
+def _nearest(crops: Crops, row: int, axis: int) -> NDArray[np.int64]:
     """Which row (axis 0) or column (axis 1) of the image each of the output has: torch's floor(i * scale) in float32
     (aten/src/ATen/native/UpSample.h)."""
     start, source = (int(crops.windows[row, side + axis]) for side in (0, 2))
@@ -94,7 +94,7 @@ def _within(places: NDArray[np.int64], side: int) -> bool:
     return bool(min(places[0], places[-1]) >= 0 and max(places[0], places[-1]) < side)
 
 
-def _moved(points: Floats, crops: Plan, row: int) -> Floats:
+def _moved(points: Floats, crops: Crops, row: int) -> Floats:
     """Points (..., 2), x and y of the image, as those of the output before it is mirrored."""
     top, left, height, width = crops.windows[row].tolist()
     resized, anchors = crops.resized[row].tolist(), crops.anchors[row].tolist()

@@ -54,10 +54,11 @@ def main() -> int:
     encoded, (top, left, height, width), size = made_jpeg(), (21, 30, 200, 251), (224, 224)
     expected = Image.open(io.BytesIO(encoded)).crop((left, top, left + width, top + height))
     expected = expected.resize(size, Image.Resampling.BILINEAR)
+    crops = importlib.import_module("gpupipe.kernels.crops").Crops.of([(top, left, height, width)], size)
     version = native.library().gp_libjpeg_version()
     for variant in native.variants():
-        decoded = decode.decode_crop_resize([encoded], [[top, left, height, width]], size, variant=variant)
-        if decoded.failures or not np.array_equal(decoded.images[0], np.asarray(expected)):
+        decoded = decode.decode_crops([encoded], [crops], variant=variant)
+        if decoded.failures or not np.array_equal(decoded.images[0][0], np.asarray(expected)):
             print(f"{variant}, libjpeg-turbo {version}: not Pillow's pixels; failures: {decoded.failures}")
             return 1
         print(f"{variant}, libjpeg-turbo {version}: Pillow's pixels")

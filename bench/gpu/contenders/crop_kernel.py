@@ -12,7 +12,7 @@ import numpy as np
 from peers.common import Peer, images, random_box
 from PIL import Image
 
-from gpupipe.kernels import decode_crop_resize, native
+from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
@@ -33,16 +33,12 @@ class KernelStream:
         sizes = [read_size(path) for path in self.files]
         while True:
             rows = [next(indices) for _ in range(settings.batch_size)]
-            made = decode_crop_resize(
-                [self.files[row] for row in rows],
-                [random_box(rng, *sizes[row]) for row in rows],
-                (settings.size, settings.size),
-                flips=rng.random(len(rows)) < 0.5,
-                threads=settings.threads,
-            )
+            boxes = [random_box(rng, *sizes[row]) for row in rows]
+            crops = Crops.of(boxes, (settings.size, settings.size), flips=rng.random(len(rows)) < 0.5)
+            made = decode_crops([self.files[row] for row in rows], [crops], threads=settings.threads)
             if made.failures:
                 raise RuntimeError(f"{len(made.failures)} images failed: {next(iter(made.failures.values()))}")
-            yield made.images, np.array([self.labels[row] for row in rows])
+            yield made.images[0], np.array([self.labels[row] for row in rows])
 
     def close(self) -> None:
         """Nothing is left."""
@@ -56,7 +52,7 @@ def read_size(data: bytes) -> tuple[int, int]:
 
 @dataclass
 class CropKernel(Peer):
-    """gpupipe.kernels.decode_crop_resize with `settings.threads` threads: uint8 only."""
+    """gpupipe.kernels.decode_crops with `settings.threads` threads: uint8 only."""
 
     name: ClassVar[str] = "crop-kernel"
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpupipe.kernels import decode_crop_resize
+from gpupipe.kernels import Crops, decode_crops
 from reliability.case import Case, Context, Failed, Row, expect, expect_equal
 from reliability.contenders.base import Setup, Stream
 from reliability.data import JPEG, Numbered
@@ -319,7 +319,7 @@ def warm_up() -> None:
     torch.set_num_threads(4)
     torch.rand(512, 512) @ torch.rand(512, 512)
     boxes = np.tile(np.array([0, 0, 8, 8], np.int64), (64, 1))
-    decode_crop_resize([np.frombuffer(JPEG, np.uint8)] * 64, boxes, (8, 8), threads=4)
+    decode_crops([np.frombuffer(JPEG, np.uint8)] * 64, [Crops.of(boxes, (8, 8))], threads=4)
     _run_dali()
 
 

@@ -16,7 +16,7 @@ from gpupipe.decode.reading import Reader
 from gpupipe.decode.rendering import crops_of
 from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Span, Stage
-from gpupipe.plan import Plan
+from gpupipe.kernels import Crops
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
 
@@ -87,28 +87,28 @@ class Feeder:
                 failures.setdefault(row, SampleError(index, self._source.location(index), unfit[row]))
 
 
-def view_inputs(plan: Plan) -> tuple[NDArray[Any], ...]:
+def view_inputs(crops: Crops) -> tuple[NDArray[Any], ...]:
     """What DALI is fed for one view of N images: four arrays, see `Feed.geometry`."""
-    windows, roi_starts, roi_ends = visible_part(plan)
+    windows, roi_starts, roi_ends = visible_part(crops)
     starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
-    flipped = plan.flips
+    flipped = crops.flips
     roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
     return starts, shapes, roi_starts, roi_ends
 
 
-def visible_part(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """The pixels that the output depends on, and where in them the output lies.
 
-    Returns windows int32 (N, 4), each within the plan's window, and the start and end, float32 (N, 2) as (y, x), of
-    the region in that window which the output covers. For a plan without an anchor that is the whole window.
+    Returns windows int32 (N, 4), each within the crops' windows, and the start and end, float32 (N, 2) as (y, x), of
+    the region in that window which the output covers. For crops without an anchor that is the whole window.
     """
-    window = plan.windows[:, 2:].astype(np.float64)
-    scale = window / plan.resized
-    start, end = plan.anchors * scale, (plan.anchors + np.array(plan.size, np.int64)) * scale
+    window = crops.windows[:, 2:].astype(np.float64)
+    scale = window / crops.resized
+    start, end = crops.anchors * scale, (crops.anchors + np.array(crops.size, np.int64)) * scale
     # A bilinear filter reaches `scale` pixels beyond, at least 1, a bicubic one twice that; one more for rounding.
-    reach = {"bilinear": 1, "bicubic": 2}[plan.filter] * np.maximum(scale, 1) + 1
+    reach = {"bilinear": 1, "bicubic": 2}[crops.filter] * np.maximum(scale, 1) + 1
     low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
-    windows = np.concatenate([plan.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
+    windows = np.concatenate([crops.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
     return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
 
 

@@ -26,7 +26,7 @@ from gpupipe.decode.reference import render_reference
 from gpupipe.decode.selftest.made import image_size, made_images
 from gpupipe.decode.selftest.outcomes import MARKER
 from gpupipe.decode.selftest.plans import DecodePlan
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
 
 __all__ = ["Batch", "Trials", "make_batch"]
@@ -176,7 +176,7 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int) -> Batch
     encoded = [images[name] for name in names]
     heights, widths = np.array([image_size(data) for data in encoded], np.int32).T
     positions = np.arange(len(names)) + number * 1000
-    drawn = plan(RECIPE, 0, 0, positions, heights, widths)
+    drawn = cropping(RECIPE, 0, 0, positions, heights, widths)
     truth = np.stack([render_reference(data, drawn.row(row)) for row, data in enumerate(encoded)])
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
     return Batch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))

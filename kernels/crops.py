@@ -1,0 +1,61 @@
+"""What is cut out of images, and what it becomes: one geometry for all who draw it, cut by it or follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Crops"]
+
+Ints: TypeAlias = NDArray[np.int32]
+Filter: TypeAlias = Literal["bilinear", "bicubic"]
+
+
+@dataclass(frozen=True)
+class Crops:
+    """A box of each of N images, and what it becomes.
+
+    windows: int32 (N, 4), top, left, height, width of the box that is cut out of the image, in its pixels.
+    resized: int32 (N, 2), height and width to which the window is resized, antialiased.
+    anchors: int32 (N, 2), top and left of the output within the resized window.
+    flips:   bool (N,), whether the output is mirrored left to right.
+    size:    (height, width) of every output.
+    filter:  of the resize, "bilinear" or "bicubic".
+    """
+
+    windows: Ints
+    resized: Ints
+    anchors: Ints
+    flips: NDArray[np.bool_]
+    size: tuple[int, int]
+    filter: Filter = "bilinear"
+
+    @classmethod
+    def of(
+        cls,
+        windows: ArrayLike,
+        size: tuple[int, int],
+        *,
+        flips: ArrayLike = False,
+        resized: ArrayLike | None = None,
+        anchors: ArrayLike = 0,
+        filter: Filter = "bilinear",
+    ) -> Crops:
+        """From anything like arrays. One value for all is enough; by default windows are resized to `size`."""
+        boxes = np.asarray(windows, np.int32)
+        pairs = [np.asarray(size if resized is None else resized, np.int32), np.asarray(anchors, np.int32)]
+        pairs = [np.broadcast_to(pair, (len(boxes), 2)) if pair.ndim < 2 else pair for pair in pairs]
+        flipped = np.asarray(flips, np.bool_)
+        flipped = flipped if flipped.ndim else np.broadcast_to(flipped, len(boxes))
+        return cls(boxes, pairs[0], pairs[1], flipped, size, filter)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def row(self, row: int) -> Crops:
+        """That of one image, N = 1."""
+        at = slice(row, row + 1)
+        return Crops(self.windows[at], self.resized[at], self.anchors[at], self.flips[at], self.size, self.filter)

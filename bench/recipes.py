@@ -11,9 +11,6 @@ README.md tells. DATA is an image folder, by default the made sample set. Writes
 
 from __future__ import annotations
 
-import argparse
-import csv
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,16 +20,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from in_turn import cell, options, parsed, play, rate_of, settings_of, write
 from recipe_loaders import BEHIND, WAYS
 from recipe_loaders.table import RECIPES
 
-from gpupipe.host.progress import steps
-from gpupipe.host.system import usable_cpus
-from gpupipe.tools.benchmark.measurement import Result, ratio, spread
+from gpupipe.tools.benchmark.measurement import Result, ratio
 from gpupipe.tools.benchmark.report import describe, environment
-from gpupipe.tools.benchmark.runner import measure
-from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["main"]
 
@@ -54,32 +47,19 @@ class Row:
     reason: str
 
 
-def play(recipe: str, settings: BenchSettings, logs: Path) -> list[Result]:
-    """All contenders in turn, under their names."""
-    references = [f"{module}:{recipe}" for module in WAYS.values()]
-    with steps(len(references) * (1 + settings.rounds)) as step:
-        results = measure(references, settings, logs, step, require_antialias=False)
-    for name, result in zip(WAYS, results, strict=True):
-        result.name = name
-    return results
-
-
 def rows(recipe: str, size: int, results: Sequence[Result]) -> list[Row]:
     """A row for each."""
     behind = next(result for result in results if result.name == BEHIND)
     made = []
     for result in results:
-        rate = spread([one.rate for one in result.rounds])
         made.append(
             Row(
                 RECIPES[recipe].title,
                 size,
                 result.name,
-                rate and rate.median,
-                rate and rate.low,
-                rate and rate.high,
+                *rate_of(result),
                 ratio(result, behind),
-                statistics.median(one.cpu_ms for one in result.rounds) if rate else None,
+                statistics.median(one.cpu_ms for one in result.rounds) if result.rounds else None,
                 result.reason or "",
             )
         )
@@ -97,77 +77,33 @@ def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     for title, size in dict.fromkeys((row.recipe, row.size) for row in measured):
         cells = {row.contender: row for row in measured if (row.recipe, row.size) == (title, size)}
         own = cells[OURS].to_behind
-        figures = " | ".join(cell(cells[name]) for name in WAYS)
+        rates = (cells[name] for name in WAYS)
+        figures = " | ".join(cell(one.img_per_s, one.img_per_s_min, one.img_per_s_max) for one in rates)
         lines.append(f"| {title}, {size} px | {figures} | {'-' if own is None else f'{own:.2f}'} |")
     reasons = [f"- {row.recipe}, {row.contender}: {row.reason}" for row in measured if row.reason]
     return "\n".join([*lines, "", "Images a second, median of the rounds (smallest - largest).", "", *reasons]).rstrip()
 
 
-def cell(row: Row) -> str:
-    """Images a second."""
-    if row.img_per_s is None:
-        return "-"
-    return f"{row.img_per_s:,.0f} ({row.img_per_s_min:,.0f} - {row.img_per_s_max:,.0f})"
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="?", help="image folder (default: the made sample set)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
-    parser.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=list(RECIPES),
-        metavar="A,B",
-        help=f"of {', '.join(RECIPES)}",
-    )
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of each contender (default: 5)")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="time of a round (default: 3)")
-    parser.add_argument("--workers", type=int, default=usable_cpus(), metavar="N", help="default: the usable CPUs")
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="images a batch (default: 128)")
-    parser.add_argument("--size", type=int, metavar="PX", help="side of the output (default: the recipe's)")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and write after each recipe. Exit code 1 if gpupipe could not be measured with one."""
-    args = parse(argv)
-    unknown = sorted(set(args.only) - set(RECIPES))
-    if unknown:
-        print(f"--only has no {', '.join(unknown)}; there are {', '.join(RECIPES)}", file=sys.stderr)
+    parser = options(__doc__, RECIPES)
+    parser.add_argument("--size", type=int, metavar="PX", help="side of the output (default: the recipe's)")
+    args = parsed(parser, argv, RECIPES)
+    if args is None:
         return 1
-    data, found, measured = args.data or str(sample_set()), {}, []
+    found, measured = {}, []
     for recipe in args.only:
-        size = args.size or RECIPES[recipe].size
-        settings = BenchSettings(
-            data=data,
-            batch_size=args.batch_size,
-            size=size,
-            workers=args.workers,
-            threads=1,
-            seconds=args.seconds,
-            rounds=args.rounds,
-        )
+        settings = settings_of(args, threads=1, size=args.size or RECIPES[recipe].size)
         print(f"{recipe}:", file=sys.stderr)
-        found[recipe] = play(recipe, settings, args.out / "logs" / recipe)
-        measured += rows(recipe, size, found[recipe])
-        write(args.out, measured, found, environment(settings))
+        references = {name: f"{module}:{recipe}" for name, module in WAYS.items()}
+        found[recipe] = play(references, settings, args.out / "logs" / recipe, require_antialias=False)
+        measured += rows(recipe, settings.size, found[recipe])
+        facts = environment(settings)
+        results = {recipe: [asdict(result) for result in some] for recipe, some in found.items()}
+        content = {"environment": facts, "results": results}
+        write(args.out, "recipes", markdown(measured, facts), measured, content)
     print((args.out / "results.md").read_text())
     return int(any(row.contender == OURS and row.img_per_s is None for row in measured))
-
-
-def write(folder: Path, measured: Sequence[Row], found: dict[str, list[Result]], facts: dict[str, Any]) -> None:
-    """The table, the rows, and every round."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.md").write_text(markdown(measured, facts) + "\n")
-    with open(folder / "recipes.csv", "w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(asdict(measured[0]))
-        table.writerows(asdict(row).values() for row in measured)
-    results = {recipe: [asdict(result) for result in some] for recipe, some in found.items()}
-    content = {"environment": facts, "rows": [asdict(row) for row in measured], "results": results}
-    (folder / "recipes.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_tables(script: ModuleType, tmp_path: Path, data: Path, monkeypatch: pyt
             made.append(Result(reference, None if rate else "has no options", rounds=rounds))
         return made
 
-    monkeypatch.setattr(script, "measure", measure)
+    monkeypatch.setattr("in_turn.measure", measure)
     options = [str(data), "--out", str(tmp_path), "--size", "32", "--batch-size", "8"]
     assert script.main([*options, "--only", "plain,jitter"]) == 0
     with open(tmp_path / "recipes.csv") as file:

@@ -6,8 +6,8 @@
 uint8 batches of image + label; image + mask; image + boxes + caption; two cameras, which are two images that share
 their draws; and images that a dataset has decoded already. Both ways read the same samples of the same map-style
 dataset and make the same of them: random resized crop, antialiased, and flip. First 64 samples are compared, given the
-same boxes and flips: masks and labels have to be equal, boxes within 1e-3 pixels, images within 0.5 gray levels in the
-mean and 3 at most. Then both are measured in turn, each in a process of its own, with the same number of workers, as
+same boxes and flips: masks and labels have to be equal, boxes within 1e-3 pixels, images within 0.1 gray levels in the
+mean and 2 at most. Then both are measured in turn, each in a process of its own, with the same number of workers, as
 `gpupipe bench` does and README.md tells.
 
 DATA is an image folder, by default the made sample set. Masks, boxes, captions, the second camera's images and decoded

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
 from gpupipe.batch import Batch, Columns, Job
 from gpupipe.decode.seeding import seeding
+from gpupipe.decode.stacking import default_collate
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note

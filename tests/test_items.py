@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
+import gpupipe
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.items import Items
 from gpupipe.errors import ConfigError, DataError, SampleError
@@ -128,6 +132,102 @@ class TestAsTorch:
 
         dataset = Made(KINDS["tuple"])
         same(made(dataset, backwards).columns["items"], by_torch(dataset, backwards))
+
+
+class TestInWorkers:
+    @pytest.fixture(autouse=True)
+    def worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=0))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_same(self, kind: str) -> None:
+        same(made(Made(KINDS[kind])).columns["items"], default_collate([KINDS[kind](index) for index in INDICES]))
+
+    def test_memory_is_used_again_only_when_the_batch_is_gone(self) -> None:
+        dataset = Made(lambda i: torch.full((1000,), i))
+        first = made(dataset).columns["items"]
+        place, kept = first.data_ptr(), made(dataset, what=job(INDICES[::-1])).columns["items"]
+        assert kept.data_ptr() != place
+        assert first[:, 0].tolist() == INDICES
+        del first
+        assert made(dataset).columns["items"].data_ptr() == place
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda i: torch.ones(1, dtype=torch.float32 if i else torch.float64),  # torch takes the wider one
+            lambda i: torch.ones(2).to_sparse(),
+            lambda i: torch.ones(i),
+            lambda i: torch.ones(2, requires_grad=True),
+        ],
+    )
+    def test_what_is_not_alike_is_left_to_torch(self, make: Callable[[int], torch.Tensor]) -> None:
+        items = [make(index) for index in INDICES]
+        try:
+            expected = default_collate(items)
+        except RuntimeError as error:
+            with pytest.raises(DataError, match=re.escape(str(error))):
+                made(Made(make))
+        else:
+            same(made(Made(make)).columns["items"], expected)
+
+    def test_types_of_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(default_collate_fn_map, Image.Image, lambda batch, collate_fn_map: len(batch))
+        assert made(Made(lambda i: Image.new("L", (2, 2)))).columns["items"] == 5
+        monkeypatch.setitem(default_collate_fn_map, torch.Tensor, lambda batch, collate_fn_map: "mine")
+        assert made(Made(lambda i: torch.ones(2))).columns["items"] == "mine"
+
+
+class TestLoader:
+    """Through the loader, with and without worker processes."""
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_as_torch(self, workers: int) -> None:
+        for kind in ("nested", "named tuple"):
+            dataset = Made(KINDS[kind])
+            expected = list(DataLoader(dataset, 4))
+            with gpupipe.Loader(dataset, None, 4, num_workers=workers, device="cpu") as loader:
+                found = list(loader)
+            same(found, expected)
+
+    def test_draws_are_those_of_the_position_on_any_number_of_ranks(self) -> None:
+        dataset = Made(lambda i: (i, random.random(), torch.rand(())))
+
+        def rows(batches: Any) -> list[Any]:
+            return [row for batch in batches for row in zip(*(column.tolist() for column in batch), strict=True)]
+
+        with gpupipe.Loader(dataset, None, 4, True, num_workers=0, device="cpu") as loader:
+            batches = iter(loader)
+            expected = rows([next(batches)])
+            state = loader.state_dict()
+            expected += rows(batches)
+        with gpupipe.Loader(dataset, None, 4, True, num_workers=1, device="cpu") as loader:
+            loader.load_state_dict(state)
+            assert rows(loader) == expected[4:]
+        ranks = []
+        for rank in range(2):
+            options = {"rank": rank, "world_size": 2, "num_workers": 1, "device": "cpu"}
+            with gpupipe.Loader(dataset, None, 2, True, **options) as loader:
+                ranks.append(list(loader))
+        assert rows(batch for step in zip(*ranks, strict=True) for batch in step) == expected
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_bad_samples(self, workers: int) -> None:
+        dataset = Made(lambda i: {"x": torch.full((2,), 10 // (i - 3))})
+        options = {"num_workers": workers, "device": "cpu"}
+        with (
+            gpupipe.Loader(dataset, None, 5, **options) as loader,
+            pytest.raises(ZeroDivisionError, match=r"sample 3 \(Made\[3\]\)"),
+        ):
+            next(iter(loader))
+        with gpupipe.Loader(dataset, None, 5, on_error="skip", **options) as loader:
+            first, _ = loader
+            assert [bad.index for bad in loader.bad_samples] == [3]
+        assert first["x"][:, 0].tolist() == [10 // (index - 3) for index in (0, 1, 2, 4, 4)]
+
+    def test_a_function_of_the_users(self) -> None:
+        with gpupipe.Loader(Made(lambda i: i), None, 5, collate_fn=sum, num_workers=1, device="cpu") as loader:
+            assert list(loader) == [10, 35]
 
 
 class TestSeveralAtOnce:

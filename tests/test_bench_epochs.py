@@ -16,7 +16,7 @@ from images import write_folder
 
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import Result, Round
-from gpupipe.tools.benchmark.settings import Settings
+from gpupipe.tools.benchmark.settings import BenchSettings
 
 BENCH = Path(__file__).parent.parent / "bench"
 
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["torch", "dali", "persistent", "plain"])
 def test_epochs_follow_each_other(script: ModuleType, data: Path, name: str) -> None:
-    settings = Settings(str(data), batch_size=2, size=16, workers=1, threads=1, dtype="uint8")
+    settings = BenchSettings(str(data), batch_size=2, size=16, workers=1, threads=1, dtype="uint8")
     way = load(f"epoch_peers:{script.WAYS[name].__name__}?batches=3")
     assert way.cycle(settings) == 3
     stream = way.open(settings)
@@ -47,11 +47,11 @@ def test_epochs_follow_each_other(script: ModuleType, data: Path, name: str) -> 
 
 
 def test_an_endless_epoch_counts_turns_of_the_workers(script: ModuleType) -> None:
-    assert script.GpupipeTorch(script.ENDLESS).cycle(Settings("", workers=2)) == 2
+    assert script.GpupipeTorch(script.ENDLESS).cycle(BenchSettings("", workers=2)) == 2
 
 
 def test_table(script: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(references: list[str], settings: Settings, *_: object) -> list[Result]:
+    def measure(references: list[str], settings: BenchSettings, *_: object) -> list[Result]:
         results = []
         for reference in references:
             way = load(reference)

@@ -67,6 +67,12 @@ void turn_upright(const uint8_t* in, size_t in_stride, int in_height, int in_wid
   }
 }
 
+// Pixels of 3 bytes become pixels of 4. All but the last are copied with a byte of the next one, in one move each.
+void widen(const uint8_t* in, int count, uint8_t* out) {
+  for (int x = 0; x + 1 < count; ++x) std::memcpy(out + static_cast<size_t>(x) * 4, in + static_cast<size_t>(x) * 3, 4);
+  if (count > 0) std::memcpy(out + static_cast<size_t>(count - 1) * 4, in + static_cast<size_t>(count - 1) * 3, 3);
+}
+
 template <typename T>
 void grow(std::vector<T>& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
@@ -192,13 +198,15 @@ int ImageMaker::decode_turned(const std::vector<View>& views, int orientation, c
 
 void ImageMaker::resize(const uint8_t* pixels, const View& view, const Passes& passes) {
   const Box region = plan({view}, 1, passes);
+  const size_t in_stride = static_cast<size_t>(view.geometry.window.width) * 3;
   const size_t stride = static_cast<size_t>(region.width) * 4 + kRowSlack;
-  grow(source_, stride);
-  for (int row = 0; row < region.height; ++row) {
-    const uint8_t* from =
-        pixels + (static_cast<size_t>(region.top + row) * view.geometry.window.width + region.left) * 3;
-    for (int x = 0; x < region.width; ++x) std::memcpy(source_.data() + x * 4, from + x * 3, 3);
-    resizes_[0].take(passes, source_.data(), stride, region.top + row, region.left, 1);
+  grow(source_, stride * kStrip);
+  const uint8_t* from = pixels + static_cast<size_t>(region.top) * in_stride + static_cast<size_t>(region.left) * 3;
+  for (int row = 0; row < region.height; row += kStrip) {
+    const int count = std::min(kStrip, region.height - row);
+    for (int i = 0; i < count; ++i, from += in_stride)
+      widen(from, region.width, source_.data() + static_cast<size_t>(i) * stride);
+    resizes_[0].take(passes, source_.data(), stride, region.top + row, region.left, count);
   }
   resizes_[0].write(passes, view.out);
 }

@@ -12,9 +12,9 @@ from test_draws import SURELY, scalar_philox
 
 from gpupipe.kernels import Op, gaussian_weights
 from gpupipe.plan import Augmentation, augmentation, cropping, erasing
-from gpupipe.plan.augmentation import KINDS, Kind
+from gpupipe.plan.augmentation import KINDS
 from gpupipe.plan.elementary import cos_turn, exp, log, normal
-from gpupipe.plan.steps import Steps, single
+from gpupipe.plan.steps import Kind, Steps, single
 from gpupipe.recipe import (
     Augmenting,
     AutoAugment,

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan.colors import color_jitter, gaussian_blur, grayscale, solarize
-from gpupipe.plan.policies import auto_augment, rand_augment, trivial_augment
-from gpupipe.plan.steps import Size, Steps, Words, beside, chosen
+from gpupipe.plan import colors, policies, timm_policy
+from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, chosen
 from gpupipe.plan.stream import Stream
-from gpupipe.plan.timm_policy import timm_rand_augment
-from gpupipe.recipe import (
-    Augmenting,
-    AutoAugment,
-    ColorJitter,
-    GaussianBlur,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
-    RandomGrayscale,
-    RandomSolarize,
-    Recipe,
-    ThreeAugment,
-    TimmRandAugment,
-    TrivialAugmentWide,
-    walk,
-)
+from gpupipe.recipe import Augmenting, RandomApply, RandomChoice, Recipe, ThreeAugment, walk
 
 __all__ = ["Augmentation", "augmentation"]
 
@@ -72,30 +54,15 @@ def augmentation(
     return Augmentation(np.ascontiguousarray(ops), np.ascontiguousarray(values), recipe.fill)
 
 
-class Kind(NamedTuple):
-    """How a kind of operation is drawn: its number, how many blocks of words it takes, and what it makes of them.
-
-    Numbers are part of every saved run: they never change, and new kinds get new ones, up to 4,095.
-    """
-
-    number: int
-    blocks: Callable[[Any], int]
-    draw: Callable[[Any, Words, Size], Steps] | None = None
-
-
 KINDS: dict[type, Kind] = {
-    RandAugment: Kind(0, lambda policy: policy.num_ops, rand_augment),
-    TrivialAugmentWide: Kind(1, lambda _: 1, trivial_augment),
-    AutoAugment: Kind(2, lambda _: 2, auto_augment),
-    TimmRandAugment: Kind(3, lambda policy: 2 * policy.num_ops, timm_rand_augment),
-    ColorJitter: Kind(4, lambda _: 2, color_jitter),
-    RandomGrayscale: Kind(5, lambda _: 1, grayscale),
-    GaussianBlur: Kind(6, lambda _: 1, gaussian_blur),
-    RandomSolarize: Kind(7, lambda _: 1, solarize),
+    **policies.KINDS,
+    **timm_policy.KINDS,
+    **colors.KINDS,
     RandomApply: Kind(8, lambda _: 1),
     RandomChoice: Kind(9, lambda _: 1),
     ThreeAugment: Kind(10, lambda _: 0),
 }
+assert len({kind.number for kind in KINDS.values()}) == len(KINDS), KINDS
 
 
 def _numbered(nodes: Sequence[Augmenting]) -> Iterator[tuple[Augmenting, int]]:

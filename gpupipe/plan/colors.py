@@ -9,11 +9,11 @@ import numpy as np
 from gpupipe.kernels import Op, gaussian_weights
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan.steps import Size, Steps, Words, single
+from gpupipe.plan.steps import Kind, Size, Steps, Words, single
 from gpupipe.plan.stream import below
 from gpupipe.recipe import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 
-__all__ = ["color_jitter", "gaussian_blur", "grayscale", "solarize"]
+__all__ = ["KINDS"]
 
 
 def _ranges(jitter: ColorJitter) -> dict[Op, tuple[float, float]]:
@@ -57,3 +57,11 @@ def gaussian_blur(blur: GaussianBlur, words: Words, size: Size) -> Steps:
     low, high = blur.sigma
     weights = gaussian_weights(blur.kernel_size, low + uniform(words[0, 0]) * (high - low))
     return np.full((len(weights), 1), Op.GAUSSIAN_BLUR, np.int32), weights[:, None]
+
+
+KINDS: dict[type, Kind] = {
+    ColorJitter: Kind(4, lambda _: 2, color_jitter),
+    RandomGrayscale: Kind(5, lambda _: 1, grayscale),
+    GaussianBlur: Kind(6, lambda _: 1, gaussian_blur),
+    RandomSolarize: Kind(7, lambda _: 1, solarize),
+}

@@ -12,11 +12,11 @@ from gpupipe.kernels import Op, affine_matrix
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.searched import SEARCHED
-from gpupipe.plan.steps import Floats, Size, Steps, Words, affine_op
+from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
 from gpupipe.plan.stream import below
 from gpupipe.recipe import AutoAugment, RandAugment, TrivialAugmentWide
 
-__all__ = ["Space", "auto_augment", "magnitudes", "rand_augment", "steps_of", "trivial_augment"]
+__all__ = ["KINDS", "Space", "magnitudes", "steps_of"]
 
 COLORS = ("Brightness", "Color", "Contrast", "Sharpness")
 SIGNED = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", *COLORS)
@@ -150,3 +150,10 @@ def auto_augment(policy: AutoAugment, words: Words, size: Size) -> Steps:
     done = uniform(words[0::2, 1].T) < shares
     drawn = values[places, levels, _sign(words[1::2, 1].T)]
     return np.where(done, ops[places], np.int32(Op.IDENTITY)), np.where(done[..., None], drawn, np.float32(0))
+
+
+KINDS: dict[type, Kind] = {
+    RandAugment: Kind(0, lambda policy: policy.num_ops, rand_augment),
+    TrivialAugmentWide: Kind(1, lambda _: 1, trivial_augment),
+    AutoAugment: Kind(2, lambda _: 2, auto_augment),
+}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpupipe.kernels import Op
 from gpupipe.kernels.operations import VALUES
 
-__all__ = ["Floats", "Size", "Steps", "Words", "affine_op", "beside", "chosen", "single"]
+__all__ = ["Floats", "Kind", "Size", "Steps", "Words", "affine_op", "beside", "chosen", "single"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Size: TypeAlias = tuple[int, int]
@@ -20,6 +20,17 @@ Words: TypeAlias = NDArray[np.uint64]
 """Random words of an operation, (4, blocks, N)."""
 Steps: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Numbers of operations, (N, k), and their values, (N, k, 6 or more)."""
+
+
+class Kind(NamedTuple):
+    """How a kind of operation is drawn: its number, how many blocks of words it takes, and what it makes of them.
+
+    Numbers are part of every saved run: they never change, and new kinds get new ones, up to 4,095.
+    """
+
+    number: int
+    blocks: Callable[[Any], int]
+    draw: Callable[[Any, Words, Size], Steps] | None = None
 
 
 def affine_op(interpolation: str) -> Op:

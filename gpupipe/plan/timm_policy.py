@@ -9,11 +9,11 @@ from gpupipe.kernels import Op, affine_matrix
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import normal
-from gpupipe.plan.steps import Floats, Size, Steps, Words, affine_op
+from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
 from gpupipe.plan.stream import below
 from gpupipe.recipe import TimmRandAugment
 
-__all__ = ["OPERATIONS", "argument", "timm_rand_augment"]
+__all__ = ["KINDS", "OPERATIONS", "argument"]
 
 # _RAND_TRANSFORMS in timm's order. The increasing set has the same ones, some with another level function.
 OPERATIONS = {
@@ -90,3 +90,6 @@ def timm_rand_augment(policy: TimmRandAugment, words: Words, size: Size) -> Step
         ops[rows] = affine if op is Op.AFFINE_BILINEAR else op
         values[rows] = _values(name, argument(name, level[rows], sign[rows], policy.increasing), size)
     return ops.T, values.transpose(1, 0, 2)
+
+
+KINDS: dict[type, Kind] = {TimmRandAugment: Kind(3, lambda policy: 2 * policy.num_ops, timm_rand_augment)}

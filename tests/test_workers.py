@@ -117,6 +117,8 @@ def test_objects_of_any_kind_need_no_layout(workers: int) -> None:
         torch.arange(6).view(2, 3).t(),
         torch.tensor(3.5),
         torch.zeros(0, 4),
+        torch.from_numpy(np.zeros(0, np.int64)),  # whose stride is 0
+        torch.tensor(7).expand(1),
         torch.tensor([True, False]),
         torch.randn(3).bfloat16(),
         torch.randn(4).to(torch.float8_e4m3fn),

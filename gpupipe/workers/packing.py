@@ -44,7 +44,7 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        data = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+        data = _flat(value.resolve_conj().resolve_neg().contiguous()).view(torch.uint8).numpy()
         return _tensor, (data, value.dtype, tuple(value.shape))
 
 
@@ -54,4 +54,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _tensor(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.from_numpy(data).view(dtype).view(shape)
+    return _flat(torch.from_numpy(data)).view(dtype).view(shape)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """One side; of a tensor of one value or none the stride may be 0, by which torch refuses to view it."""
+    return tensor.as_strided((tensor.numel(),), (1,))

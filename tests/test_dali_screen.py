@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hostile import ADOBE, turned, with_size, without, ycck
@@ -11,8 +9,7 @@ from images import encode, picture
 from PIL import Image
 
 from gpupipe.decode.dali.screen import unfit_rows
-from gpupipe.sources import DatasetSource
-from gpupipe.sources.source import SampleMeta
+from gpupipe.sources.headers import probe_bytes
 
 IMAGE = picture(40, 60, 1)
 FIT = {
@@ -38,13 +35,13 @@ UNFIT = {
 }
 
 
-def facts(files: list[bytes]) -> SampleMeta:
-    return DatasetSource([(data, 0) for data in files]).fetch(np.arange(len(files)))[1]
+def sizes_of(files: list[bytes]) -> np.ndarray:
+    return np.array([probe_bytes(data) for data in files], np.int32)
 
 
-def unfit(files: list[bytes], meta: SampleMeta | None = None, exif: bool = False) -> dict[int, str]:
+def unfit(files: list[bytes], sizes: np.ndarray | None = None, exif: bool = False) -> dict[int, str]:
     arrays = [np.frombuffer(data, np.uint8) for data in files]
-    return unfit_rows(arrays, facts(files) if meta is None else meta, exif)
+    return unfit_rows(arrays, sizes_of(files) if sizes is None else sizes, exif)
 
 
 @pytest.mark.parametrize("exif", [False, True])
@@ -61,9 +58,10 @@ def test_others_among_them_do_not(cpu_path: str) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP", "BMP"])
 def test_another_size_than_expected(cpu_path: str, kind: str) -> None:
-    for name in ("heights", "widths"):
-        meta = replace(facts([FIT[kind]]), **{name: np.array([41], np.int32)})
-        assert "another than expected" in unfit([FIT[kind]], meta)[0]
+    for side in (0, 1):
+        sizes = sizes_of([FIT[kind]])
+        sizes[0, side] = 41
+        assert "another than expected" in unfit([FIT[kind]], sizes)[0]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
@@ -72,15 +70,17 @@ def test_an_orientation_that_is_not_expected(cpu_path: str, kind: str) -> None:
     tags = Image.Exif()
     tags[0x0112] = 6
     data = encode(IMAGE, kind, exif=tags)
-    meta = replace(facts([data]), orientations=np.array([1], np.uint8))
-    assert "EXIF" in unfit([data], meta, exif=True)[0]
-    assert unfit([data], meta) == {}
+    sizes = sizes_of([data])
+    sizes[0, 2] = 1
+    assert "EXIF" in unfit([data], sizes, exif=True)[0]
+    assert unfit([data], sizes) == {}
 
 
 def test_an_expected_orientation_that_is_missing(cpu_path: str) -> None:
     for data in (FIT["JPEG"], FIT["PNG"]):
-        meta = replace(facts([data]), orientations=np.array([6], np.uint8))
-        assert "EXIF" in unfit([data], meta, exif=True)[0]
+        sizes = sizes_of([data])
+        sizes[0, 2] = 6
+        assert "EXIF" in unfit([data], sizes, exif=True)[0]
 
 
 def test_turned_jpegs_go_to_dali() -> None:
@@ -89,5 +89,4 @@ def test_turned_jpegs_go_to_dali() -> None:
 
 def test_more_pixels_than_are_allowed(cpu_path: str) -> None:
     data = with_size(FIT["JPEG"], 20_000, 20_000)
-    meta = replace(facts([data]), heights=np.array([20_000], np.int32), widths=np.array([20_000], np.int32))
-    assert unfit([data], meta) == {0: "it has too many pixels"}
+    assert unfit([data], np.array([[20_000, 20_000, 1]], np.int32)) == {0: "it has too many pixels"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from images import write_folder
 from tars import jpeg, write_samples
 
 from gpupipe.batch import Job
-from gpupipe.decode.fetching import fetch
-from gpupipe.decode.reading import Reader
+from gpupipe.decode.fetching import Fetched, fetch
 from gpupipe.sources import Source, open_source
 
 
@@ -47,14 +47,19 @@ def threads_of(source: Source, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     names: set[str] = set()
     read, both = type(source).fetch, threading.Barrier(2)
 
-    def noted(self: Source, indices: Any) -> Any:
+    def noted(self: Source, *args: Any) -> Any:
         names.add(threading.current_thread().name)
         with suppress(threading.BrokenBarrierError):
             both.wait(1)
-        return read(self, indices)
+        return read(self, *args)
 
     monkeypatch.setattr(type(source), "fetch", noted)
     return names
+
+
+def by_threads(source: Source, one: Job, threads: int) -> Fetched:
+    with ThreadPoolExecutor(threads) as pool:
+        return fetch(source, one, pool, threads)
 
 
 def job(indices: list[int]) -> Job:
@@ -66,16 +71,13 @@ def test_files_are_read_by_several_threads(tmp_path: Path, make: Any, monkeypatc
     source, wanted = open_source(make(tmp_path)), job([5, 0, 11, 5, 3, 7])
     expected = fetch(source, wanted).columns
     names = threads_of(source, monkeypatch)
-    reader = Reader(source, 2)
-    found = reader(wanted)
-    reader.close()
+    found = by_threads(source, wanted, 2)
     assert len(names) == 2
     assert threading.main_thread().name not in names
-    assert [data.tobytes() for data in found.columns["image"].data] == [
-        data.tobytes() for data in expected["image"].data
-    ]
-    assert found.columns["image"].sizes.tolist() == expected["image"].sizes.tolist()
-    assert found.columns["label"].tolist() == expected["label"].tolist()
+    for one, other in zip(found.columns["image"].data, expected["image"].data, strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(found.columns["image"].sizes, expected["image"].sizes)
+    assert list(found.columns["label"]) == list(expected["label"])
     assert found.failures == {}
 
 
@@ -89,17 +91,14 @@ def test_a_dataset_of_the_users_is_asked_by_one(monkeypatch: pytest.MonkeyPatch)
         return ask(self, index)
 
     monkeypatch.setattr(Items, "__getitem__", noted)
-    assert len(Reader(source, 4)(job([1, 2, 3, 4])).columns["image"]) == 4
+    assert len(by_threads(source, job([1, 2, 3, 4]), 4).columns["image"]) == 4
     assert names == {threading.main_thread().name}
 
 
 def test_what_can_not_be_read_is_told_by_row(tmp_path: Path) -> None:
     source = open_source(shards(tmp_path))
     os.truncate(tmp_path / "1.tar", 600)
-    reader = Reader(source, 3)
-    found = reader(job([0, 5, 9, 4, 1]))
-    reader.close()
-    failures = found.failures
-    assert sorted(failures) == [1, 3]
-    assert [failures[row].index for row in (1, 3)] == [5, 4]
+    found = by_threads(source, job([0, 5, 9, 4, 1]), 3)
+    assert sorted(found.failures) == [1, 3]
+    assert [found.failures[row].index for row in (1, 3)] == [5, 4]
     assert [data is None for data in found.columns["image"].data] == [False, True, False, True, False]

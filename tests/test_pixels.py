@@ -306,9 +306,9 @@ def test_without_the_kernels_pillow_makes_all(no_kernels: None, monkeypatch: pyt
 def test_what_pillow_can_not_resize_is_named(no_kernels: None) -> None:
     """It makes the whole of a side; the kernels no more than the part that is wanted."""
     line = np.zeros((3_000_000, 1, 3), np.uint8)
-    out = torch.empty((32, 32, 3), dtype=torch.uint8)
+    made, out = planned(EVAL, 0, 3_000_000, 1), torch.empty((32, 32, 3), dtype=torch.uint8)
     with pytest.raises(DecodeError, match=r"1 x 3000000 of its pixels to 36 x 108000000, .* do this"):
-        render(line, *line.shape[:2], [planned(EVAL, 0, *line.shape[:2])], False, [out])
+        render(line, 3_000_000, 1, [made], False, [out])
 
 
 def test_render_reports_damage() -> None:

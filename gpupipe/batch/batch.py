@@ -21,7 +21,6 @@ class Batch:
                masks: the same without the last side. Others: a value for each row, or `collated`; where there are
                several views, what follows a view (boxes, points, their labels) is a tuple, too.
     failures:  row -> why the engine could not make that row; its values are undefined.
-    declined:  rows that the engine's decoder refuses, which are not bad for that; their pixels are undefined.
     augmented: whether the recipe's augmentations have been applied.
     bytes_read: encoded bytes that were read for it.
     spans:     who was busy with it, and when; stages "read" and "decode".

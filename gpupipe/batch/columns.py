@@ -99,6 +99,9 @@ def _assembled(count: int, parts: Sequence[tuple[NDArray[np.int64], Any]]) -> An
     columns = [column for _, column in parts]
     if isinstance(columns[0], Images):
         return _assembled_images(count, parts)
+    if isinstance(columns[0], tuple):  # of views
+        views = range(len(columns[0]))
+        return tuple(_assembled(count, [(rows, column[view]) for rows, column in parts]) for view in views)
     if all(isinstance(column, np.ndarray) for column in columns):
         kinds = {(column.dtype, column.shape[1:]) for column in columns}
         if len(kinds) == 1:

@@ -212,8 +212,9 @@ def made_by(
     """What makes batches in worker processes: views of images, or without any a dataset's items as they are."""
     if isinstance(source, ItemSource):
         return Items(source, collate_fn)
-    # A GPU augments a batch itself, in a fraction of a worker's time.
-    return Rendering(source, views, augmented=settings.engine == "torch" and settings.device.type == "cpu")
+    # Workers beside DALI make parts of batches. A GPU augments a batch itself, in a fraction of a worker's time.
+    alone = settings.engine == "torch"
+    return Rendering(source, views, augmented=alone and settings.device.type == "cpu", collated=alone)
 
 
 def open_engine(
@@ -298,7 +299,7 @@ def _open_torch(
 def _say_without_kernels() -> None:
     """Once in a process."""
     if native.library() is None:
-        log.warning("gpupipe: nvImageCodec and torch make the pixels, more slowly: %s", native.problem())
+        log.warning("gpupipe: Pillow makes the pixels, more slowly: %s", native.problem())
 
 
 def _check_shm(layout: Sequence[Plane], settings: EngineSettings, prefetch_factor: int) -> None:

@@ -26,7 +26,7 @@ from gpupipe.sources.headers import explain_damage
 from gpupipe.workers.board import BATCH
 from gpupipe.workers.work import Plane, new_planes
 
-__all__ = ["Rendering", "crops_of", "follow", "planes", "render_batch"]
+__all__ = ["FieldCrops", "Rendering", "crops_of", "decode_images", "follow", "planes", "render_batch"]
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -35,22 +35,23 @@ FieldCrops = dict[str, list[Crops]]
 
 
 class Rendering:
-    """The work of a worker process: it makes the batch of a job, collated unless a row failed.
+    """The work of a worker process: it makes the batch of a job.
 
-    augmented: whether to apply the recipes' augmentations, too.
+    augmented: whether to apply the recipes' augmentations, too. collated: whether to collate it, unless a row failed.
     """
 
     plain = False
 
-    def __init__(self, source: Source, views: Views, *, augmented: bool) -> None:
+    def __init__(self, source: Source, views: Views, *, augmented: bool, collated: bool = True) -> None:
         self.source = source
         self.views = views
         self.augmented = augmented
+        self.collated = collated
         self.layout = planes(source.fields, views)
 
     def __call__(self, job: Job, out: Columns) -> Batch:
         batch = self.rows(job, out)
-        return batch if batch.failures else self.collate(batch)
+        return self.collate(batch) if self.collated and not batch.failures else batch
 
     def rows(self, job: Job, out: Columns | None = None) -> Batch:
         """The same, not collated; into new memory if `out` is None."""
@@ -88,9 +89,9 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     with Stage("decode") as decode:
         note(BATCH)
         crops = crops_of(schema, views, job, fetched.columns)
-        for name in schema.images:
-            _decode(fetched, name, views, crops[name], source, job, out[name], threads)
-            for view, images in enumerate(out[name] if augmented else ()):
+        decode_images(fetched, source, views, crops, job, out, threads)
+        for name in schema.images if augmented else ():
+            for view, images in enumerate(out[name]):
                 with_augmentations(views[view], job, view, schema.number(name), images, threads)  # in place
         followed = follow(fetched, schema, views, crops, source, job, out)
     return Batch(
@@ -124,6 +125,14 @@ def _crops(views: Views, job: Job, images: Images, field: int) -> list[Crops]:
 
 
 # Pixels.
+
+
+def decode_images(
+    fetched: Fetched, source: Source, views: Views, crops: FieldCrops, job: Job, out: Columns, threads: int = 1
+) -> None:
+    """Make the images of a job into `out`; rows that can't be made become failures."""
+    for name in source.fields.images:
+        _decode(fetched, name, views, crops[name], source, job, out[name], threads)
 
 
 def _decode(

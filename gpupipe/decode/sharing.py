@@ -12,29 +12,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Images, Job
+from gpupipe.batch import Batch, Columns, Image, Images, Job, Schema
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.engine import Batches, Engine
+from gpupipe.decode.merging import put
 from gpupipe.decode.rendering import crops_of
 from gpupipe.kernels.philox import uniform
-from gpupipe.kernels.transfer import to_device
 from gpupipe.plan.stream import DECODER, Stream
 from gpupipe.recipe import Views
-from gpupipe.sources.indexed import IndexedSource
-
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
+from gpupipe.sources import Source
 
 __all__ = ["Share", "SharingEngine"]
 
 Rows = NDArray[np.int64]
 
+FIRST = Schema({"image": Image()})  # of the images of a sample the first decides
 PROBES = 1024  # samples by which the limit is set: the share is met within 3 points, in 95 of 100 datasets
 
 
@@ -61,17 +58,13 @@ class Share:
 
     def _scores(self, job: Job) -> NDArray[np.float64]:
         drawn: NDArray[np.float64] = uniform(Stream(job.seed, job.epoch, job.positions).words(DECODER)[0])
-        if not isinstance(self._source, IndexedSource):
-            return drawn  # sizes would cost a read of each sample
-        # Where many images have the same size and the same crop, the draw decides.
-        return self._parts(job) + 0.01 * drawn
-
-    def _parts(self, job: Job) -> NDArray[np.float64]:
-        """Of each image the part, 0 to 1, in which its crops lie."""
         sizes = self._source.shapes(job.indices)
-        assert sizes is not None
-        name = self._source.fields.images[0]
-        crops = crops_of(self._source.fields, self._views, job, {name: Images([None] * len(job), sizes)})[name]
+        # Where many images have the same size and the same crop, the draw decides.
+        return drawn if sizes is None else self._parts(job, sizes) + 0.01 * drawn
+
+    def _parts(self, job: Job, sizes: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Of each image the part, 0 to 1, in which its crops lie."""
+        crops = crops_of(FIRST, self._views, job, {"image": Images([None] * len(job), sizes)})["image"]
         windows = np.stack([planned.windows for planned in crops])
         low, high = windows[..., :2].min(axis=0), (windows[..., :2] + windows[..., 2:]).max(axis=0)
         areas = (high - low).astype(np.float64).prod(axis=1)
@@ -133,38 +126,37 @@ class _Merged:
         return self
 
     def __next__(self) -> Batch:
-        split = self._splits.next()
+        split = self._splits.next("all")
         if split is None:
+            failure = self._splits.failure
             self.close()
-            raise StopIteration
+            try:
+                raise StopIteration if failure is None else failure
+            finally:
+                del failure  # else it and this frame would hold each other
         parts = ((split.dali, self._dali), (split.cpu, self._cpu))
-        made = [(rows, next(batches)) for rows, batches in parts if len(rows)]
-        return made[0][1] if len(made) == 1 else _merged(split.job, made, self._device)
+        return _merged(split.job, [(rows, next(batches)) for rows, batches in parts if len(rows)], self._device)
 
     def close(self) -> None:
+        self._splits.close()
         self._dali.close()
         self._cpu.close()
 
 
 class _Splits:
-    """Splits jobs as they come, for three readers, each at its own pace."""
+    """Splits jobs as they come, for three readers, each at its own pace. `failure`: why there are no more."""
 
     def __init__(self, jobs: Iterable[Job], share: Callable[[Job], NDArray[np.bool_]]) -> None:
         self._jobs = iter(jobs)
         self._share = share
         self._waiting: dict[str, deque[_Split]] = {"dali": deque(), "cpu": deque(), "all": deque()}
+        self.failure: Exception | None = None
 
-    def next(self, reader: str = "all") -> _Split | None:
+    def next(self, reader: str) -> _Split | None:
         """The reader's next split; None after the last."""
         waiting = self._waiting[reader]
-        if not waiting:
-            job = next(self._jobs, None)
-            if job is None:
-                return None
-            cpu = self._share(job)
-            split = _Split(job, np.flatnonzero(~cpu), np.flatnonzero(cpu))
-            for others in self._waiting.values():
-                others.append(split)
+        if not waiting and not self._split():
+            return None
         return waiting.popleft()
 
     def parts(self, reader: str) -> Iterator[Job]:
@@ -174,28 +166,49 @@ class _Splits:
             if len(rows):
                 yield split.job.take(rows)
 
+    def close(self) -> None:
+        """No more jobs; what made them is let go."""
+        self._jobs, self.failure = iter(()), None
+        for waiting in self._waiting.values():
+            waiting.clear()
 
-def _merged(job: Job, made: list[tuple[Rows, Batch]], device: torch.device) -> Batch:
-    """One batch of the rows of several; none of them collated."""
-    pixels = {name for name, column in made[0][1].columns.items() if isinstance(column, tuple)}
-    rest = [(rows, {n: c for n, c in part.columns.items() if n not in pixels}) for rows, part in made]
-    merged = Batch(job, assemble(len(job), rest))
-    for name in pixels:
-        views = made[0][1].columns[name]
-        merged.columns[name] = tuple(torch.empty((len(job), *v.shape[1:]), dtype=v.dtype, device=device) for v in views)
-    for rows, part in made:
-        at = to_device(torch.from_numpy(rows), device)
-        for name in pixels:
-            for whole, view in zip(merged.columns[name], part.columns[name], strict=True):
-                _put(whole, at, to_device(view, device))
+    def _split(self) -> bool:
+        """Whether there was a further job, which all readers now have."""
+        try:
+            job = next(self._jobs, None)
+            if job is None:
+                return False
+            cpu = self._share(job)
+        except Exception as error:  # raised when the batches before it have been given
+            self._jobs, self.failure = iter(()), error
+            return False
+        split = _Split(job, np.flatnonzero(~cpu), np.flatnonzero(cpu))
+        for waiting in self._waiting.values():
+            waiting.append(split)
+        return True
+
+
+def _merged(job: Job, parts: list[tuple[Rows, Batch]], device: torch.device) -> Batch:
+    """One batch of the rows of several, which are not collated; its pixels are on the device."""
+    if len(parts) == 1:
+        parts[0][1].job = job
+        return parts[0][1]
+    pixels, others = zip(*(_sorted(part.columns) for _, part in parts), strict=True)
+    merged = Batch(job, assemble(len(job), [(rows, columns) for (rows, _), columns in zip(parts, others, strict=True)]))
+    for name, views in pixels[0].items():
+        whole = tuple(torch.empty((len(job), *view.shape[1:]), dtype=view.dtype, device=device) for view in views)
+        merged.columns[name] = whole
+        for (rows, _), made in zip(parts, pixels, strict=True):
+            for into, view in zip(whole, made[name], strict=True):
+                put(into, rows, view)
+    for rows, part in parts:
         merged.failures |= {int(rows[row]): error for row, error in part.failures.items()}
         merged.bytes_read += part.bytes_read
         merged.spans += part.spans
     return merged
 
 
-def _put(whole: torch.Tensor, at: torch.Tensor, part: torch.Tensor) -> None:
-    """`whole[at] = part`, eight bytes at a time where an image's size allows."""
-    size = whole[0].numel()
-    word = torch.int64 if size % 8 == part.storage_offset() % 8 == 0 else torch.uint8
-    whole.view(len(whole), size).view(word).index_copy_(0, at, part.reshape(len(part), size).view(word))
+def _sorted(columns: Columns) -> tuple[Columns, Columns]:
+    """Those of pixels, which are a tensor for each view, and all others."""
+    pixels = {name for name, column in columns.items() if isinstance(column, tuple) and torch.is_tensor(column[0])}
+    return {name: columns[name] for name in pixels}, {n: column for n, column in columns.items() if n not in pixels}

@@ -41,9 +41,10 @@ class Work(Protocol):
         ...
 
 
-def new_planes(layout: Iterable[Plane], count: int) -> Columns:
+def new_planes(layout: Iterable[Plane], count: int, pinned: bool = False) -> Columns:
     """New memory for the planes of `count` rows: by name a tuple with the tensor of each view."""
     planes: Columns = {}
     for plane in layout:
-        planes[plane.name] = (*planes.get(plane.name, ()), torch.empty((count, *plane.shape), dtype=plane.dtype))
+        view = torch.empty((count, *plane.shape), dtype=plane.dtype, pin_memory=pinned)
+        planes[plane.name] = (*planes.get(plane.name, ()), view)
     return planes

@@ -1,18 +1,17 @@
 """The engine on NVIDIA DALI: one pipeline definition, whose decoder runs on the GPU ("mixed") or on the CPU.
 
 DALI gets bytes and boxes, and draws nothing itself. A sample that it refuses ends its pipeline object; the engine then
-builds the pipeline anew where it stood, without that sample, and reports its row as a failure.
+builds the pipeline anew where it stood, without that sample, which the CPU makes.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.utils.dlpack
@@ -22,14 +21,11 @@ from gpupipe.decode.dali.feed import Feed, Feeder
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Batches
-from gpupipe.errors import SampleError
-from gpupipe.host.tracing import Span, Stage
+from gpupipe.host.tracing import Stage
 from gpupipe.recipe import Views
+from gpupipe.sources import Source
 from gpupipe.workers.forks import guard_forks
 from gpupipe.workers.lease import Draining
-
-if TYPE_CHECKING:
-    from gpupipe.sources import Source
 
 __all__ = ["DaliEngine"]
 
@@ -61,8 +57,8 @@ class DaliEngine:
     ) -> None:
         guard_forks()
         self.device = device
-        self._source = source
-        self._views = views
+        self._images = source.fields.images
+        self._views = len(views)
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
             batch_size=batch_size,
@@ -70,51 +66,74 @@ class DaliEngine:
             device_id=_device_index(device),
             prefetch_queue_depth=prefetch_depth,
             views=views,
+            fields=len(self._images),
             mixed=self._on_gpu,
             crop_decode=len(views) == 1
             and (not self._on_gpu if decoders.crop_decode is None else decoders.crop_decode),
             hw_decoder_load=decoders.hw_decoder_load,
         )
-        self._feeder = Feeder(source, views, num_threads)
+        self._feeder = Feeder(source, views, num_threads, pinned=self._on_gpu)
         self._jobs: Iterator[Job] = iter(())
+        self._again: deque[Feed] = deque()  # what a pipeline had that was ended
         self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
+        self._stream: _Batches | None = None
         self._draining = Draining()
-        self._failure: Exception | None = None  # why no inputs could be made of a job
+        self._failure: Exception | None = None  # why there is no further job, or are no inputs of it
 
     # The stream of batches.
 
     def stream(self, jobs: Iterable[Job]) -> Batches:
-        """A uint8 batch for each job, not augmented."""
-        self._start(jobs)
-        self._schedule()
-        return self._batches()
-
-    def _batches(self) -> Generator[Batch, None, None]:
-        while self._in_flight:
-            with Stage("decode") as decode:  # as far as the consumer waited for it: DALI's threads tell no times
-                outputs = self._outputs()
-            feed = self._in_flight.popleft()
-            self._schedule()  # keep DALI busy while the consumer works
-            yield self._batch(outputs, feed, decode.span("DALI"))
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _start(self, jobs: Iterable[Job]) -> None:
-        """Ready the pipeline for new jobs; what an abandoned stream left in it is dropped."""
-        if self._pipeline is not None and self._in_flight:
-            self._pipeline = None
-        self._in_flight.clear()
+        """A uint8 batch for each job, not augmented. A new stream ends an older one."""
+        self._end()
+        if self._in_flight or self._again:  # of the older one
+            self._drop()
         self._jobs = iter(jobs)
-        self._failure = None
+        self._stream = _Batches(self)
         if self._pipeline is None:
             self._build()
         else:
             self._pipeline.reset()
+        self._schedule()
+        return self._stream
+
+    def next_batch(self, stream: _Batches) -> Batch:
+        """The stream's next batch. Raises StopIteration at its end, or what kept its next job from being fed."""
+        if stream is not self._stream:
+            raise StopIteration
+        if not self._in_flight:
+            failure = self._failure
+            self._end()
+            try:
+                raise StopIteration if failure is None else failure
+            finally:
+                del failure  # else it and this frame would hold each other
+        with Stage("decode") as decode:  # as far as the consumer waited for it: DALI's threads tell no times
+            outputs = self._outputs()
+        feed = self._in_flight.popleft()
+        self._schedule()  # keep DALI busy while the consumer works
+        return self._batch(outputs, feed, decode)
+
+    def end(self, stream: _Batches) -> None:
+        """No more of the stream is wanted."""
+        if stream is self._stream:
+            self._end()
 
     def _build(self) -> None:
         self._pipeline = build_pipeline(self._next_inputs, **self._graph_options)
+
+    def _end(self) -> None:
+        """End the stream, if there is one; what made the jobs is let go."""
+        self._stream = self._failure = None
+        self._jobs = iter(())
+        for feed in (*self._in_flight, *self._again):
+            feed.drop()
+
+    def _drop(self) -> None:
+        """Give back the pipeline, with what is under way in it."""
+        self._pipeline = None
+        self._in_flight.clear()
+        self._again.clear()
 
     def _schedule(self) -> None:
         """Fill the pipeline's queue, or add one batch to it."""
@@ -134,65 +153,62 @@ class DaliEngine:
 
     def _next_inputs(self) -> tuple[Any, ...]:
         """DALI's callback: the inputs of the next job. Its StopIteration ends the epoch."""
-        job = next(self._jobs)
         try:
-            feed = self._feeder(job)
+            feed = self._again.popleft() if self._again else self._feeder(next(self._jobs))
+        except StopIteration:
+            raise
         except Exception as error:  # raised when the batches before it have been given
-            self._failure = error
+            self._failure, self._jobs = error, iter(())
             raise StopIteration from None
         self._in_flight.append(feed)
         return as_dali(feed.inputs)
 
-    def _batch(self, outputs: Any, feed: Feed, decode: Span) -> Batch:
+    def _batch(self, outputs: Any, feed: Feed, decode: Stage) -> Batch:
         if self._on_gpu:
-            self._draining.sweep(keep=len(self._views) * self._graph_options["prefetch_queue_depth"])
-        (name,) = self._source.fields.images
-        images = {name: tuple(self._images(output, feed) for output in outputs)}
-        return Batch(
-            feed.job,
-            feed.fetched.columns | images,
-            feed.fetched.failures,
-            bytes_read=feed.fetched.bytes_read,
-            spans=(feed.read, decode),
-        )
+            self._draining.sweep(keep=len(outputs) * self._graph_options["prefetch_queue_depth"])
+        made = [self._pixels(output, feed) for output in outputs]
+        views = {
+            name: tuple(made[field * self._views : (field + 1) * self._views])
+            for field, name in enumerate(self._images)
+        }
+        return feed.batch(views, decode.span("DALI"))
 
-    def _images(self, output: Any, feed: Feed) -> torch.Tensor:
-        """One view of a batch, in DALI's memory."""
+    def _pixels(self, output: Any, feed: Feed) -> torch.Tensor:
+        """One view of an image field, in DALI's memory."""
         buffer = output.as_tensor()
         images = torch.utils.dlpack.from_dlpack(buffer)
         if self._on_gpu:
             stream = torch.cuda.current_stream(self.device)
-            # The feed too: the decoder may still be copying from it.
-            self._draining.watch(images, (buffer, feed), stream.record_event)
+            # The inputs too: the decoder may still be copying from it.
+            self._draining.watch(images, (buffer, feed.inputs), stream.record_event)
         return images
 
     # When DALI refuses.
 
     def _recover(self, error: RuntimeError) -> None:
-        """Put the sample aside that ended the pipeline, and build it anew with the same jobs in flight.
+        """Leave the sample that ended the pipeline to the CPU, and build it anew with the same feeds.
 
         Raises the error itself where it blames no sample. Each call puts one more sample aside, so recovery ends.
         Building takes 4 ms on the CPU; what DALI had made of the jobs in flight is made again.
         """
-        pending = list(self._in_flight)
-        blamed = self._blamed(error, pending)
+        index = self._blamed(error)
         self._pipeline = None  # before another is built: on a GPU each takes much memory
         traceback.clear_frames(error.__traceback__)  # DALI's own, which hold it too
-        log.info("DALI refused sample %d; its pipeline is rebuilt without it", blamed.index)
-        self._feeder.refused[blamed.index] = blamed
+        log.info("DALI refused sample %d; its pipeline is rebuilt without it", index)
+        self._again.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
-        self._jobs = itertools.chain([feed.job for feed in pending], self._jobs)
+        self._feeder.refuse(index, self._again)
         self._build()
         self._schedule()
 
-    def _blamed(self, error: RuntimeError, pending: list[Feed]) -> SampleError:
+    def _blamed(self, error: RuntimeError) -> int:
         """The sample that DALI says it can't decode. Raises the error where that is none of those it was given."""
         named = REFUSED.search(str(error))
         row = int(named.group(1)) if named else -1
-        if not pending or row not in range(len(pending[0].job)) or row in pending[0].fetched.failures:
+        oldest = self._in_flight[0] if self._in_flight else None
+        if oldest is None or row not in range(len(oldest.job)) or row in oldest.hidden:
             raise error
-        index = int(pending[0].job.indices[row])
-        return SampleError(index, self._source.location(index), "DALI can't decode it")
+        return int(oldest.job.indices[row])
 
     def ready(self) -> None:
         """None: DALI does not say which of the batches that it works on are made."""
@@ -203,12 +219,27 @@ class DaliEngine:
         return
 
     def close(self) -> None:
-        """Gives back the pipeline. Batches that the consumer holds stay valid."""
-        self._pipeline = None
-        self._in_flight.clear()
-        self._jobs = iter(())
+        """Gives back the pipeline and the threads. Batches that the consumer holds stay valid."""
+        self._end()
+        self._drop()
         self._feeder.close()
         self._draining.finish()
+
+
+class _Batches:
+    """The batches of one stream."""
+
+    def __init__(self, engine: DaliEngine) -> None:
+        self._engine = engine
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Batch:
+        return self._engine.next_batch(self)
+
+    def close(self) -> None:
+        self._engine.end(self)
 
 
 def _device_index(device: torch.device) -> int | None:

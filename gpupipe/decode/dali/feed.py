@@ -1,24 +1,26 @@
-"""What DALI is fed for a job: bytes, boxes and flips, and which rows it must not see."""
+"""What DALI is fed for a job: bytes, boxes and flips; and what the CPU makes beside it, with which it is a batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Images, Job
+from gpupipe.batch import Batch, Columns, Images, Job
+from gpupipe.batch.columns import assemble
+from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import placeholder
 from gpupipe.decode.dali.screen import unfit_rows
-from gpupipe.decode.fetching import Fetched
-from gpupipe.decode.reading import Reader
+from gpupipe.decode.fetching import Fetched, fetch
+from gpupipe.decode.merging import put
 from gpupipe.decode.rendering import crops_of
-from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
 from gpupipe.recipe import Views
-from gpupipe.sources import Source
+from gpupipe.sources import DatasetSource, Source, SubsetSource
 
 __all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
 
@@ -27,64 +29,126 @@ BLANK = (0, 1, 0, 1)  # starts, shapes, roi_starts, roi_ends of the placeholder
 
 @dataclass
 class Feed:
-    """One job's inputs of the pipeline, kept alive until its batch is out: DALI reads them in place.
+    """One job on its way through DALI, kept alive until its batch is out: DALI reads the inputs in place.
 
-    encoded:  N uint8 arrays.
-    geometry: four arrays for each view, one view after the other. starts, shapes: int32 (N, 2) as (y, x), the window
-              to decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to
-              left where the output is mirrored.
-    fetched:  what was read; its failures are rows that hold the placeholder, and why. read: when that was.
+    inputs:   of the pipeline's external sources: for each image field N uint8 arrays of encoded bytes, then four arrays
+              for each view. starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends:
+              float32 (N, 2), the region in it that the output covers, from right to left where the output is mirrored.
+    fetched:  what was read; read: when that was.
+    others, followed: the columns that are no images, see `Beside.others`.
+    hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
 
     job: Job
-    encoded: list[NDArray[np.uint8]]
-    geometry: tuple[NDArray[Any], ...]
+    inputs: tuple[Any, ...]
     fetched: Fetched
     read: Span
+    others: Columns
+    followed: list[Part]
+    hidden: set[int] = field(default_factory=set)
+    declined: list[Part] = field(default_factory=list)
 
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """In the order of the pipeline's external sources."""
-        return self.encoded, *self.geometry
+    def hide(self, rows: Collection[int]) -> None:
+        """DALI gets the placeholder in these rows, in new inputs."""
+        self.hidden.update(rows)
+        self.inputs = _blanked(self.inputs, list(rows)) if rows else self.inputs
+
+    def batch(self, images: Columns, decode: Span) -> Batch:
+        """The batch, with DALI's images, in which the declined rows are put: all that is beside them is waited for."""
+        parts, self.declined = self.declined, []
+        made = Batch(
+            self.job,
+            images | self.others,
+            dict(self.fetched.failures),
+            bytes_read=self.fetched.bytes_read,
+            spans=(self.read, decode),
+        )
+        for part in parts:
+            for name, views in _result(part, made).items():
+                for whole, view in zip(images[name], views, strict=True):
+                    put(whole, part.rows, view)
+        if self.followed:
+            made.columns |= assemble(len(self.job), [(part.rows, _result(part, made)) for part in self.followed])
+        return made
+
+    def drop(self) -> None:
+        """The batch is not wanted any more."""
+        for part in self.declined + self.followed:
+            part.made.cancel()
+
+
+def _is_dataset(source: Source) -> bool:
+    """Whether code of the user's is asked, by one thread at a time."""
+    while isinstance(source, SubsetSource):
+        source = source.source
+    return isinstance(source, DatasetSource)
+
+
+def _result(part: Part, batch: Batch) -> Columns:
+    """The part's columns; its failures become the batch's."""
+    columns, failures = part.made.result()
+    for place, error in failures.items():
+        batch.failures.setdefault(int(part.rows[place]), error)
+    return columns
 
 
 class Feeder:
-    """Makes feeds; up to `threads` threads read. `refused` holds, by index, the samples that DALI could not decode."""
+    """Makes feeds."""
 
-    def __init__(self, source: Source, views: Views, threads: int) -> None:
+    def __init__(self, source: Source, views: Views, threads: int, pinned: bool) -> None:
         self._source = source
         self._views = views
-        self._read = Reader(source, threads)
-        self.refused: dict[int, SampleError] = {}
+        self._threads = Threads(threads)
+        self._readers = 1 if _is_dataset(source) else threads
+        self._beside = Beside(source, views, self._threads, pinned)
+        self._refused: set[int] = set()  # by DALI, while it decoded them: their indices
 
     def __call__(self, job: Job) -> Feed:
-        """The job's inputs; rows that can't be read or that DALI must not see hold the placeholder."""
+        """The job's inputs; what the CPU makes of it has begun."""
+        fields = self._source.fields
         with Stage("read") as read:
-            fetched = self._read(job)
-        (name,) = self._source.fields.images
-        images: Images = fetched.columns[name]
-        encoded = [placeholder() if data is None else data for data in images.data]
-        plans = crops_of(self._source.fields, self._views, job, fetched.columns)[name]
-        geometry = tuple(array for planned in plans for array in view_inputs(planned))
-        feed = Feed(job, encoded, geometry, fetched, read.span("consumer"))
-        self._add_failures(feed, images)
-        if fetched.failures:
-            _blank(feed, list(fetched.failures))
+            fetched = fetch(self._source, job, self._threads.reading, self._readers)
+        crops = crops_of(fields, self._views, job, fetched.columns)
+        inputs: list[Any] = []
+        for name in fields.images:
+            inputs.append(list(fetched.columns[name].data))
+            inputs += [array for planned in crops[name] for array in view_inputs(planned)]
+        feed = Feed(job, tuple(inputs), fetched, read.span("consumer"), *self._beside.others(job, fetched))
+        self._decline(feed, self._unfit(feed))
+        feed.hide(fetched.failures.keys())
         return feed
 
-    def close(self) -> None:
-        """End the threads that read."""
-        self._read.close()
+    def refuse(self, index: int, feeds: Iterable[Feed]) -> None:
+        """DALI can't decode this sample: it gets it neither in the feeds, which are given to it again, nor later."""
+        self._refused.add(index)
+        for feed in feeds:
+            self._decline(feed, set(np.flatnonzero(feed.job.indices == index).tolist()) - feed.hidden)
 
-    def _add_failures(self, feed: Feed, images: Images) -> None:
-        assert images.sizes is not None
-        failures = feed.fetched.failures
-        unfit = unfit_rows(feed.encoded, images.sizes, self._views[0].exif_orientation)
-        for row, index in enumerate(feed.job.indices.tolist()):
-            if index in self.refused:
-                failures.setdefault(row, self.refused[index])
-            elif row in unfit:
-                failures.setdefault(row, SampleError(index, self._source.location(index), unfit[row]))
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    def _decline(self, feed: Feed, rows: set[int]) -> None:
+        """The CPU makes these rows."""
+        if rows:
+            feed.hide(rows)
+            feed.declined += self._beside.images(feed.job, feed.fetched, sorted(rows))
+
+    def _unfit(self, feed: Feed) -> set[int]:
+        """Rows that could be read, and that DALI must not see."""
+        unfit = {row for row, index in enumerate(feed.job.indices.tolist()) if index in self._refused}
+        for name in self._source.fields.images:
+            unfit |= _unfit(feed.fetched.columns[name], self._views[0].exif_orientation)
+        return unfit - feed.fetched.failures.keys()
+
+
+def _unfit(images: Images, exif: bool) -> set[int]:
+    """Rows of an image field that are no files, or files that DALI must not see."""
+    assert images.sizes is not None
+    files = {row: data for row, data in enumerate(images.data) if data is not None and data.ndim == 1}
+    rows = list(files)
+    screened = unfit_rows(list(files.values()), images.sizes[rows], exif)
+    return set(range(len(images))) - files.keys() | {rows[place] for place in screened}
 
 
 def view_inputs(crops: Crops) -> tuple[NDArray[Any], ...]:
@@ -112,9 +176,18 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
     return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
 
 
-def _blank(feed: Feed, rows: list[int]) -> None:
-    """Rows that DALI must not see get the placeholder."""
-    for row in rows:
-        feed.encoded[row] = placeholder()
-    for number, array in enumerate(feed.geometry):
-        array[rows] = BLANK[number % len(BLANK)]
+def _blanked(inputs: tuple[Any, ...], rows: list[int]) -> tuple[Any, ...]:
+    """New inputs, with the placeholder in those rows."""
+    blanked = []
+    number = 0
+    for given in inputs:
+        given = given.copy()
+        if isinstance(given, list):
+            number = 0
+            for row in rows:
+                given[row] = placeholder()
+        else:
+            given[rows] = BLANK[number % len(BLANK)]
+            number += 1
+        blanked.append(given)
+    return tuple(blanked)

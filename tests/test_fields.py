@@ -1,0 +1,336 @@
+"""Samples of several fields through the Loader, on every engine, beside torchvision v2's functions on tv_tensors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+import gpupipe
+from gpupipe import Array, Boxes, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
+from gpupipe.batch import MISSING, Columns, Images
+from gpupipe.decode.reference import render_reference
+from gpupipe.plan import cropping
+from gpupipe.sources import Source
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "torch in the process": {"engine": "torch", "num_workers": 0},
+    "torch, workers": {"engine": "torch", "num_workers": 2},
+    "DALI": {"engine": "dali", "num_workers": 2},
+    "DALI and workers": {
+        "engine": "dali",
+        "num_workers": 2,
+        "decoders": gpupipe.Decoders(cpu_share=0.4, cpu_workers=1),
+    },
+}
+TRAIN = gpupipe.imagenet_train(32, dtype="uint8")
+EVAL = gpupipe.imagenet_eval(32, resize=40, dtype="uint8")
+
+FIELDS = {
+    "image": Image(),
+    "label": Scalar(),
+    "mask": Mask(),
+    "boxes": Boxes(labels="classes"),
+    "classes": Array(),
+    "points": Points(outside="keep", collate="stack"),
+    "right": Image(geometry="image"),
+    "other": Image(),
+    "caption": Text(),
+    "score": Scalar(dtype="float32"),
+    "embedding": Array(),
+    "key": Key(),
+    "index": Index(),
+}
+
+
+def png(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    file = io.BytesIO()
+    PillowImage.fromarray(pixels).save(file, "PNG")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+class Scenes(Source):
+    """Made samples that have all kinds of fields; `without` lists (index, field) that some of them lack."""
+
+    fingerprint = "scenes"
+
+    def __init__(self, fields: Any = FIELDS, size: int = 14, without: tuple[tuple[int, str], ...] = ()) -> None:
+        self.fields = Schema(fields)
+        self.size = size
+        self.without = set(without)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        samples = [self.sample(index) for index in indices.tolist()]
+        columns: Columns = {name: [sample[name] for sample in samples] for name in self.fields}
+        for name in self.fields.images:
+            columns[name] = Images([None if data is MISSING else data for data in columns[name]])
+        return columns
+
+    def sample(self, index: int) -> dict[str, Any]:
+        height, width = 50 + 3 * index, 90 - 2 * index
+        random = np.random.default_rng(index)
+        mask = random.integers(0, 20, (height, width), dtype=np.uint8)
+        count = index % 4
+        corners = random.uniform(0, 1, (count, 2, 2)) * (width, height)
+        found = {
+            "image": np.frombuffer(encode(picture(height, width, index), quality=95), np.uint8),
+            "label": index % 3,
+            "mask": png(mask) if index % 2 else mask,
+            "boxes": np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1),
+            "classes": np.arange(count),
+            "points": random.uniform(0, 1, (5, 2)) * (width, height),
+            "right": np.frombuffer(encode(picture(height, width, index + 100), quality=95), np.uint8),
+            "other": picture(40, 60, index + 200),
+            "caption": f"scene {index} é",
+            "score": index / 4,
+            "embedding": random.normal(size=(2, 3)).astype(np.float32),
+            "key": self.key(index),
+            "index": index,
+        }
+        return {name: MISSING if (index, name) in self.without else found[name] for name in self.fields}
+
+
+def batches(source: Any, recipe: Any = TRAIN, size: int = 5, **options: Any) -> Iterator[tuple[Any, list[int]]]:
+    options = {"shuffle": True, "seed": 3, "device": "cpu", **options}
+    with gpupipe.Loader(source, recipe, size, **options) as loader:
+        for batch in loader:
+            assert loader.last_indices is not None
+            yield batch, loader.last_indices.tolist()
+
+
+def pixels_of(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return data if data.ndim == 3 else np.asarray(PillowImage.open(io.BytesIO(data.tobytes())).convert("RGB"))
+
+
+def mask_of(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return data if data.ndim == 2 else np.asarray(PillowImage.open(io.BytesIO(data.tobytes())))
+
+
+def moved(thing: Any, crops: Any) -> Any:
+    """By torchvision: a tv_tensor cut, resized and mirrored as the plan of one image says."""
+    (top, left, height, width), (tall, wide), (y, x) = (
+        part[0].tolist() for part in (crops.windows, crops.resized, crops.anchors)
+    )
+    nearest = v2.InterpolationMode.NEAREST
+    thing = F.resized_crop(thing, top, left, height, width, [tall, wide], interpolation=nearest)
+    thing = F.crop(thing, y, x, *crops.size)
+    return F.horizontal_flip(thing) if crops.flips[0] else thing
+
+
+def as_png(pixels: NDArray[np.uint8]) -> bytes:
+    return png(pixels).tobytes()
+
+
+@pytest.mark.parametrize("recipe", [TRAIN, EVAL], ids=["train", "eval"])
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_what_is_geometric_follows_the_image(engine: dict[str, Any], recipe: gpupipe.Recipe) -> None:
+    source, position = Scenes(), 0
+    for batch, indices in batches(source, recipe, **engine):
+        assert list(batch) == list(FIELDS)
+        boxes = 0
+        for row, index in enumerate(indices):
+            sample = source.sample(index)
+            height, width = pixels_of(sample["image"]).shape[:2]
+            sides = np.array([height], np.int32), np.array([width], np.int32)
+            crops = cropping(recipe, 3, 0, np.array([position]), *sides)
+            for name in ("image", "right"):
+                truth = render_reference(sample[name].tobytes(), crops)
+                apart = np.abs(batch[name][row].permute(1, 2, 0).numpy().astype(int) - truth)
+                assert apart.mean() <= (0.5 if engine["engine"] == "dali" else 0), name
+            mask = moved(tv_tensors.Mask(mask_of(sample["mask"])[None].copy()), crops)
+            assert batch["mask"].dtype == torch.uint8
+            assert torch.equal(batch["mask"][row], mask[0])
+            canvas = (height, width)
+            found = tv_tensors.BoundingBoxes(torch.from_numpy(sample["boxes"]), format="XYXY", canvas_size=canvas)
+            kept = moved(found, crops).reshape(-1, 4)
+            large = (kept[:, 2] - kept[:, 0]) * (kept[:, 3] - kept[:, 1]) >= 1
+            torch.testing.assert_close(
+                batch["boxes"][row].double(), torch.as_tensor(kept[large]), atol=1e-3, rtol=0, check_dtype=False
+            )
+            assert batch["classes"][row].tolist() == sample["classes"][large.numpy()].tolist()
+            boxes += int(large.sum())
+            top, left, tall, wide = crops.windows[0].tolist()
+            points = (sample["points"] - (left, top)) * (crops.resized[0, ::-1] / (wide, tall)) - crops.anchors[0, ::-1]
+            points[:, 0] = crops.size[1] - 1 - points[:, 0] if crops.flips[0] else points[:, 0]
+            np.testing.assert_allclose(batch["points"][row].numpy(), points, atol=1e-3)
+            other = cropping(recipe, 3, 0, np.array([position]), np.array([40]), np.array([60]), field=2)
+            truth = render_reference(as_png(sample["other"]), other)
+            assert np.array_equal(batch["other"][row].permute(1, 2, 0).numpy(), truth)  # by the CPU on every engine
+            position += 1
+        assert len(batch["boxes"].values) == boxes
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_the_rest_is_passed_on(engine: dict[str, Any]) -> None:
+    source = Scenes()
+    for batch, indices in batches(source, **engine):
+        samples = [source.sample(index) for index in indices]
+        assert batch["label"].tolist() == [sample["label"] for sample in samples]
+        assert batch["label"].dtype == batch["index"].dtype == torch.int64
+        assert batch["index"].tolist() == indices
+        assert batch["key"] == [str(index) for index in indices]
+        assert batch["caption"] == [sample["caption"] for sample in samples]
+        assert batch["score"].dtype == torch.float32
+        assert batch["score"].tolist() == [sample["score"] for sample in samples]
+        assert torch.equal(batch["embedding"], torch.from_numpy(np.stack([sample["embedding"] for sample in samples])))
+        assert isinstance(batch["boxes"], Ragged)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_views_are_lists(engine: dict[str, Any]) -> None:
+    """Each with boxes of its own; of a view by itself the same."""
+    names = ("image", "mask", "boxes", "classes", "caption")
+    fields = {name: FIELDS[name] for name in names}
+    recipe = gpupipe.Recipe(TRAIN.operations[:2], dtype="uint8", views=2)
+    for batch, indices in batches(Scenes(fields), recipe, **engine):
+        for name in names[:4]:
+            assert len(batch[name]) == 2
+        for view in range(2):
+            assert batch["image"][view].shape == (len(indices), 3, 32, 32)
+            assert batch["mask"][view].shape == (len(indices), 32, 32)
+            assert torch.equal(batch["boxes"][view].offsets, batch["classes"][view].offsets)
+        assert not torch.equal(batch["mask"][0], batch["mask"][1])
+        assert batch["caption"] == [f"scene {index} é" for index in indices]
+
+
+def test_ranks_and_batches_see_the_same() -> None:
+    whole = {key: batch for batch, _ in batches(Scenes(), size=14, num_workers=0) for key in ("whole",)}["whole"]
+    ranks = [
+        [batch for batch, _ in batches(Scenes(), size=1, num_workers=0, rank=rank, world_size=2)] for rank in range(2)
+    ]
+    ones = [batch for pair in zip(*ranks, strict=True) for batch in pair]
+    for row, one in enumerate(ones):
+        for name in ("image", "mask", "right", "other", "points", "embedding"):
+            assert torch.equal(one[name][0], whole[name][row]), name
+        assert torch.equal(one["boxes"][0], whole["boxes"][row])
+        assert one["caption"] == [whole["caption"][row]]
+
+
+class TestMissing:
+    FIELD = pytest.mark.parametrize("name", ["image", "mask", "boxes", "score", "caption", "embedding", "label"])
+    ENGINE = pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+
+    def source(self, name: str, **options: Any) -> Scenes:
+        fields = {key: field for key, field in FIELDS.items() if (name, key) != ("boxes", "classes")}
+        fields[name] = type(FIELDS[name])(**{"dtype": "float32"} if name == "score" else {}, **options)
+        return Scenes(fields, without=((4, name), (9, name)))
+
+    @FIELD
+    @ENGINE
+    def test_is_an_error(self, name: str, engine: dict[str, Any]) -> None:
+        with pytest.raises(gpupipe.SampleError, match=rf"sample [49] .*{name}"):
+            list(batches(self.source(name), **engine))
+
+    @FIELD
+    @ENGINE
+    def test_is_skipped(self, name: str, engine: dict[str, Any]) -> None:
+        source = self.source(name, missing="skip")
+        with gpupipe.Loader(source, TRAIN, 5, seed=3, shuffle=True, device="cpu", **engine) as loader:
+            seen = [index for batch in loader for index in batch["index"].tolist()]
+            assert {error.index for error in loader.bad_samples} == {4, 9}
+        assert len(seen) == 14
+        assert not {4, 9} & set(seen)
+
+    @pytest.mark.parametrize(
+        ("name", "default"), [("mask", None), ("boxes", None), ("score", -1.0), ("caption", None), ("label", 7)]
+    )
+    @ENGINE
+    def test_has_a_default(self, name: str, default: Any, engine: dict[str, Any]) -> None:
+        seen = {}
+        for batch, indices in batches(self.source(name, missing="default", default=default), **engine):
+            seen |= {index: batch[name][row] for row, index in enumerate(indices)}
+        for index in (4, 9):
+            if name == "mask":
+                assert (seen[index] == 255).all()
+            elif name == "boxes":
+                assert seen[index].shape == (0, 4)
+            else:
+                assert seen[index] == ("" if default is None else default)
+        assert len(seen) == 14
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_bad_samples_are_replaced_in_all_fields(engine: dict[str, Any]) -> None:
+    class Bad(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            found = super().sample(index)
+            if index == 3:
+                found["image"] = found["image"][:60]
+            if index == 8:
+                found["mask"] = np.zeros((5, 5), np.uint8)
+            if index == 11:
+                found["classes"] = np.arange(9)
+            return found
+
+    with pytest.raises(gpupipe.SampleError, match=r"sample (3|8|11) "):
+        list(batches(Bad(), **engine))
+    seen = []
+    for batch, indices in batches(Bad(), on_error="skip", **engine):
+        assert batch["index"].tolist() == indices
+        assert batch["caption"] == [f"scene {index} é" for index in indices]
+        assert len(batch["boxes"]) == len(batch["embedding"]) == len(indices)
+        seen += indices
+    assert len(seen) == 14
+    assert not {3, 8, 11} & set(seen)
+
+
+def test_an_image_of_another_size_has_no_shared_draws() -> None:
+    fields = {"image": Image(), "other": Image(geometry="image")}
+    with pytest.raises(gpupipe.SampleError, match=r"'other' has 40 x 60 pixels, 'image' .*draws of its own"):
+        list(batches(Scenes(fields), num_workers=0))
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_collation_is_the_fields_own(engine: dict[str, Any]) -> None:
+    fields = {
+        "image": Image(),
+        "boxes": Boxes(labels="classes", min_area=0, collate=Pad(-1, mask=True)),
+        "classes": Array(collate=Pad(-1)),
+        "caption": Text(collate=len),
+        "embedding": Array(collate="list"),
+    }
+    for batch, indices in batches(Scenes(fields), EVAL, **engine):
+        assert list(batch) == [*fields, "boxes_mask"]
+        longest = max(batch["boxes_mask"].sum(dim=1))
+        assert batch["boxes"].shape == (len(indices), longest, 4)
+        assert ((batch["classes"] >= 0) == batch["boxes_mask"]).all()
+        assert batch["caption"] == len(indices)
+        assert [one.shape for one in batch["embedding"]] == [(2, 3)] * len(indices)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_the_state_goes_on_within_an_epoch(engine: dict[str, Any]) -> None:
+    whole = list(batches(Scenes(), **engine))
+    with gpupipe.Loader(Scenes(), TRAIN, 5, shuffle=True, seed=3, device="cpu", **engine) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with gpupipe.Loader(Scenes(), TRAIN, 5, shuffle=True, seed=3, device="cpu", **ENGINES["torch, workers"]) as loader:
+        loader.load_state_dict(state)
+        rest = list(loader)
+    assert [batch["index"].tolist() for batch in rest] == [indices for _, indices in whole[1:]]
+    assert all(torch.equal(one["mask"], other["mask"]) for one, (other, _) in zip(rest, whole[1:], strict=True))
+    other = gpupipe.Loader(Scenes({"image": Image()}), TRAIN, 5, shuffle=True, seed=3, num_workers=0)
+    with other, pytest.raises(gpupipe.StateError, match="recipe"):
+        other.load_state_dict(state)
+
+
+def test_without_an_image_field_or_a_label() -> None:
+    (batch, _), *_ = batches(Scenes({"image": Image()}), num_workers=0)
+    assert list(batch) == ["image"]
+    (batch, _), *_ = batches(Scenes({"image": Image(), "label": Scalar()}), num_workers=0)
+    assert isinstance(batch, tuple)
+    (batch, _), *_ = batches(Scenes({"image": Image(), "label": Scalar(), "key": Key()}), num_workers=0)
+    assert list(batch) == ["image", "label", "key"]

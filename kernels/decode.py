@@ -112,7 +112,7 @@ def decode_crops(
     )
     call.images.fast = _one_of(decode, {"exact": 0, "fast": 1}, "decode")
     chosen = limits or Limits()
-    call.images.limits = native.Limits(chosen.max_pixels, chosen.max_memory, chosen.max_scans)
+    call.images.limits = native.CLimits(chosen.max_pixels, chosen.max_memory, chosen.max_scans)
     return call.run("gp_decode_crop_resize")
 
 
@@ -172,7 +172,7 @@ class _Call:
         outs = [None] * len(crops) if out is None else out
         self.views = [_View(one, images, count) for one, images in zip(crops, outs, strict=True)]
         self._structures = (native.View * len(crops))(*(view.view for view in self.views))
-        self.images = native.Images(
+        self.images = native.CImages(
             count=count,
             view_count=len(crops),
             threads=usable_cpus() if threads is None else threads,

@@ -13,16 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "Augment",
-    "Finish",
-    "Images",
-    "Limits",
-    "View",
-    "Walks",
-    "addresses",
-    "library",
-    "problem",
-    "variant_name",
+    *("Augment", "CImages", "CLimits", "Finish", "View", "Walks", "addresses", "library", "problem", "variant_name"),
     "variants",
 ]
 
@@ -34,48 +25,38 @@ REMEDY = (
 )
 
 
-class Limits(ctypes.Structure):
+Field = tuple[str, Any]
+
+
+def _all(kind: Any, names: str) -> tuple[Field, ...]:
+    """Fields of one type."""
+    return tuple((name, kind) for name in names.split())
+
+
+class CLimits(ctypes.Structure):
     """gp_limits of cpu/jpeg.h."""
 
-    _fields_ = (
-        ("max_pixels", ctypes.c_int64),
-        ("max_memory", ctypes.c_int64),
-        ("max_scans", ctypes.c_int32),
-    )
+    _fields_ = (*_all(ctypes.c_int64, "max_pixels max_memory"), ("max_scans", ctypes.c_int32))
 
 
 class View(ctypes.Structure):
     """gp_view of cpu/api.h."""
 
     _fields_ = (
-        ("out_height", ctypes.c_int32),
-        ("out_width", ctypes.c_int32),
-        ("filter", ctypes.c_int32),
-        ("windows", ctypes.c_void_p),
-        ("resized", ctypes.c_void_p),
-        ("anchors", ctypes.c_void_p),
-        ("flips", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *_all(ctypes.c_int32, "out_height out_width filter"),
+        *_all(ctypes.c_void_p, "windows resized anchors flips out"),
     )
 
 
-class Images(ctypes.Structure):
+class CImages(ctypes.Structure):
     """gp_images of cpu/api.h."""
 
     _fields_ = (
-        ("count", ctypes.c_int32),
-        ("view_count", ctypes.c_int32),
-        ("fast", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
+        *_all(ctypes.c_int32, "count view_count fast threads"),
         ("variant", ctypes.c_char_p),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p),
-        ("orientations", ctypes.c_void_p),
-        ("views", ctypes.c_void_p),
-        ("limits", Limits),
-        ("codes", ctypes.c_void_p),
-        ("messages", ctypes.c_void_p),
+        *_all(ctypes.c_void_p, "data bytes sizes orientations views"),
+        ("limits", CLimits),
+        *_all(ctypes.c_void_p, "codes messages"),
     )
 
 
@@ -83,25 +64,10 @@ class Finish(ctypes.Structure):
     """gp_finish of cpu/api.h."""
 
     _fields_ = (
-        ("count", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("channels_last", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
+        *_all(ctypes.c_int32, "count height width dtype channels_last threads"),
         ("variant", ctypes.c_char_p),
-        ("offset", ctypes.c_float * 3),
-        ("scale", ctypes.c_float * 3),
-        ("table", ctypes.c_void_p),
-        ("exact", ctypes.c_void_p),
-        ("input", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("erase_boxes", ctypes.c_void_p),
-        ("erase_value", ctypes.c_void_p),
-        ("erase_keys", ctypes.c_void_p),
-        ("partners", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("mix_boxes", ctypes.c_void_p),
+        *_all(ctypes.c_float * 3, "offset scale"),
+        *_all(ctypes.c_void_p, "table exact input out erase_boxes erase_value erase_keys partners weights mix_boxes"),
     )
 
 
@@ -109,33 +75,16 @@ class Augment(ctypes.Structure):
     """gp_augment of cpu/api.h."""
 
     _fields_ = (
-        ("count", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("steps", ctypes.c_int32),
-        ("values", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
+        *_all(ctypes.c_int32, "count height width steps values threads"),
         ("variant", ctypes.c_char_p),
-        ("ops", ctypes.c_void_p),
-        ("numbers", ctypes.c_void_p),
-        ("fill", ctypes.c_void_p),
-        ("input", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *_all(ctypes.c_void_p, "ops numbers fill input out"),
     )
 
 
 class Walks(ctypes.Structure):
     """gp_walks of cpu/api.h."""
 
-    _fields_ = (
-        ("count", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("max_scans", ctypes.c_int32),
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_void_p),
-        ("headers", ctypes.c_void_p),
-        ("odd", ctypes.c_void_p),
-    )
+    _fields_ = (*_all(ctypes.c_int32, "count threads max_scans"), *_all(ctypes.c_void_p, "data bytes headers odd"))
 
 
 def library() -> Any | None:

@@ -6,15 +6,13 @@ No order holds random state, so any rank can resume at any position without repl
 from __future__ import annotations
 
 from gpupipe.order.blocks import BlockShuffled
-from gpupipe.order.plain import Sequential, Subset
+from gpupipe.order.plain import Sequential, Shuffled, Subset
 from gpupipe.order.protocol import Order
 from gpupipe.order.ranks import RankBatches as RankBatches
-from gpupipe.order.repeated import Repeated
+from gpupipe.order.repeated import Repeated, VirtualEpochs
 from gpupipe.order.sampler import SamplerOrder as SamplerOrder
-from gpupipe.order.shuffled import Shuffled
 from gpupipe.order.splitting import split
 from gpupipe.order.stratified import Stratified
-from gpupipe.order.virtual import VirtualEpochs
 from gpupipe.order.weighted import Weighted
 
 __all__ = [

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.order.feistel import permute, round_keys, square, subkeys
-from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, as_array, check_count, digest
+from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, check_count, digest
 
 __all__ = ["BlockShuffled"]
 
@@ -26,7 +26,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockShuffled:
+class BlockShuffled(OnceEach):
     """Blocks (shards) in a new order in every epoch, and samples shuffled among `window` blocks that come together.
 
     For storage that dislikes random reads: only the blocks of one window are read at a time (of two, in a batch across
@@ -69,11 +69,6 @@ class BlockShuffled:
 
     def __len__(self) -> int:
         return int(self._begins[-1])
-
-    @property
-    def samples(self) -> int:
-        """How many samples the dataset has to have."""
-        return len(self)
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """Each position's window, its place there shuffled, and the sample that lies there."""

@@ -1,4 +1,4 @@
-"""Orders that list their samples: all of them in turn, or some."""
+"""All samples in turn, or shuffled in constant memory by a keyed permutation, or some of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.protocol import Indices, as_array, digest
-from gpupipe.order.shuffled import Shuffled
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, square
+from gpupipe.order.protocol import PERMUTATION, Indices, OnceEach, as_array, digest
 
-__all__ = ["Sequential", "Subset"]
+__all__ = ["Sequential", "Shuffled", "Subset"]
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(OnceEach):
     """0, 1, 2, ... in every epoch."""
 
     size: int
 
     def __len__(self) -> int:
-        return self.size
-
-    @property
-    def samples(self) -> int:
-        """How many samples the dataset has to have."""
         return self.size
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
@@ -38,6 +33,34 @@ class Sequential:
     def fingerprint(self) -> str:
         """Names the size."""
         return f"sequential-{self.size}"
+
+
+@dataclass(frozen=True)
+class Shuffled(OnceEach):
+    """A new permutation of 0 ... size-1 in every epoch, in constant memory: a keyed bijection (`feistel.py`).
+
+    Up to 2**62 samples.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size < 2**62:
+            raise ConfigError(f"Shuffled: size={self.size!r} must lie in [0, 2**62)")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        """Where the permutation of (seed, epoch) sends the positions."""
+        if self.size < 2:
+            return positions
+        return permute(positions, square(self.size), round_keys(seed, epoch, PERMUTATION))
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the algorithm and the size."""
+        return f"shuffled-feistel{ROUNDS}-{self.size}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,22 +8,14 @@ from numbers import Integral
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = [
-    "EpochCache",
-    "Indices",
-    "Order",
-    "as_array",
-    "check_count",
-    "check_order",
-    "digest",
-    "name_of",
-    "samples_of",
-    "words",
+    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_count", "check_order", "classes_of", "digest"),
+    *("name_of", "samples_of", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -50,6 +42,15 @@ class Order(Protocol):
     def fingerprint(self) -> str:
         """A short text that differs between orders that differ."""
         ...
+
+
+class OnceEach:
+    """An order in which every sample comes once an epoch."""
+
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has to have."""
+        return len(self)  # type: ignore[arg-type]
 
 
 def name_of(order: Order) -> str:
@@ -86,6 +87,21 @@ def as_array(where: str, values: Any, of: str = "integers") -> NDArray[Any]:
     except (TypeError, ValueError) as error:  # nothing to iterate over, rows of several lengths, a tensor on a GPU
         raise ConfigError(f"{where} must be one list of {of}, not {type(values).__name__}: {error}") from error
     return array if array.size else array.astype(np.int64)
+
+
+def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indices, Indices]:
+    """The C different labels in ascending order, each sample's place among them (N,), and each one's samples (C,).
+
+    Raises ConfigError, whose message begins with `where`, unless `labels` is one list of one integer or more.
+    """
+    array = as_array(f"{where}: labels", labels)
+    if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
+        raise ConfigError(
+            f"{where}: labels must be one list of integers, such as source.targets; got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    found, of_sample, counts = np.unique(array, return_inverse=True, return_counts=True)
+    return found, of_sample.astype(np.int64), counts.astype(np.int64)
 
 
 def check_count(where: str, value: Any, low: int, high: int = 2**62) -> None:

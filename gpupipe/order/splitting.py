@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.order.classes import classes_of
-from gpupipe.order.protocol import Indices, check_count
+from gpupipe.order.protocol import Indices, check_count, classes_of
 
 __all__ = ["split"]
 

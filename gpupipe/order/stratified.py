@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.classes import classes_of
 from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys
-from gpupipe.order.protocol import BATCHES, CLASSES, STRATA, EpochCache, Indices, check_count, digest, words
+from gpupipe.order.protocol import (
+    BATCHES,
+    CLASSES,
+    STRATA,
+    EpochCache,
+    Indices,
+    OnceEach,
+    check_count,
+    classes_of,
+    digest,
+    words,
+)
 
 __all__ = ["Stratified"]
 
@@ -23,7 +33,7 @@ Chosen = tuple[Indices, Indices]  # of each position: its class, and which of th
 
 
 @dataclass(frozen=True, eq=False)
-class Stratified:
+class Stratified(OnceEach):
     """Every global batch holds each class in proportion, and every sample comes once an epoch.
 
     Exactly: of n samples, n_c are of class c. The positions k * batch_size ... (k + 1) * batch_size - 1, which are the
@@ -57,11 +67,6 @@ class Stratified:
 
     def __len__(self) -> int:
         return len(self._plan.members)
-
-    @property
-    def samples(self) -> int:
-        """How many samples the dataset has to have."""
-        return len(self)
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The sample at each position's shuffled place in its batch."""

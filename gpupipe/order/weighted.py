@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import uniform
-from gpupipe.order.classes import classes_of
 from gpupipe.order.protocol import (
     WEIGHTED,
     WITHOUT_REPLACEMENT,
@@ -18,6 +17,7 @@ from gpupipe.order.protocol import (
     Indices,
     as_array,
     check_count,
+    classes_of,
     digest,
     words,
 )

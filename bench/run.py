@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     for settings in all_settings:
         facts = environment(settings) | {"max_size": args.max_size, "versions_of": used}
         output = args.out / settings.dtype
-        results = play(args.only, BenchSettings(**(settings.as_dict() | {"data": data})), output, pythons, failed)
+        results = play(args.only, replace(settings, data=data), output, pythons, failed)
         report.write_all(results, facts, output)
         parts.append(markdown(report.rows(results), facts))
         measured_any |= any(result.rounds for result in results)

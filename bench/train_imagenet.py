@@ -31,8 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from training.loaders import LOADERS, make_loader, set_epoch
 
 from gpupipe.sources import open_source
-from gpupipe.tools.profiling.models import build_model
-from gpupipe.tools.profiling.training import TrainingStep, WaitClock
+from gpupipe.tools.profiling.training import TrainingStep, WaitClock, build_model
 
 COMPARED = ["torchvision-v2", "gpupipe", "gpupipe-torch", "device"]
 # What --made-classes changes unless it is given on the command line.

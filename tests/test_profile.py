@@ -26,10 +26,8 @@ import gpupipe
 from gpupipe.host.tracing import Span
 from gpupipe.kernels import decode_crops
 from gpupipe.tools.cli import main
-from gpupipe.tools.profiling.interval import interval
 from gpupipe.tools.profiling.report import lines
-from gpupipe.tools.profiling.rounds import Part, Profile, measure, open_loader, training_step
-from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.rounds import Part, Profile, ProfileSettings, interval, measure, open_loader, training_step
 from gpupipe.tools.profiling.timeline import lanes
 from gpupipe.tools.profiling.training import WaitClock
 from gpupipe.tools.profiling.verdict import judge

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.rounds import ProfileSettings
 from gpupipe.tools.profiling.training import TrainingStep
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))

@@ -27,8 +27,7 @@ from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
 from gpupipe.tools.benchmark.contenders.contender import Batch
 from gpupipe.tools.benchmark.settings import BenchSettings
-from gpupipe.tools.profiling.models import build_model
-from gpupipe.tools.profiling.training import TrainingStep
+from gpupipe.tools.profiling.training import TrainingStep, build_model
 
 __all__ = ["WAITING", "main"]
 

@@ -67,7 +67,7 @@ def write_part(folder: Path, part: str, rows: Iterable[Row], settings: BenchSett
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "rows": [asdict(row) for row in rows],
-        "settings": settings.as_dict() | {"data": Path(settings.data).name},  # results are shown to others
+        "settings": asdict(settings) | {"data": Path(settings.data).name},  # results are shown to others
     }
     (folder / f"{part}.json").write_text(json.dumps(content, indent=1) + "\n")
 

@@ -24,7 +24,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,7 @@ from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.measurement import Spread, spread
 from gpupipe.tools.benchmark.report import plot
 from gpupipe.tools.figures import write_csv
-from gpupipe.tools.profiling.rounds import Part, run_part
-from gpupipe.tools.profiling.settings import ProfileSettings
+from gpupipe.tools.profiling.rounds import Part, ProfileSettings, run_part
 from gpupipe.tools.profiling.training import TrainingStep
 from training.loaders import make_loader, workers
 
@@ -164,7 +163,7 @@ def facts_of(args: argparse.Namespace) -> dict[str, Any]:
     settings = settings_of(args)
     more = {name: getattr(args, name) for name in ("rounds", "model", "amp", "channels_last", "compile")}
     threads = {"threads": settings.workers, "data": Path(args.data).name}  # results are shown to others
-    return machine() | {"settings": settings.as_dict() | threads | more}
+    return machine() | {"settings": asdict(settings) | threads | more}
 
 
 def rows(results: Sequence[Result]) -> list[Row]:

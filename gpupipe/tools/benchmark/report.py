@@ -24,7 +24,7 @@ Row = dict[str, Any]
 def environment(settings: BenchSettings) -> dict[str, Any]:
     """What the figures are measured on: what `machine` says, and the settings."""
     # Results are shown to others.
-    return machine() | {"settings": settings.as_dict() | {"data": Path(settings.data).name}}
+    return machine() | {"settings": asdict(settings) | {"data": Path(settings.data).name}}
 
 
 def describe(facts: dict[str, Any]) -> str:

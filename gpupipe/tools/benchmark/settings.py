@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from gpupipe.errors import ConfigError
 
@@ -46,7 +45,3 @@ class BenchSettings:
         for name in ("seconds", "timeout"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for a report."""
-        return asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def settings_from(args: argparse.Namespace) -> BenchSettings:
 
     values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
     settings = BenchSettings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
-    return settings if args.data else BenchSettings(**(settings.as_dict() | {"data": str(sample_set())}))
+    return settings if args.data else replace(settings, data=str(sample_set()))
 
 
 def measure_with_progress(names: Sequence[str], settings: BenchSettings, output: Path) -> list[Result]:

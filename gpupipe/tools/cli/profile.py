@@ -9,7 +9,7 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_output, data_of, option, require
 
 if TYPE_CHECKING:
-    from gpupipe.tools.profiling.settings import ProfileSettings
+    from gpupipe.tools.profiling.rounds import ProfileSettings
 
 __all__ = ["add_parser", "run"]
 
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
     from gpupipe.tools.profiling import report
-    from gpupipe.tools.profiling.models import build_model, classes_of
     from gpupipe.tools.profiling.rounds import measure, open_loader, training_step
+    from gpupipe.tools.profiling.training import build_model, classes_of
     from gpupipe.tools.profiling.verdict import judge
 
     settings = settings_from(args)
@@ -73,7 +73,7 @@ def settings_from(args: argparse.Namespace) -> ProfileSettings:
     """The settings; what was not given depends on whether there is a GPU."""
     import torch
 
-    from gpupipe.tools.profiling.settings import ProfileSettings
+    from gpupipe.tools.profiling.rounds import ProfileSettings
 
     on_gpu = torch.cuda.is_available()
     workers = max(1, args.workers)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpupipe.tools.figures import write_json
 from gpupipe.tools.profiling.rounds import PRECISE, Part, Profile
 from gpupipe.tools.profiling.timeline import draw
-from gpupipe.tools.profiling.verdict import Verdict
+from gpupipe.tools.profiling.verdict import Bottleneck
 
 __all__ = ["lines", "write_all"]
 
 
-def lines(profile: Profile, verdict: Verdict) -> list[str]:
+def lines(profile: Profile, verdict: Bottleneck) -> list[str]:
     """What was measured, and what it means."""
     settings = profile.settings
     on = f"{profile.engine} engine, {settings.workers} workers, batch {settings.batch_size}, {settings.size} px"
@@ -83,20 +83,18 @@ def _spread(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
 
 
-def write_all(profile: Profile, verdict: Verdict, facts: dict[str, Any], output: Path) -> list[Path]:
+def write_all(profile: Profile, verdict: Bottleneck, facts: dict[str, Any], output: Path) -> list[Path]:
     """Write profile.json and timeline.png into the folder `output`; returns their paths."""
     output.mkdir(parents=True, exist_ok=True)
-    paths = [output / "profile.json", output / "timeline.png"]
     content = {"environment": facts, "verdict": asdict(verdict)} | as_dict(profile)
-    paths[0].write_text(json.dumps(content, indent=2) + "\n")
-    draw(profile, verdict, paths[1])
-    return paths
+    draw(profile, verdict, output / "timeline.png")
+    return [write_json(output / "profile.json", content), output / "timeline.png"]
 
 
 def as_dict(profile: Profile) -> dict[str, Any]:
     """Plain values; the spans of all rounds, in seconds from the start of each."""
     return {
-        "settings": profile.settings.as_dict() | {"minutes": profile.minutes},
+        "settings": asdict(profile.settings) | {"minutes": profile.minutes},
         "engine": profile.engine,
         "device": profile.device,
         "speedups": profile.speedups,

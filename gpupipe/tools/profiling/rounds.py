@@ -17,9 +17,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -29,18 +29,79 @@ from gpupipe.host.tracing import Span, StageName
 from gpupipe.loader.loader import Loader
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.recipe import imagenet_train
-from gpupipe.tools.profiling.interval import CONFIDENCE, Interval, interval
-from gpupipe.tools.profiling.settings import ProfileSettings
 from gpupipe.tools.profiling.training import TrainingStep, WaitClock
 
-__all__ = ["PRECISE", "Part", "Profile", "measure", "open_loader", "run_part", "training_step"]
+__all__ = [
+    *("CONFIDENCE", "PRECISE", "Interval", "Part", "Profile", "ProfileSettings", "interval", "measure", "open_loader"),
+    *("run_part", "training_step"),
+]
 
+CONFIDENCE = 0.95
 CACHED = 4  # batches of the perfect loader: more would not change what a step costs
 LEAST = 3  # rounds, whatever the time
 LONG = 10**7  # samples of an epoch, from which a part takes what it needs: each round has other ones
 PRECISE = 0.10  # relative width of the interval of the speedup at which it is known well enough
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """One part of a round: the size of a step, and how often it is made.
+
+    batch_size: images a step.
+    size:       side of the square images in pixels.
+    workers:    processes of the torch engine, threads of DALI.
+    engine:     as in `Loader`.
+    steps:      measured ones, a multiple of `workers` at best: workers that began together end together.
+    """
+
+    batch_size: int
+    workers: int
+    steps: int
+    size: int = 224
+    engine: Literal["auto", "dali", "torch"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("workers", 0), ("steps", 1), ("size", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
+
+    @property
+    def settling(self) -> int:
+        """Steps before those that are measured, so that each worker has made a batch and started on the next."""
+        return self.workers + 1
+
+
+class Interval(NamedTuple):
+    """The value lies within `low` and `high` with this confidence, 0 to 1."""
+
+    low: float
+    high: float
+    confidence: float
+
+    @property
+    def width(self) -> float:
+        """Relative: 0.1 where the upper end is a tenth above the lower one."""
+        return self.high / self.low - 1
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Of the median of what gives such values, whatever its distribution, with 95% confidence; of one value or more.
+
+    Between the k-th smallest and the k-th largest it lies unless fewer than k values fall on one side of it, each with
+    probability 1/2. Of fewer than six values it is their range, with the confidence that this has.
+
+    >>> interval([5.0, 1.0, 2.0])
+    Interval(low=1.0, high=5.0, confidence=0.75)
+    >>> interval(range(1, 11))
+    Interval(low=2, high=9, confidence=0.978515625)
+    """
+    ordered, n = sorted(values), len(values)
+    outside, k = 2 / 2**n, 1  # the probability that the median lies outside of the k-th ones
+    while 2 * (k + 1) <= n and (wider := outside + 2 * math.comb(n, k) / 2**n) <= 1 - CONFIDENCE:
+        outside, k = wider, k + 1
+    return Interval(ordered[k - 1], ordered[-k], 1 - outside)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.tools.profiling.rounds import Part, Profile
-from gpupipe.tools.profiling.verdict import Verdict
+from gpupipe.tools.profiling.verdict import Bottleneck
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def _model(part: Part) -> list[Block]:
     return list(itertools.chain.from_iterable(zip(waits, steps, strict=True)))
 
 
-def draw(profile: Profile, verdict: Verdict, path: Path) -> None:
+def draw(profile: Profile, verdict: Bottleneck, path: Path) -> None:
     """The last steps of the last round with the real loader, as PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

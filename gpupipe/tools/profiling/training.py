@@ -1,7 +1,8 @@
-"""A training step, and how long its device waited for data."""
+"""Models by name, a training step, and how long its device waited for data."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -10,7 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["TrainingStep", "WaitClock"]
+from gpupipe.errors import ConfigError
+from gpupipe.sources import Source
+
+__all__ = ["TrainingStep", "WaitClock", "build_model", "classes_of"]
 
 
 class TrainingStep:
@@ -108,3 +112,45 @@ class WaitClock:
 
     def _at(self, event: Any) -> float:
         return self._begin_at + float(self._begin.elapsed_time(event)) / 1000
+
+
+def classes_of(source: Source) -> int:
+    """How many classes the data has. Raises DataError where that is known only by reading every sample."""
+    return len(source.classes) if source.classes is not None else int(source.targets.max()) + 1
+
+
+def build_model(name: str, classes: int) -> nn.Module:
+    """A new model by name: 'tiny', 'timm:NAME', or one of torchvision's. Raises ConfigError for a name that is none."""
+    if name == "tiny":
+        return _tiny(classes)
+    if name.startswith("timm:"):
+        return _of_timm(name.removeprefix("timm:"), classes)
+    import torchvision
+
+    try:
+        build = torchvision.models.get_model_builder(name)
+    except ValueError:
+        raise ConfigError(
+            f"model={name!r} is not one of torchvision's, see torchvision.models.list_models(); for timm's write "
+            f"'timm:{name}'"
+        ) from None
+    return build(weights=None, num_classes=classes)  # type: ignore[no-any-return]
+
+
+def _of_timm(name: str, classes: int) -> nn.Module:
+    try:
+        import timm
+    except ModuleNotFoundError:
+        raise ConfigError(f"model='timm:{name}' needs timm; pip install timm") from None
+    if not timm.is_model(name):
+        raise ConfigError(f"model='timm:{name}' is not one of timm's, see timm.list_models()")
+    return timm.create_model(name, num_classes=classes)  # type: ignore[no-any-return]
+
+
+def _tiny(classes: int) -> nn.Module:
+    """Five convolutions: enough for the made classes, and quick on a CPU."""
+    widths = (3, 24, 48, 96, 128, 160)
+    layers: list[nn.Module] = []
+    for narrow, wide in itertools.pairwise(widths):
+        layers += [nn.Conv2d(narrow, wide, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(wide), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))

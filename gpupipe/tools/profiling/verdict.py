@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.profiling.interval import CONFIDENCE
-from gpupipe.tools.profiling.rounds import Profile
+from gpupipe.tools.profiling.rounds import CONFIDENCE, Profile
 
-__all__ = ["NOTICEABLE", "Verdict", "judge"]
+__all__ = ["NOTICEABLE", "Bottleneck", "judge"]
 
 NOTICEABLE = 0.05  # smaller shares and gains are not worth acting on
 
@@ -18,7 +17,7 @@ Loading = Literal["read", "decode", "finish"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """The stage that holds training up, why, and what to do: one sentence each."""
 
     stage: Loading | Literal["model", "unclear"]
@@ -26,7 +25,7 @@ class Verdict:
     advice: str
 
 
-def judge(profile: Profile) -> Verdict:
+def judge(profile: Profile) -> Bottleneck:
     """The bottleneck, from the medians of the rounds and from what they leave open.
 
     model:   a perfect loader would make training less than 5% faster.
@@ -48,23 +47,23 @@ def judge(profile: Profile) -> Verdict:
         f"the model waited {profile.waited:.0%} of the time, and the rounds differ too much ({known.low:.2f} to "
         f"{known.high:.2f} times as fast) or are too few ({len(profile.real)}) to tell what a perfect loader would gain"
     )
-    return Verdict("unclear", reason, "measure again while nothing else runs on this machine, or for more --minutes")
+    return Bottleneck("unclear", reason, "measure again while nothing else runs on this machine, or for more --minutes")
 
 
-def _model(profile: Profile) -> Verdict:
+def _model(profile: Profile) -> Bottleneck:
     gain, most = max(profile.speedup - 1, 0), max(profile.known.high - 1, 0)
     reason = f"a perfect loader would make training {gain:.0%} faster, at most {most:.0%}, so the loader keeps up"
-    return Verdict("model", reason, "leave the loader as it is: only a faster training step would help")
+    return Bottleneck("model", reason, "leave the loader as it is: only a faster training step would help")
 
 
-def _loading(profile: Profile) -> Verdict:
+def _loading(profile: Profile) -> Bottleneck:
     stage, waited = _loading_stage(profile), f"{profile.waited:.0%} of the time"
     if profile.waited < NOTICEABLE:
         shared = "the CPUs" if profile.device == "cpu" else "the GPU"
         why = f"the model waited only {waited}, but shares {shared} with the loader"
     else:
         why = f"the model waited {waited}"
-    return Verdict(stage, f"{why}; {_times(profile)}", _advice(profile, stage))
+    return Bottleneck(stage, f"{why}; {_times(profile)}", _advice(profile, stage))
 
 
 def _loading_stage(profile: Profile) -> Loading:

@@ -28,10 +28,11 @@ from gpupipe.errors import ConfigError
 from gpupipe.host.children import ChildError
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.measurement import Round
+from gpupipe.tools.benchmark.usage import cpu_seconds
 from gpupipe.tools.cli import main
 from gpupipe.tools.tuning import run
 from gpupipe.tools.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
-from gpupipe.tools.tuning.others import Others, busy_seconds, own_seconds, some_cpus
+from gpupipe.tools.tuning.others import Others, busy_seconds, some_cpus
 from gpupipe.tools.tuning.report import code, rows
 from gpupipe.tools.tuning.run import Outcome, Rig, TuneSettings, search
 from gpupipe.tools.tuning.search import search_cpu, search_gpu
@@ -307,7 +308,7 @@ class TestOthers:
         now = {"time": 100.0, "busy": 1000.0, "own": 50.0}
         monkeypatch.setattr("gpupipe.tools.tuning.others.time.monotonic", lambda: now["time"])
         monkeypatch.setattr("gpupipe.tools.tuning.others.busy_seconds", lambda cpus: now["busy"])
-        monkeypatch.setattr("gpupipe.tools.tuning.others.own_seconds", lambda: now["own"])
+        monkeypatch.setattr("gpupipe.tools.tuning.others.cpu_seconds", lambda: now["own"])
         others = Others([3, 4])
         assert others.share() == 0
         now.update(time=110.0, busy=1008.0, own=55.0)
@@ -315,18 +316,18 @@ class TestOthers:
         now.update(own=58.5)  # the kernel counts in hundredths
         assert others.share() == 0
 
-    def test_own_seconds_have_ended_children(self) -> None:
-        before = own_seconds()
+    def test_cpu_seconds_have_ended_children(self) -> None:
+        before = cpu_seconds()
         spent = "import time\nwhile time.process_time() < 0.5: pass"
         subprocess.run([sys.executable, "-c", spent], check=True)
-        assert own_seconds() - before >= 0.45
-        before = own_seconds()
+        assert cpu_seconds() - before >= 0.45
+        before = cpu_seconds()
         with subprocess.Popen([sys.executable, "-c", f"{spent}\nprint(flush=True); input()"], **PIPES) as running:
             assert running.stdout.readline()  # the time is spent
-            during = own_seconds()
+            during = cpu_seconds()
             running.communicate("\n")
         assert during - before >= 0.45
-        assert own_seconds() >= during - 0.05  # what it did is not forgotten when it ends
+        assert cpu_seconds() >= during - 0.05  # what it did is not forgotten when it ends
 
 
 class TestCommand:

@@ -17,8 +17,7 @@ import torch
 from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
-from gpupipe.tools.benchmark.child import process_tree
-from gpupipe.tools.benchmark.memory import memory_mb
+from gpupipe.tools.benchmark.usage import memory_mb, process_tree
 
 __all__ = ["GROWTH", "main"]
 

@@ -20,7 +20,7 @@ from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTen
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, convert, converted, images
 
@@ -68,7 +68,7 @@ class Ffcv(Peer):
 
         return convert(settings.data, "ffcv-q96", write)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Compile and start."""
         rng, count = np.random.default_rng(1), len(images(settings.data)[0])
         steps = [

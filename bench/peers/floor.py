@@ -21,7 +21,7 @@ import gpupipe
 from gpupipe.kernels import native
 from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, cache
 
@@ -107,6 +107,6 @@ class Floor(Peer):
         """Nothing is made ahead."""
         return 0
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The files are read with the first batch."""
         return FloorStream(settings)

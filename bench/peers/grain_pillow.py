@@ -10,7 +10,7 @@ import grain
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 
@@ -60,7 +60,7 @@ class Grain(Peer):
     name = "grain"
     ahead = BUFFER + 4  # seen: 12 batches of 2 workers lie ready after a pause
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         samples = list(zip(*images(settings.data), strict=True))
         dataset = (

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, Value, load_from_disk
 from torch.utils.data import DataLoader
 
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import (
     PREFETCH_FACTOR,
     DataLoaderStream,
@@ -48,7 +48,7 @@ class HfDatasets(Peer):
 
         return convert(settings.data, "arrow", write)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         transform = TorchvisionPillow().transform(settings)
 

@@ -16,7 +16,7 @@ from litdata import StreamingDataset, optimize
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, convert, converted, images
@@ -84,7 +84,7 @@ class LitData(Peer):
 
         return convert(settings.data, "litdata", write)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         folder = str(converted(settings.data, "litdata") / "chunks")
         dataset = Endless(Transformed(TorchvisionV2().transform(settings), folder))

@@ -9,7 +9,7 @@ from PIL import Image
 from streaming import MDSWriter, StreamingDataset
 from torch.utils.data import DataLoader
 
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionPillow
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer, convert, converted, images
@@ -49,7 +49,7 @@ class MosaicmlStreaming(Peer):
 
         return convert(settings.data, "mds", write)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """One long epoch."""
         dataset = Transformed(
             TorchvisionPillow().transform(settings),

@@ -11,7 +11,7 @@ import spdl.io
 import spdl.pipeline
 import torch
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 
@@ -62,7 +62,7 @@ class Spdl(Peer):
         """Its buffers and the batch in the making: 9 batches were seen ready after a pause."""
         return BUFFER + 7
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Start the threads."""
         rng, size = np.random.default_rng(2), settings.size
         mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN_255, STD_255))

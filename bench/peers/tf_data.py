@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, images
 
@@ -67,7 +67,7 @@ class TfData(Peer):
             return tf.saturate_cast(tf.round(image), tf.uint8), label
         return tf.transpose((image - MEAN_255) / STD_255, [2, 0, 1]), label
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Build the pipeline with `settings.threads` threads."""
         paths, labels = images(settings.data)
         options = tf.data.Options()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from timm.data import create_dataset, create_loader
 
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 from peers.common import Peer
@@ -23,7 +23,7 @@ class Timm(Peer):
     name = "timm"
     ahead = PREFETCH_FACTOR
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Its loader with a sampler that never ends."""
         as_uint8 = settings.dtype == "uint8"
         dataset = create_dataset("", root=settings.data, is_training=True)

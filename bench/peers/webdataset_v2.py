@@ -9,7 +9,7 @@ import webdataset
 from torchvision.io import ImageReadMode, decode_image
 
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
 from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.pack import PackSettings, pack
@@ -37,7 +37,7 @@ class WebDatasetV2(Peer):
 
         return convert(settings.data, "shards", write)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Batches are made in the workers."""
         transform = TorchvisionV2().transform(settings)
 

@@ -11,7 +11,7 @@ import torch
 import gpupipe
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.table import Way, maker
@@ -49,7 +49,7 @@ class Ours(Way):
         """What the workers prefetch, and the batch that is being finished."""
         return settings.workers * PREFETCH["torch"] + 1
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Indexes the data at the first time."""
         source = open_source(settings.data)
         loader = gpupipe.Loader(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from timm.data import Mixup, create_dataset, create_loader
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.table import CLASSES, Way, maker
@@ -44,7 +44,7 @@ class Timm(Way):
         """Some recipes have no options."""
         return self.entry.timm_lacks or super().available(settings)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Its loader with a sampler that never ends."""
         dataset = create_dataset("", root=settings.data, is_training=True)
         options = {"color_jitter": None, "interpolation": "bilinear"} | self.entry.timm

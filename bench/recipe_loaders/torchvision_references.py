@@ -11,7 +11,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
 from gpupipe.recipe import MultiCrop, RandomResizedCrop, Recipe
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
@@ -51,7 +51,7 @@ class TorchvisionReferences(Way):
 
     name = "torchvision's references"
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         recipe = self.entry.recipe(settings.size)
         dataset = ImageFolder(settings.data, Views(recipe))

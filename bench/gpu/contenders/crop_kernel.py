@@ -13,7 +13,7 @@ from peers.common import Peer, images, random_box
 from PIL import Image
 
 from gpupipe.kernels import Crops, decode_crops, native
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 
@@ -70,7 +70,7 @@ class CropKernel(Peer):
         """Nothing is made ahead."""
         return 0
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Read all files."""
         paths, labels = images(settings.data)
         return KernelStream([Path(path).read_bytes() for path in paths], labels, settings)

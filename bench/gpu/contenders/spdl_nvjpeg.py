@@ -21,7 +21,7 @@ from peers.common import Peer, images
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.decode.pixels import CPU_ONLY_DEVICE
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 
@@ -102,7 +102,7 @@ class SpdlNvjpeg(Peer):
         """Its buffers and the batches in the making."""
         return BUFFER + self.decoders + 4
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Start the threads."""
         paths, labels = images(settings.data)
         readers = min(4, settings.threads)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 
@@ -98,7 +98,7 @@ class TorchvisionGpu(Peer):
         """What the threads have made."""
         return self.threads + 1
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Scan the folder; readers and threads start with the first batch."""
         dataset = Encoded(settings.data)
         loader = DataLoader(

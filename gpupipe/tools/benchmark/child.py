@@ -18,11 +18,11 @@ import numpy as np
 from gpupipe.recipe import IMAGENET_STD
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import Opened, Round
-from gpupipe.tools.benchmark.memory import memory_mb
 from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.usage import cpu_seconds, memory_mb, process_tree
 
 if TYPE_CHECKING:
-    from gpupipe.tools.benchmark.contenders.contender import Batch, Contender, Stream
+    from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, Contender
 
 __all__ = ["NOISE_OUTPUT", "Host", "consume", "measured", "synchronize"]
 
@@ -36,7 +36,7 @@ class Host:
         self.name = name
         self.settings = settings
         self._contender: Contender | None = None
-        self._stream: Stream | None = None
+        self._stream: BatchStream | None = None
         self._batches: Iterator[Batch] | None = None
 
     @property
@@ -118,28 +118,6 @@ def synchronize() -> None:
     torch: Any = sys.modules.get("torch")
     if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-def process_tree() -> list[Any]:
-    """This process and its living descendants."""
-    import psutil
-
-    own = psutil.Process()
-    return [own, *own.children(recursive=True)]
-
-
-def cpu_seconds() -> float:
-    """User and system time so far of this process and its living descendants."""
-    import psutil
-
-    total = 0.0
-    for process in process_tree():
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
 
 
 def first_batch(contender: Contender, settings: BenchSettings) -> np.ndarray:

@@ -9,8 +9,19 @@ from gpupipe.decode.choose import PREFETCH
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned
 
-__all__ = ["changed", "dali_engine", "parts", "share_for", "threads", "torch_engine", "with_odds", "worker_processes"]
+__all__ = [
+    "changed",
+    "dali_engine",
+    "parts",
+    "queued",
+    "share_for",
+    "threads",
+    "torch_engine",
+    "with_odds",
+    "worker_processes",
+]
 
+HANDED_ON = 4  # batches finished ahead of the consumer, and in the making
 LEAST, MOST = 0.02, 0.98  # of cpu_share, where both sides work
 
 
@@ -44,6 +55,15 @@ def threads(candidate: Tuned) -> int:
 def worker_processes(candidate: Tuned) -> int:
     """Of the torch engine, or beside DALI."""
     return candidate.num_workers - threads(candidate)
+
+
+def queued(candidate: Tuned) -> int:
+    """The most batches that may have been made before anyone asked: all queues, and what lies behind an engine."""
+    ahead = candidate.prefetch_factor
+    inside = (
+        candidate.num_workers * ahead if candidate.engine == "torch" else max(ahead, 2 * worker_processes(candidate))
+    )
+    return inside + HANDED_ON
 
 
 def share_for(cpu_rate: float, dali_rate: float) -> float:

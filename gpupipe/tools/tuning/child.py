@@ -21,7 +21,7 @@ from gpupipe.recipe import imagenet_train
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.child import consume, measured, synchronize
 from gpupipe.tools.benchmark.measurement import Round
-from gpupipe.tools.tuning.candidates import worker_processes
+from gpupipe.tools.tuning.candidates import queued, worker_processes
 from gpupipe.tools.tuning.others import chosen
 from gpupipe.tools.tuning.run import TuneSettings
 
@@ -31,7 +31,6 @@ SAMPLE = 4096  # images, drawn once: every candidate reads the same ones, from m
 ENDLESS = 10**12  # samples of an epoch, so that no gap between epochs is measured
 READERS = 16  # reads at a time
 SETTLING = 3  # measured stretches, at most, before the one that counts
-HANDED_OVER = 4  # batches between an engine and the consumer, and in the making
 
 
 class Bench:
@@ -64,23 +63,23 @@ class Bench:
         with self._open(candidate) as loader:
             batches = iter(loader)
             turn = max(1, worker_processes(candidate))
-            self._settle(batches, _settling(candidate), turn)
+            self._settle(batches, -(-queued(candidate) // turn), turn)
             made = measured(batches, turn, self.settings.seconds)
             batches.close()
         _free_memory()
         print(f"{made.rate:.0f} img/s, {made.cpu_ms:.3f} CPU ms an image: {candidate}", flush=True)
         return made
 
-    def _settle(self, batches: Iterator[Any], count: int, turn: int) -> None:
-        """Take so many batches. Where that takes long it does not matter what a few of them lend to the measurement.
+    def _settle(self, batches: Iterator[Any], turns: int, turn: int) -> None:
+        """Take what lies ready. Where that takes long it does not matter what a few of them lend to the measurement.
 
         In turns as they are measured: a batch is then made while the one before it is held, in a second buffer, whose
         memory is new at first. That took up to 0.4 s within what was measured.
         """
         start = time.perf_counter()
-        while count > 0 and time.perf_counter() - start < SETTLING * self.settings.seconds:
+        while turns > 0 and time.perf_counter() - start < SETTLING * self.settings.seconds:
             consume(islice(batches, turn))
-            count -= turn
+            turns -= 1
         synchronize()
 
     def _open(self, candidate: Tuned) -> Loader:
@@ -90,24 +89,12 @@ class Bench:
             self.settings.batch_size,
             order=VirtualEpochs(Subset(self.sample, shuffle=True), ENDLESS),
             drop_last=True,
-            num_workers=candidate.num_workers,
-            prefetch_factor=candidate.prefetch_factor,
-            decoders=candidate.decoders,
-            engine=candidate.engine,
             device=self.device,
             rank=0,
             world_size=1,
             on_error="skip",
+            **vars(candidate),
         )
-
-
-def _settling(candidate: Tuned) -> int:
-    """Batches that may have been made before anyone asked: all queues, in whole turns of the workers."""
-    workers = worker_processes(candidate)
-    queued = workers * (candidate.prefetch_factor if candidate.engine == "torch" else 2)
-    ahead = 0 if candidate.engine == "torch" else candidate.prefetch_factor
-    turn = max(1, workers)
-    return -(-(max(queued, ahead) + HANDED_OVER) // turn) * turn
 
 
 def _free_memory() -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from gpupipe.tools.benchmark.usage import cpu_seconds
+
 __all__ = ["BUSY", "Others", "busy_seconds", "chosen", "some_cpus"]
 
 BUSY = 0.10
@@ -54,7 +56,7 @@ class Others:
         return min(max(self._taken() - self._before, 0.0) / seconds, 1.0) if seconds else 0.0
 
     def _taken(self) -> float:
-        return busy_seconds(self._cpus) - own_seconds()
+        return busy_seconds(self._cpus) - cpu_seconds()
 
 
 def busy_seconds(cpus: Collection[int], stat: Path = STAT) -> float:
@@ -63,17 +65,3 @@ def busy_seconds(cpus: Collection[int], stat: Path = STAT) -> float:
     lines = (line.split() for line in stat.read_text().splitlines())
     ticks = sum(int(words[column]) for words in lines if words and words[0] in names for column in WORK)
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def own_seconds() -> float:
-    """CPU time so far of this process, its descendants, and those of them that have ended and were waited for."""
-    import psutil
-
-    total, this = 0.0, psutil.Process()
-    for process in [this, *this.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total

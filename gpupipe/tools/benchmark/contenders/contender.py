@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from gpupipe.tools.benchmark.settings import BenchSettings
 
-__all__ = ["Batch", "Contender", "Stream", "needs_cuda", "needs_folder"]
+__all__ = ["Batch", "BatchStream", "Contender", "needs_cuda", "needs_folder"]
 
 Batch = tuple[Any, Any]  # torch tensors, or NumPy arrays from those that do without torch
 
 
-class Stream(Protocol):
+class BatchStream(Protocol):
     """Batches without end: whole passes over the data, each in its own random order, joined without a gap.
 
     Joined, because a sample set has few batches a pass: a training epoch of 5,000 has no such gap every third batch.
@@ -53,7 +53,7 @@ class Contender(Protocol):
         """The most batches that may lie ready: they are taken before a measurement starts."""
         ...
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Start the stream."""
         ...
 

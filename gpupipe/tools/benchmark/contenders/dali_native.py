@@ -10,7 +10,7 @@ import nvidia.dali
 import torch
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_cuda, needs_folder
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda, needs_folder
 from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["DaliNativeCpu", "DaliNativeGpu"]
@@ -86,11 +86,11 @@ class DaliNativeCpu:
         """DALI's queue and the batch in the making."""
         return PREFETCH + 1
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Build the pipeline with `settings.threads` threads."""
         return self.started(settings, {"device": "cpu"}, None)
 
-    def started(self, settings: BenchSettings, decoder: dict[str, Any], device: int | None) -> Stream:
+    def started(self, settings: BenchSettings, decoder: dict[str, Any], device: int | None) -> BatchStream:
         """The stream of a pipeline on a GPU, or without one."""
         pipeline = training_pipeline(
             settings.data,
@@ -119,6 +119,6 @@ class DaliNativeGpu(DaliNativeCpu):
         """A GPU is needed, and an image folder."""
         return needs_cuda() or super().available(settings)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Build the pipeline with `settings.threads` threads beside the GPU's decoders."""
         return self.started(settings, {"device": "mixed", "hw_decoder_load": self.hw_decoder_load}, 0)

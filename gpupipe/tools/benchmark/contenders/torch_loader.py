@@ -15,7 +15,7 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream, needs_folder
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_folder
 from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["DataLoaderStream", "EndlessShuffle", "ImageFolderContender", "TorchvisionPillow", "TorchvisionV2"]
@@ -77,7 +77,7 @@ class ImageFolderContender:
         """What torch prefetches."""
         return settings.workers * PREFETCH_FACTOR
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Scan the folder; the workers start with the first batch."""
         dataset = ImageFolder(settings.data, self.transform(settings), loader=self.reader())
         on_gpu = torch.cuda.is_available()

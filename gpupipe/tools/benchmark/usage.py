@@ -1,11 +1,33 @@
-"""How much memory some processes take together, whatever others share with them."""
+"""What this process and its descendants take: CPU time, and memory together, whatever others share with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-__all__ = ["memory_mb"]
+__all__ = ["cpu_seconds", "memory_mb", "process_tree"]
+
+
+def process_tree() -> list[Any]:
+    """This process and its living descendants."""
+    import psutil
+
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def cpu_seconds() -> float:
+    """CPU time so far of these processes, and of those of their children that have ended and were waited for."""
+    import psutil
+
+    total = 0.0
+    for process in process_tree():
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def memory_mb(pids: Iterable[int]) -> float:

@@ -312,7 +312,7 @@ def test_a_label_of_another_shape_is_named(engine):
     data = [(GOOD, 0 if number != 7 else torch.tensor([0, 1, 0])) for number in range(12)]
     with (
         open_loader(data, **engine) as loader,
-        pytest.raises(gpupipe.DataError, match=r"list\[7\] is tuple .* the label is Tensor of shape \(3,\)"),
+        pytest.raises(gpupipe.DataError, match=r"the labels have different shapes: .*list\[7\] \(3,\)"),
     ):
         collect(loader)
 

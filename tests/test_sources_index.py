@@ -295,10 +295,10 @@ def open_and_count(root: Path, barrier: Any, queue: Any) -> None:
     """Open the folder at the same time as others; tells the fingerprint and whether this process scanned."""
     scans, scan = [], folder._scan
 
-    def counted(path: Path) -> Any:
-        scans.append(path)
+    def counted(*what: Any) -> Any:
+        scans.append(what)
         time.sleep(0.3)
-        return scan(path)
+        return scan(*what)
 
     folder._scan = counted
     barrier.wait(60)

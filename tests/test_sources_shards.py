@@ -1,4 +1,4 @@
-"""WebDataset shards, against the webdataset library, DALI's wds2idx and the standard library's tarfile."""
+"""WebDataset shards, against the webdataset library and the standard library's tarfile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wds2idx
 import webdataset
 from images import encode, picture
 from tars import jpeg, write_samples, write_tar
@@ -385,76 +384,3 @@ def test_damaged_images_have_size_zero(tmp_path: Path) -> None:
     assert source.shapes(np.arange(3))[:, 0].tolist() == [0, 40, 0]
     assert source[0][0].tobytes() == b"<html>"
     assert source[2][0].size == 0
-
-
-def make_idx(shard: Path, version: str = "v1.2") -> Path:
-    """DALI's own index beside a shard; v1.1 is the same without names."""
-    idx = shard.with_suffix(".idx")
-    with wds2idx.IndexCreator(str(shard), str(idx), verbose=False) as creator:
-        creator.create_index()
-    if version == "v1.1":
-        first, *rows = idx.read_text().splitlines()
-        tokens = [row.split(" ") for row in rows]
-        shorter = [" ".join(token for place, token in enumerate(row) if place % 4 != 3) for row in tokens]
-        idx.write_text("\n".join([first.replace("v1.2", "v1.1"), *shorter]) + "\n")
-    return idx
-
-
-@pytest.mark.parametrize("version", ["v1.2", "v1.1"])
-def test_a_wds2idx_file_replaces_the_scan(tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = three_shards(tmp_path / "data")
-    scanned = source_of(shards)
-    for shard in shards:
-        make_idx(shard, version)
-    monkeypatch.delattr("gpupipe.sources.shards.scan_tar")
-    indexed = source_of(shards, rebuild=True)
-    assert indexed.fingerprint == scanned.fingerprint
-    check_against_webdataset(indexed, shards)
-    assert [indexed.location(index) for index in range(12)] == [scanned.location(index) for index in range(12)]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_wds2idx_of_long_names_and_spaces(tmp_path: Path, format: int) -> None:
-    names = ["n" * 90, "deep/" * 12 + "k" * 40, "a b", "ü"] if format != tarfile.USTAR_FORMAT else ["n" * 90, "a b"]
-    members = [(f"{name}.{kind}", data) for name in names for kind, data in (("jpg", jpeg(len(name))), ("cls", b"3"))]
-    shard = write_tar(tmp_path / "a.tar", members, format)
-    for version in ("v1.2", "v1.1"):
-        make_idx(shard, version)
-        check_against_webdataset(source_of(shard, rebuild=True), [shard])
-
-
-def test_an_idx_that_does_not_fit_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shard = write_samples(tmp_path / "a.tar", 0, 6)
-    idx = make_idx(shard)
-    good = idx.read_text()
-    lines = good.splitlines()
-    wrong = {
-        "of another version": good.replace("v1.2", "v1.0"),
-        "empty": "",
-        "cut": good[: len(good) // 2],
-        "without the last sample": "\n".join(["v1.2 5", *lines[1:6]]),
-        "of shifted offsets": "\n".join([lines[0], *(row.replace(" 512 ", " 1024 ") for row in lines[1:])]),
-        "no text": "v1.2 1\n\x00\xff\n",
-        "of negative offsets": "v1.2 1\njpg -512 10 s/0.jpg\n",
-    }
-    for text in wrong.values():
-        caplog.clear()
-        idx.write_text(text, "utf-8")
-        check_against_webdataset(source_of(shard, rebuild=True), [shard])
-        assert "a.idx does not fit its shard" in caplog.text
-    idx.write_text(good)
-    write_samples(shard, 3, 6)
-    caplog.clear()
-    check_against_webdataset(source_of(shard, rebuild=True), [shard])
-    assert "a.idx does not fit its shard" in caplog.text
-
-
-def test_an_idx_with_bytes_changed_at_random_never_misleads(tmp_path: Path) -> None:
-    shard = write_samples(tmp_path / "a.tar", 0, 6)
-    idx = make_idx(shard)
-    good, rng = idx.read_bytes(), np.random.default_rng(3)
-    for _ in range(40):
-        broken = bytearray(good)
-        broken[rng.integers(len(good))] = rng.integers(256)
-        idx.write_bytes(bytes(broken))
-        check_against_webdataset(source_of(shard, rebuild=True), [shard])

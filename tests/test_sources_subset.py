@@ -45,10 +45,10 @@ def test_what_is_known_stays_known(whole: Any) -> None:
 
 
 def test_nothing_is_read_for_it(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(index: int) -> Any:
+    def read(index: int, number: int) -> Any:
         raise AssertionError(f"sample {index} was read")
 
-    monkeypatch.setattr(whole, "_read", read)
+    monkeypatch.setattr(whole, "_file", read)
     assert open_source(Subset(whole, [1, 2])).shapes(np.arange(2))[:, 0].tolist() == [200, 97]
 
 
@@ -135,14 +135,14 @@ def test_what_is_noted_is_the_index_in_the_part(whole: Any, monkeypatch: pytest.
     cell = memoryview(bytearray(16)).cast("q")
     monkeypatch.setattr(whereabouts, "_cell", cell)
     seen = []
-    read = whole._read
+    read = whole._file
 
-    def watched(index: int) -> Any:
-        data = read(index)
+    def watched(index: int, number: int) -> Any:
+        data = read(index, number)
         seen.append((index, cell[0]))
         return data
 
-    monkeypatch.setattr(whole, "_read", watched)
+    monkeypatch.setattr(whole, "_file", watched)
     part = open_source(Subset(whole, [7, 1]))
     part.fetch(np.array([1, 0]))
     part[1]

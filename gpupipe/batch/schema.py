@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpupipe.batch.fields import Boxes, Field, Image, Mask, Pad, Points, Scalar
+from gpupipe.batch.fields import Array, Boxes, Field, Image, Mask, Pad, Points, Scalar
 from gpupipe.errors import ConfigError
 
 __all__ = ["Schema"]
@@ -61,7 +61,7 @@ class Schema(Mapping[str, Field]):
     @property
     def is_pair(self) -> bool:
         """Whether a batch is the tuple of image and label, rather than a dict."""
-        return list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Scalar)
+        return list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Array)
 
     def drawn_as(self, name: str) -> str:
         """The image field whose draws, crop and size a geometric field has: an image without `geometry` its own."""

@@ -564,4 +564,4 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
 def _opened(data: Any, recipe: Recipe | MultiCrop | None, fields: Mapping[str, Field] | None) -> Source:
     if recipe is None:
         return ItemSource(data)
-    return open_source(data) if fields is None else open_source(data, fields=fields)  # type: ignore[call-arg]
+    return open_source(data, fields=fields)

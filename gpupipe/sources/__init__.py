@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpupipe.sources.contract import check_source
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
@@ -19,6 +20,7 @@ __all__ = [
     "ShardSource",
     "Source",
     "SubsetSource",
+    "check_source",
     "explain_damage",
     "names_files",
     "open_source",

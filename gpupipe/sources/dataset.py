@@ -1,41 +1,33 @@
-"""Any sized object whose items are (encoded bytes, label), such as a user's own torch Dataset."""
+"""Any sized object whose items are samples, such as a user's own torch Dataset."""
 
 from __future__ import annotations
 
-import operator
-import reprlib
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Columns, Images, Schema
+from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Index, Key, Schema
 from gpupipe.errors import DataError
 from gpupipe.host.whereabouts import Noted
+from gpupipe.sources.given import as_given
 from gpupipe.sources.raised import as_raised
-from gpupipe.sources.source import Encoded, Source, content_fingerprint
+from gpupipe.sources.source import Source, as_column, content_fingerprint
+from gpupipe.sources.values import within
+from gpupipe.sources.wanted import is_own
 
-__all__ = ["DatasetSource"]
-
-
-class SizedDataset(Protocol):
-    """What a DatasetSource wraps."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
+__all__ = ["DatasetSource", "UserSource"]
 
 
-class DatasetSource(Source):
-    """Samples of a user's object: `dataset[i]` gives (bytes of an image file, integer label).
+class UserSource(Source):
+    """A user's object by the index.
 
-    Labels and sizes are known only by reading a sample. `classes`, `class_to_idx` and `fingerprint` are taken from the
-    object if it has them; without a fingerprint of its own it counts as the same while type and length are the same.
+    Nothing is known but by reading a sample. `classes`, `class_to_idx` and `fingerprint` are taken from the object if
+    it has them; without a fingerprint of its own it counts as the same while type and length are the same.
     """
 
-    def __init__(self, dataset: SizedDataset) -> None:
-        self.fields = Schema.of(None)
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         size = len(dataset)
         if size == 0:
@@ -51,70 +43,108 @@ class DatasetSource(Source):
         return self._size
 
     def __repr__(self) -> str:
-        return f"DatasetSource({type(self.dataset).__name__}, {len(self)} samples)"
-
-    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
-        """Images, whose sizes are not known, and labels, with one `__getitem__` per sample; `before` is called with its
-        row before each of them.
-
-        Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
-        kind than (bytes, integer).
-        """
-        items = []
-        for row, index in enumerate(indices.tolist()):
-            if before is not None:
-                before(row)
-            items.append(self._item(index))
-        labels = np.array([label for _, label in items], np.int64)
-        return {"image": Images([data for data, _ in items]), "label": labels}
-
-    def _item(self, index: int) -> tuple[Encoded, int]:
-        if not 0 <= index < self._size:
-            raise IndexError(f"{self.location(index)}: its len() is {self._size}")
-        try:
-            with Noted(index):
-                item = self.dataset[index]
-        except Exception as error:
-            reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
-            raise as_raised(error, index, self.location(index), reason) from error
-        return self._parse(index, item)
+        return f"{type(self).__name__}({type(self.dataset).__name__}, {len(self)} samples)"
 
     def location(self, index: int) -> str:
         """Type of the object and the index."""
         return f"{type(self.dataset).__name__}[{index}]"
 
-    def _parse(self, index: int, item: Any) -> tuple[Encoded, int]:
+    def item(self, index: int) -> Any:
+        """What it has there. Raises SampleError, which is of the type that the object raised, too."""
+        if not 0 <= index < self._size:
+            raise IndexError(f"{self.location(index)}: its len() is {self._size}")
         try:
-            encoded, label = item
-            return _as_bytes(encoded), _as_label(label)
-        except Exception as error:  # the item and its parts may be of classes of the user's own
+            with Noted(index):
+                return self.dataset[index]
+        except Exception as error:
+            reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
+            raise as_raised(error, index, self.location(index), reason) from error
+
+    def items(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Iterator[Any]:
+        """One after the other; `before` is called with its row before each of them."""
+        for row, index in enumerate(indices.tolist()):
+            if before is not None:
+                before(row)
+            yield self.item(index)
+
+
+class DatasetSource(UserSource):
+    """Samples of a user's object. Of a dict a field takes the entry under its source, or else its own name; of a tuple
+    that at the place which its source says, or else at its own in the schema.
+
+    fields: None: an image, encoded or decoded, and a label, which is a number or an array.
+    """
+
+    def __init__(self, dataset: Any, fields: Mapping[str, Field] | None = None) -> None:
+        super().__init__(dataset)
+        self.fields = Schema.of({"image": Image(), "label": Array()} if fields is None else fields)
+        self._given = {name: field for name, field in self.fields.items() if not is_own(name, field)}
+        self._names = [name if field.source is None else field.source for name, field in self._given.items()]
+        self._in_order = all(field.source is None for field in self._given.values())
+        self._is_usual = fields is None
+
+    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
+        """Columns with one `__getitem__` per sample; `before` is called with its row before each of them.
+
+        Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
+        form than the fields.
+        """
+        items = zip(indices.tolist(), self.items(indices, before), strict=True)
+        samples = [self._parsed(index, item) for index, item in items]
+        given = dict(zip(self._given, zip(*samples, strict=True), strict=True)) if samples else {}
+        columns = {name: self._column(field, indices, list(given.get(name, ()))) for name, field in self.fields.items()}
+        if self._is_usual and isinstance(columns["label"], list):
+            self._check_labels(indices, columns["label"])
+        return columns
+
+    def _column(self, field: Field, indices: NDArray[np.int64], values: list[Any]) -> Any:
+        if isinstance(field, Key):
+            return list(map(self.key, indices.tolist()))
+        if isinstance(field, Index):
+            return indices.astype(np.int64)
+        if isinstance(field, Image):
+            return Images([None if value is MISSING else value for value in values])
+        return as_column(field, values)
+
+    def _check_labels(self, indices: NDArray[np.int64], labels: list[Any]) -> None:
+        """Raise DataError where they can't be stacked, as they are where nothing else was asked for."""
+        known = [(index, label) for index, label in zip(indices.tolist(), labels, strict=True) if label is not MISSING]
+        shapes = {getattr(label, "shape", ()): index for index, label in known}
+        if len(shapes) > 1:
+            forms = ", ".join(f"{self.location(index)} {shape}" for shape, index in shapes.items())
             raise DataError(
-                f"{self.location(index)} is {_describe(item)}; it must be (the bytes of an image file, "
-                f"an integer label): {error}. Return the undecoded file, without transforms; for an ImageFolder pass "
-                "its folder"
-            ) from error
+                f"{type(self.dataset).__name__}: the labels have different shapes: {forms}; make them alike, or pass "
+                "fields={'image': gpupipe.Image(), 'label': gpupipe.Array(collate='ragged')}"
+            )
 
+    def _parsed(self, index: int, item: Any) -> list[Any]:
+        """The value of each field that is in the item."""
+        values, name = [], ""
+        try:
+            for (name, field), value in zip(self._given.items(), self._parts(item), strict=True):  # noqa: B007
+                values.append(MISSING if value is None or value is MISSING else as_given(field, value))
+        except Exception as error:  # the item and its parts may be of classes of the user's own
+            where = f"its field {name!r}: " if name else ""
+            raise DataError(f"{self.location(index)} is {_describe(item)}; {where}{error}") from error
+        return values
 
-def _as_bytes(encoded: Any) -> Encoded:
-    if isinstance(encoded, (bytes, bytearray, memoryview)):
-        return np.frombuffer(encoded, np.uint8)
-    array = np.asarray(encoded)
-    if array.dtype != np.uint8 or array.ndim != 1:
-        raise TypeError(f"the first is {type(encoded).__name__} ({array.dtype}, {array.ndim} dimensions)")
-    return np.ascontiguousarray(array)
-
-
-def _as_label(label: Any) -> int:
-    shape = tuple(getattr(label, "shape", ()))
-    if shape:  # of one element, too: DataLoader would make a column of them, of another shape than (N,)
-        raise TypeError(f"the label is {type(label).__name__} of shape {shape}; take label[i] or label.item()")
-    try:
-        number = operator.index(label.item() if hasattr(label, "item") else label)
-    except TypeError:
-        raise TypeError(f"the label is {type(label).__name__} ({reprlib.repr(label)})") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"the label {reprlib.repr(number)} has no place in int64")
-    return number
+    def _parts(self, item: Any) -> list[Any]:
+        """What the item has for each field that is in it."""
+        names = self._names
+        if isinstance(item, tuple | list):
+            parts = list(item) if self._in_order else [within(item, str(name)) for name in names]
+        elif isinstance(item, Mapping):
+            parts = [within(item, name) if isinstance(name, str) else item.get(name, MISSING) for name in names]
+            if all(part is MISSING for part in parts):
+                raise ValueError(f"it has {list(item)}, but none of {names}")
+        else:
+            parts = [item]
+        if len(parts) != len(names) or (self._is_usual and isinstance(parts[1], list | tuple)):
+            raise TypeError(
+                f"it must be ({', '.join(map(str, names))}), each a value, or a dict of these; for samples of another "
+                "form pass fields="
+            )
+        return parts
 
 
 def _describe(item: Any) -> str:

@@ -1,10 +1,13 @@
-"""An image folder in torchvision's layout: one sub-directory per class, images anywhere below it."""
+"""An image folder in torchvision's layout: one sub-directory per class, images anywhere below it. Where no class number
+is wanted there need be no classes; other fields are in parallel folders."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,21 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Field, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.files import is_folder, open_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, probe
-from gpupipe.sources.indexed import ARRAYS, IndexedSource
+from gpupipe.sources.indexed import IndexedSource, arrays_of
+from gpupipe.sources.layout import EXTENSIONS, Layout, files_of
 from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
+from gpupipe.sources.wanted import Wanted
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
-# torchvision.datasets.folder.IMG_EXTENSIONS
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
@@ -35,103 +39,159 @@ CHUNK = 256
 class FolderSource(IndexedSource):
     """The images of a folder in the order of torchvision's ImageFolder. Made by `open_folder`."""
 
-    def __init__(self, root: str, index: StoredIndex) -> None:
-        super().__init__(index)
-        names: list[str] = index.info["classes"]
+    def __init__(self, root: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+        super().__init__(index, schema, wanted)
         self.root = root
-        self.classes: list[str] = names
-        self.class_to_idx = {name: i for i, name in enumerate(names)}
+        self._layout = Layout.of(root, schema, wanted)
+        if wanted.labels:
+            names: list[str] = index.info["classes"]
+            self.classes = names
+            self.class_to_idx = {name: i for i, name in enumerate(names)}
 
     def __repr__(self) -> str:
-        return f"FolderSource({self.root!r}, {len(self)} samples, {len(self.classes)} classes)"
+        classes = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return f"FolderSource({self.root!r}, {len(self)} samples{classes})"
 
-    def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[str, str, str]]:
-        return _reopen, (self.root, self.index_path, self.fingerprint)
+    def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[Any, ...]]:
+        return _reopen, (self.root, self.index_path, self.fingerprint, self.fields, self._wanted)
 
-    def _read(self, index: int) -> Encoded:
+    def _file(self, index: int, number: int) -> Encoded | None:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
         note(index)
-        expected = self._bytes(index)
+        expected = self._size(index, number)
+        if expected < 0:
+            return None
+        path = self._layout.path(str(self._keys[index]), number)
         try:
-            with open(open_regular(self._path(index)), "rb", buffering=0) as file:
+            with open(open_regular(path), "rb", buffering=0) as file:
                 data = read_at(file.fileno(), 0, expected)
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise SampleError(
-                index, self.location(index), f"can't be read: {error.strerror}", self._remedy()
-            ) from error
+            raise self._bad(index, path, f"can't be read: {error.strerror}") from error
         if not len(data) == size == expected:
             reason = f"has {size} bytes where the index says {expected}: it changed since it was indexed"
-            raise SampleError(index, self.location(index), reason, self._remedy())
+            raise self._bad(index, path, reason)
         return data
 
     def location(self, index: int) -> str:
-        """The path of the file, printable on any terminal."""
-        return self._path(index).encode("utf-8", "backslashreplace").decode()
+        """The path of the image, printable on any terminal."""
+        return _printable(f"{self._layout.base}/{self._keys[index]}")
 
-    def _path(self, index: int) -> str:
-        return f"{self.root}/{self._keys[index]}"
+    def _bad(self, index: int, path: str, reason: str) -> SampleError:
+        location = self.location(index)
+        which = "" if _printable(path) == location else f"{_printable(path)} "
+        remedy = f"put it back, or index the folder again: gpupipe index {self.root} --rebuild"
+        return SampleError(index, location, which + reason, remedy)
 
-    def _remedy(self) -> str:
-        return f"put it back, or index the folder again: gpupipe index {self.root} --rebuild"
+
+def _printable(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
-def open_folder(root: str | os.PathLike[str], *, rebuild: bool = False) -> FolderSource:
+def open_folder(
+    root: str | os.PathLike[str], fields: Mapping[str, Field] | None = None, *, rebuild: bool = False
+) -> FolderSource:
     """Open an image folder, indexing it if it has no fresh index.
 
-    Raises DataError where it is missing, has no classes, or a class has no images.
+    The samples are the images below the folder of the first image field, usually the root: below its class folders
+    where `label` is wanted. Raises DataError where a folder is missing, has no classes or a class has no images,
+    ConfigError for a field that has no folder of its own.
     """
     path = Path(root).expanduser().absolute()
-    if not path.is_dir():
-        raise DataError(f"no folder at {path}: check the path, or whether the disk is mounted")
+    schema = Schema.of(fields)
+    files = files_of(schema)
+    layout = Layout.of(str(path).rstrip("/"), schema, files)
+    for folder in map(layout.within, ["", layout.folder, *layout.folders]):
+        if not os.path.isdir(folder):
+            raise DataError(f"no folder at {folder}: check the path, or whether the disk is mounted")
     index = load_or_build(
         path,
-        INDEX_NAME,
-        arrays=ARRAYS,
-        stale=lambda info: _changes(path, info),
-        build=lambda: _scan(path),
+        _index_name(files),
+        arrays=arrays_of(files),
+        stale=lambda info: _changes(layout, files, info),
+        build=lambda: _scan(layout, files),
         rebuild=rebuild,
     )
-    return FolderSource(str(path).rstrip("/"), index)
+    return FolderSource(layout.root, index, schema, files)
 
 
-def _reopen(root: str, index_path: str, fingerprint: str) -> FolderSource:
-    return FolderSource(root, reopen_index(index_path, fingerprint))
+def _reopen(root: str, index_path: str, fingerprint: str, schema: Schema, files: Wanted) -> FolderSource:
+    return FolderSource(root, reopen_index(index_path, fingerprint), schema, files)
+
+
+def _index_name(files: Wanted) -> str:
+    """One name per set of files."""
+    if files.is_usual:
+        return INDEX_NAME
+    text = json.dumps([files.files, files.image, files.labels])
+    return f".gpupipe-{hashlib.sha256(text.encode()).hexdigest()[:16]}.index"
 
 
 @dataclass
 class _Listing:
-    """What lies below the root: `paths` relative to it, and each directory's time of change."""
+    """The images: `paths` below their folder. directories: the time of change of each, named as seen from the root, but
+    for the root, whose time changes as the index is written there."""
 
     classes: list[str]
     paths: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     directories: dict[str, int] = field(default_factory=dict)
 
+    def add(self, layout: Layout, directory: str, label: int) -> int:
+        """Add the images below a directory; returns how many there are."""
+        before = len(self.paths)
+        above = len(_joined(layout.folder, ""))
+        for below, changed, files in sorted(_walk(layout.root, directory, layout.apart)):
+            self.directories[below] = changed
+            self.paths += [_joined(below, file)[above:] for file in sorted(files) if layout.is_image(file)]
+        self.labels += [label] * (len(self.paths) - before)
+        return len(self.paths) - before
 
-def _scan(root: Path) -> BuiltIndex:
-    listing = _list(root)
+
+def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
+    listing = _list_classes(layout) if files.labels else _list_all(layout)
+    for folder in layout.folders:
+        listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
+    top = [directory for directory in listing.directories if layout.within(directory) == layout.root]
+    for directory in top:
+        del listing.directories[directory]
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
 
     def measure(paths: list[str], advance: Advance) -> NDArray[np.int64]:
-        found = np.array([_measure(f"{root}/{path}") for path in paths], np.int64)
+        found = np.array([_measure_files(layout, path) for path in paths], np.int64)
         advance(len(paths))
         return found
 
-    measured = np.concatenate(scan_in_threads(f"indexing {root.name}", len(listing.paths), measure, chunks))
+    description = f"indexing {os.path.basename(layout.root)}"
+    measured = np.concatenate(scan_in_threads(description, len(listing.paths), measure, chunks))
     blob, offsets = pack_strings(listing.paths)
     arrays: dict[str, NDArray[Any]] = {
         "labels": np.array(listing.labels, np.int64),
-        "sizes": measured[:, 0].copy(),
-        "heights": measured[:, 1].astype(np.int32),
-        "widths": measured[:, 2].astype(np.int32),
-        "orientations": measured[:, 3].astype(np.uint8),
+        "sizes": (measured[:, 3] if measured.shape[1] == 4 else measured[:, 3:]).copy(),
+        "heights": measured[:, 0].astype(np.int32),
+        "widths": measured[:, 1].astype(np.int32),
+        "orientations": measured[:, 2].astype(np.uint8),
         "keys": blob,
         "key_offsets": offsets,
     }
-    fingerprint = content_fingerprint(listing.classes, [blob, offsets, arrays["sizes"], arrays["labels"]])
+    arrays = {name: array for name, array in arrays.items() if name in arrays_of(files)}
+    content = [arrays[name] for name in ("keys", "key_offsets", "sizes", "labels") if name in arrays]
     info = {"kind": "folder", "classes": listing.classes, "directories": listing.directories}
-    return BuiltIndex(fingerprint, info, arrays)
+    return BuiltIndex(content_fingerprint(listing.classes, content), info | {"top": _top(layout, files)}, arrays)
+
+
+def _measure_files(layout: Layout, key: str) -> tuple[int, ...]:
+    """Height, width and orientation of the image; and of each file its bytes, -1 where there is none."""
+    size, *header = _measure(f"{layout.base}/{key}")
+    others = enumerate(layout.others)
+    return *header, *(size if other is None else _size(layout.path(key, number)) for number, other in others)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
 
 
 def _measure(path: str) -> tuple[int, int, int, int]:
@@ -147,49 +207,65 @@ def _measure(path: str) -> tuple[int, int, int, int]:
         return 0, *DAMAGED
 
 
-def _list(root: Path) -> _Listing:
+def _list_classes(layout: Layout) -> _Listing:
     """Classes and samples in ImageFolder's order. Raises DataError."""
-    listing = _Listing(_class_names(root))
+    listing = _Listing(_class_names(layout))
     if not listing.classes:
         raise DataError(
-            f"no class folders in {root}: images belong into one sub-folder per class (root/dog/1.jpg); "
-            "for WebDataset shards pass a pattern such as 'folder/*.tar'"
+            f"no class folders in {layout.base}: images belong into one sub-folder per class (root/dog/1.jpg); "
+            "for images without classes pass fields without 'label', as {'image': gpupipe.Image()}, for WebDataset "
+            "shards a pattern such as 'folder/*.tar'"
         )
-    empty = [name for label, name in enumerate(listing.classes) if not _list_class(root, name, label, listing)]
+    names = enumerate(listing.classes)
+    empty = [name for label, name in names if not listing.add(layout, _joined(layout.folder, name), label)]
     if empty:
         raise DataError(
-            f"no images in {len(empty)} of {len(listing.classes)} class folders of {root}: {', '.join(empty[:10])}"
-            f"{' ...' if len(empty) > 10 else ''}; remove these folders or put images there ({', '.join(EXTENSIONS)})"
+            f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "
+            f"{', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}; remove these folders or put images there "
+            f"({layout.suffix or ', '.join(EXTENSIONS)})"
         )
     return listing
 
 
-def _class_names(root: Path) -> list[str]:
-    with os.scandir(root) as entries:
-        return sorted(entry.name for entry in entries if is_folder(entry))
+def _list_all(layout: Layout) -> _Listing:
+    """All images, by directory and name. Raises DataError where there are none."""
+    listing = _Listing([])
+    if not listing.add(layout, layout.folder, 0):
+        raise DataError(f"no images in {layout.base} ({layout.suffix or ', '.join(EXTENSIONS)}): check the path")
+    return listing
 
 
-def _list_class(root: Path, name: str, label: int, listing: _Listing) -> int:
-    """Add the images below one class folder; returns how many there are."""
-    before = len(listing.paths)
-    for directory, changed, files in sorted(_walk(str(root), name)):
-        listing.directories[directory] = changed
-        images = [f"{directory}/{file}" for file in sorted(files) if file.lower().endswith(EXTENSIONS)]
-        listing.paths += images
-        listing.labels += [label] * len(images)
-    return len(listing.paths) - before
+def _class_names(layout: Layout) -> list[str]:
+    with os.scandir(layout.base) as entries:
+        names = sorted(entry.name for entry in entries if is_folder(entry))
+    return [name for name in names if f"{layout.base}/{name}" not in layout.apart]
+
+
+def _top(layout: Layout, files: Wanted) -> str:
+    """What tells whether files came or went in the root itself, where that matters."""
+    if files.labels:
+        return ""
+    names = sorted(name for name in os.listdir(layout.root) if not name.startswith(INDEX_NAME[:8]))
+    return content_fingerprint(names, [])
+
+
+def _joined(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
 
 
 Identity = tuple[int, int]
 """Device and inode of a directory."""
 
 
-def _walk(root: str, directory: str, above: frozenset[Identity] = frozenset()) -> Iterator[tuple[str, int, list[str]]]:
+def _walk(
+    root: str, directory: str, apart: Set[str] = frozenset(), above: frozenset[Identity] = frozenset()
+) -> Iterator[tuple[str, int, list[str]]]:
     """Every directory from `directory` down, links followed: its path below the root, time of change, file names.
 
-    `above` are the directories that it lies in. Raises DataError for a link to one of them.
+    `apart` are paths that are left out, `above` the directories that it lies in. Raises DataError for a link to one of
+    these.
     """
-    path = f"{root}/{directory}"
+    path = os.path.join(root, directory)
     stat = os.stat(path)
     changed = stat.st_mtime_ns  # before listing: what is added meanwhile makes the index stale, not wrong
     if (stat.st_dev, stat.st_ino) in above:
@@ -202,23 +278,25 @@ def _walk(root: str, directory: str, above: frozenset[Identity] = frozenset()) -
             (folders if is_folder(entry) else files).append(entry.name)
     yield directory, changed, files
     for folder in folders:
-        yield from _walk(root, f"{directory}/{folder}", above)
+        if not apart or os.path.normpath(os.path.join(path, folder)) not in apart:
+            yield from _walk(root, _joined(directory, folder), apart, above)
 
 
-def _changes(root: Path, info: dict[str, Any]) -> str:
+def _changes(layout: Layout, files: Wanted, info: dict[str, Any]) -> str:
     """What changed since the index was made, or an empty string.
 
-    The root's own time is left out, as writing the index there changes it; its class folders are compared by name.
     Files are not looked at: 1.28 million of them would take longer than opening may. `fetch` notices another size.
     """
     if info.get("kind") != "folder":
         return "it belongs to other data"
-    if _class_names(root) != info["classes"]:
+    if files.labels and _class_names(layout) != info["classes"]:
         return "class folders were added or removed"
+    if _top(layout, files) != info.get("top", ""):
+        return "files or folders were added or removed"
     for directory, changed in info["directories"].items():
         now = None
         with contextlib.suppress(OSError):
-            now = os.stat(f"{root}/{directory}").st_mtime_ns
+            now = os.stat(os.path.join(layout.root, directory)).st_mtime_ns
         if now != changed:
             return f"folder {directory} was changed" if now is not None else f"folder {directory} is gone"
     return ""

@@ -1,67 +1,135 @@
-"""What sources with a stored index share: all that is known of a sample without reading it."""
+"""What sources with a stored index share: what is known of a sample without reading it, and its files' fields."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Columns, Images, Schema
+from gpupipe.batch import MISSING, Columns, Field, Image, Images, Index, Key, Mask, Schema
 from gpupipe.errors import SampleError
 from gpupipe.sources.reading import MOST_BYTES
-from gpupipe.sources.source import Encoded, Source
+from gpupipe.sources.source import Encoded, Source, as_column
 from gpupipe.sources.storage import StoredIndex, Strings
+from gpupipe.sources.values import as_array, as_value, document, within
+from gpupipe.sources.wanted import Wanted
 
-__all__ = ["ARRAYS", "IndexedSource"]
+__all__ = ["IndexedSource", "arrays_of"]
 
 SHAPES = ("heights", "widths", "orientations")
 
-ARRAYS = frozenset({"labels", "sizes", *SHAPES, "keys", "key_offsets"})
-"""The names of what it takes from an index."""
+Files = Sequence[Encoded | None]
+"""One file of each of several samples; None where there is none."""
+
+
+def arrays_of(wanted: Wanted) -> set[str]:
+    """The names of the arrays that an index must have."""
+    shapes = SHAPES if wanted.image is not None else ()
+    return {"sizes", "keys", "key_offsets", *shapes, *(["labels"] if wanted.labels else [])}
 
 
 class IndexedSource(Source):
-    """Labels, sizes and keys from the arrays of an index.
+    """Class numbers, sizes and keys from the arrays of an index; all other fields are in the samples' files.
 
-    sizes: bytes of every encoded image, (len(self),) int64, read-only.
+    sizes: bytes of each sample's files, (len(self),) int64, read-only.
     """
 
-    def __init__(self, index: StoredIndex) -> None:
-        self.fields = Schema.of(None)
+    def __init__(self, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+        self.fields = schema
         self.index_path = index.path
         self.fingerprint = index.fingerprint
-        self.targets = index.arrays["labels"]
+        self._wanted = wanted
+        self._bytes: NDArray[np.int64] = index.arrays["sizes"].reshape(-1, len(wanted.files))  # -1: no such file
         self.sizes: NDArray[np.int64] = index.arrays["sizes"]
-        self._shapes = [index.arrays[name] for name in SHAPES]
+        if self.sizes.ndim > 1:
+            self.sizes = self._bytes.clip(0).sum(axis=1)
+        if wanted.labels:
+            self.targets = index.arrays["labels"]
+        self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self._keys)
 
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
-        """Images as encoded, with their sizes, and labels."""
-        data: list[Encoded | None] = [self._read(index) for index in indices.tolist()]
-        return {"image": Images(data, self.shapes(indices)), "label": self.targets[indices]}
+        """All fields: images and masks as encoded."""
+        read = _Fields(self, indices, self._files(indices.tolist()))
+        return {name: read.column(name, field) for name, field in self.fields.items()}
 
-    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Height, width and orientation of each image, from the index."""
+    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Height, width and orientation of each one's first image, from the index."""
+        if not self._shapes:
+            return None
         shapes = np.empty((len(indices), len(SHAPES)), np.int32)
         for place, known in enumerate(self._shapes):
             shapes[:, place] = known[indices]
         return shapes
 
     def key(self, index: int) -> str:
-        """The path below the root, with its extension; or the key in the shard: up to the first dot."""
+        """The path below the folder of the images, with its extension; or the key in the shard: up to the first dot."""
         return str(self._keys[index])
 
-    def _read(self, index: int) -> Encoded:
-        """The bytes of one image. Raises SampleError where they can't be had."""
+    def _files(self, indices: list[int]) -> list[Files]:
+        """Of each file that is wanted those of the samples."""
+        return [[self._file(index, number) for index in indices] for number in range(len(self._wanted.files))]
+
+    def _file(self, index: int, number: int) -> Encoded | None:
+        """One file of one sample; None where it has none. Raises SampleError where it can't be had."""
         raise NotImplementedError
 
-    def _bytes(self, index: int) -> int:
-        """Bytes of one encoded image. Raises SampleError where no image has so many."""
-        size = int(self.sizes[index])
+    def _size(self, index: int, number: int) -> int:
+        """Its bytes, -1 where there is none. Raises SampleError where no image has so many."""
+        size = int(self._bytes[index, number])
         if size > MOST_BYTES:
             raise SampleError(
                 index, self.location(index), f"has {size:,} bytes, more than the {MOST_BYTES:,} of any image"
             )
         return size
+
+
+class _Fields:
+    """Columns made of the files of some samples."""
+
+    def __init__(self, source: IndexedSource, indices: NDArray[np.int64], files: Sequence[Files]) -> None:
+        self._source = source
+        self._indices = indices
+        self._files = files
+        self._documents: dict[int, list[Any]] = {}
+
+    def column(self, name: str, field: Field) -> Any:
+        """One for each sample."""
+        source = self._source
+        if isinstance(field, Index):
+            return self._indices.astype(np.int64)
+        if isinstance(field, Key):
+            return list(map(source.key, self._indices.tolist()))
+        if name not in source._wanted.places:
+            return source.targets[self._indices]
+        file, path = source._wanted.places[name]
+        if isinstance(field, Image):
+            known = source.shapes(self._indices) if file == source._wanted.image else None
+            return Images(list(self._files[file]), known)
+        if isinstance(field, Mask):
+            return [MISSING if data is None else data for data in self._files[file]]
+        if not path:
+            return as_column(field, self._each(name, lambda data: as_value(field, data), self._files[file]))
+
+        def entry(record: Any) -> Any:
+            value = within(record, path)
+            return MISSING if value is MISSING else as_array(field, value)
+
+        if file not in self._documents:  # several fields may be in one
+            self._documents[file] = self._each(name, document, self._files[file])
+        return as_column(field, self._each(name, entry, self._documents[file]))
+
+    def _each(self, name: str, make: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """What is made of each sample's value. Raises SampleError for the first of which nothing can be made."""
+        made = []
+        for index, value in zip(self._indices.tolist(), values, strict=True):
+            try:
+                made.append(MISSING if value is None or value is MISSING else make(value))
+            except (ValueError, TypeError, OverflowError) as error:
+                raise SampleError(index, self._source.location(index), f"its field {name!r}: {error}") from error
+        return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,55 +11,32 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Columns
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.host.whereabouts import Noted
-from gpupipe.sources.raised import as_raised
-from gpupipe.sources.source import Source, content_fingerprint
+from gpupipe.sources.dataset import UserSource
 
 __all__ = ["ItemSource"]
 
 
-class ItemSource(Source):
+class ItemSource(UserSource):
     """The items of a user's dataset as they are: there are no fields, but the column "items", a list.
 
-    The `fingerprint` is taken from the object if it has one; else it counts as the same while type and length are the
-    same. Raises ConfigError for what is no map-style dataset, DataError for one without samples.
+    Raises ConfigError for what is no map-style dataset, DataError for one without samples.
     """
 
     fields = None  # type: ignore[assignment]  # what an item holds is the dataset's own affair
 
     def __init__(self, dataset: Any) -> None:
         _check(dataset)
-        self.dataset = dataset
-        self.classes = getattr(dataset, "classes", None)
-        self.class_to_idx = getattr(dataset, "class_to_idx", None)
-        self.draws: bool | None = None  # from the global random generators; None: not known yet
-        self._size = len(dataset)
-        if self._size == 0:
-            raise DataError(f"the dataset {type(dataset).__name__} is empty: its len() is 0")
-        name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
-        self.fingerprint = content_fingerprint([name], [np.array([self._size], np.int64)])
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __repr__(self) -> str:
-        return f"ItemSource({type(self.dataset).__name__}, {len(self)} samples)"
+        super().__init__(dataset)
 
     def __getitem__(self, index: Any) -> Any:
         return self.dataset[index]
 
-    def fetch(self, indices: NDArray[np.int64]) -> Columns:
-        """The items, with one `__getitem__` for each. Raises SampleError as `item` does."""
-        return {"items": [self.item(index) for index in indices.tolist()]}
+    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
+        """The items, with one `__getitem__` for each; `before` is called with its row before each of them.
 
-    def item(self, index: int) -> Any:
-        """One of them. Raises SampleError, which is of the type that the dataset raised, too."""
-        try:
-            with Noted(index):
-                return self.dataset[index]
-        except Exception as error:
-            reason = f"{type(self.dataset).__name__}.__getitem__ raised {type(error).__name__}: {error}"
-            raise as_raised(error, index, self.location(index), reason) from error
+        Raises SampleError, with the dataset's own exception as its cause.
+        """
+        return {"items": list(self.items(indices, before))}
 
     @property
     def gives_several(self) -> bool:
@@ -80,10 +57,6 @@ class ItemSource(Source):
         if len(items) != len(indices):
             raise DataError(f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(indices)}")
         return items
-
-    def location(self, index: int) -> str:
-        """Type of the dataset and the index."""
-        return f"{type(self.dataset).__name__}[{index}]"
 
 
 def _check(dataset: Any) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from gpupipe.batch import Field, Schema
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
@@ -23,32 +26,46 @@ __all__ = ["names_files", "open_source"]
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
 
 
-def open_source(data: Any, *, label_field: str = "label", rebuild: bool = False) -> Source:
+def open_source(
+    data: Any, *, fields: Mapping[str, Field] | None = None, rebuild: bool = False, label_field: str = "label"
+) -> Source:
     """The source for `data`:
 
-    - a path of a folder: an image folder with one sub-folder per class, or .tar shards, as `gpupipe pack` writes them;
+    - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
-    - an object with `__len__` and `__getitem__` that gives (encoded bytes, label);
+    - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
 
-    `label_field` is the field of a shard's `.json` members that holds the label; `rebuild` indexes again even if the
-    index is fresh. Raises DataError where the data is missing or unfit, ConfigError for anything else.
+    fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.batch.Field` for where a field
+    lies in each kind of data. rebuild: index again even if the index is fresh. label_field: the key of a shard's
+    `.json` members that holds the class number.
+
+    Raises DataError where the data is missing or unfit, ConfigError for anything else.
     """
     if isinstance(data, Source):
-        return data
+        return _with_fields(data, fields)
     if _is_subset(data):
-        return SubsetSource(open_source(data.dataset), data.indices)
+        return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
     if isinstance(data, (str, os.PathLike)):
-        return _open_path(os.fspath(data), label_field, rebuild)
-    refuse(data)
+        return _Opening(fields, label_field, rebuild).path(os.fspath(data))
+    refuse(data, usual=fields is None)
     if names_files(data):
         refuse_list([os.fspath(part) for part in data])
-        return open_shards(data, label_field=label_field, rebuild=rebuild)
+        return _Opening(fields, label_field, rebuild).shards(data)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        return DatasetSource(data)
+        return DatasetSource(data, fields)
     raise ConfigError(
         f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), "
-        "or an object with __len__ and __getitem__ that gives (encoded bytes, label)"
+        "or an object with __len__ and __getitem__ that gives samples"
+    )
+
+
+def _with_fields(source: Source, fields: Mapping[str, Field] | None) -> Source:
+    if fields is None or list(Schema.of(fields).items()) == list(source.fields.items()):
+        return source
+    raise ConfigError(
+        f"fields={dict(fields)!r}, but {source!r} was opened with {dict(source.fields)!r}: leave fields out, or pass "
+        "them to open_source"
     )
 
 
@@ -58,36 +75,46 @@ def names_files(data: Any) -> bool:
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
-def _open_path(path: str, label_field: str, rebuild: bool) -> Source:
-    refuse_path(path)
-    folder = os.path.expanduser(path)
-    looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
-    looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
-    if looks_like_shards and not os.path.isdir(folder):
-        return open_shards([path], label_field=label_field, rebuild=rebuild)
-    shards = _shards_in(folder)
-    if not shards:
-        return _open_image_folder(folder, rebuild)
-    images = _first_image_below(folder)
-    if images is not None:
-        raise ConfigError(
-            f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): pass "
-            f"{os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
-        )
-    check_whole(folder, shards)
-    return open_shards(shards, label_field=label_field, rebuild=rebuild)
+@dataclass(frozen=True)
+class _Opening:
+    """How paths are opened."""
 
+    fields: Mapping[str, Field] | None
+    label_field: str
+    rebuild: bool
 
-def _open_image_folder(folder: str, rebuild: bool) -> Source:
-    try:
-        return open_folder(folder, rebuild=rebuild)
-    except DataError as error:
-        shards = [below.path for below in _folders_in(folder) if _shards_in(below.path)]
-        if not shards or _first_image_below(folder) is not None:
-            raise
-        raise ConfigError(
-            f"{folder} has no images, but {len(shards)} of its folders hold .tar shards: pass one, as {shards[0]}"
-        ) from error
+    def shards(self, patterns: Sequence[str | os.PathLike[str]]) -> Source:
+        return open_shards(patterns, self.fields, label_field=self.label_field, rebuild=self.rebuild)
+
+    def path(self, path: str) -> Source:
+        refuse_path(path)
+        folder = os.path.expanduser(path)
+        looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
+        looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
+        if looks_like_shards and not os.path.isdir(folder):
+            return self.shards([path])
+        shards = _shards_in(folder)
+        if not shards:
+            return self._image_folder(folder)
+        images = _first_image_below(folder)
+        if images is not None:
+            raise ConfigError(
+                f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): "
+                f"pass {os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
+            )
+        check_whole(folder, shards)
+        return self.shards(shards)
+
+    def _image_folder(self, folder: str) -> Source:
+        try:
+            return open_folder(folder, self.fields, rebuild=self.rebuild)
+        except DataError as error:
+            shards = [below.path for below in _folders_in(folder) if _shards_in(below.path)]
+            if not shards or _first_image_below(folder) is not None:
+                raise
+            raise ConfigError(
+                f"{folder} has no images, but {len(shards)} of its folders hold .tar shards: pass one, as {shards[0]}"
+            ) from error
 
 
 def _shards_in(folder: str) -> list[str]:

@@ -20,8 +20,9 @@ FILES: dict[tuple[str, ...], str] = {
     (".parquet", ".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of row i",
     (".csv", ".tsv", ".json", ".jsonl", ".txt"): f"a list in a text file, which gpupipe does not read: pass {OWN}, "
     "or sort the files into one folder per class (links will do)",
-    (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not read: decoded "
-    f"images need no decoder, a DataLoader serves them; for encoded ones pass {OWN}",
+    (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not open: pass them "
+    "opened, as np.load(path, mmap_mode='r') with fields={'image': gpupipe.Image()} for uint8 images, "
+    f"or {OWN}",
     (".lmdb", ".mdb", ".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
     f"does not read: pass {OWN}, or write .tar shards from it",
     EXTENSIONS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
@@ -34,7 +35,10 @@ FOLDER = (
     "their names, as ['a/*.tar', 'b/*.tar']"
 )
 
-ARRAYS = f"and decoded images need no decoder: a DataLoader serves them; for encoded ones pass {OWN}"
+ARRAYS = (
+    "whose rows have no label: pass fields={'image': gpupipe.Image()} for uint8 images, or images and labels together, "
+    "as torch.utils.data.TensorDataset(images, labels)"
+)
 
 INDICES = (
     "which lists samples, as gpupipe.split does: pass the dataset itself as data, and order=gpupipe.Subset(indices, "
@@ -42,11 +46,6 @@ INDICES = (
 )
 
 IMAGE_FOLDER = "torchvision.datasets.folder.DatasetFolder"
-
-HUGGING_FACE = (
-    "whose images come decoded: have their bytes by data.cast_column('image', datasets.Image(decode=False)), and pass "
-    f"{OWN}: (row['image']['bytes'], row['label'])"
-)
 
 
 def refuse_path(path: str) -> None:
@@ -68,13 +67,18 @@ def refuse_list(paths: Sequence[str]) -> None:
             raise ConfigError(f"data: {path!r} is {FOLDER}")
 
 
-def refuse(data: Any) -> None:
-    """Raise ConfigError for an object that is known and gives no encoded images by their number."""
+def refuse(data: Any, usual: bool) -> None:
+    """Raise ConfigError for an object that is known and does not give samples by their number.
+
+    usual: whether image and label are wanted.
+    """
     for base in type(data).__mro__:
         explain = OBJECTS.get(_name(base))
         what = explain(data) if explain is not None else None
         if what is not None:
             raise ConfigError(f"data is {_article(type(data).__name__)}, {what}")
+    if usual and _name(type(data)) in ("numpy.ndarray", "torch.Tensor"):
+        raise ConfigError(f"data is {_article(type(data).__name__)}, {ARRAYS}")
     if isinstance(data, (list, tuple)):
         _refuse_samples(data)
 
@@ -121,10 +125,6 @@ def _part_of_image_folder(data: Any) -> str | None:
     )
 
 
-def _array(data: Any) -> str | None:
-    return None if data.dtype == object else ARRAYS
-
-
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -140,13 +140,10 @@ OBJECTS: dict[str, Callable[[Any], str | None]] = {
         "which gives samples in a sequence, while gpupipe asks for them by their number, so as to shuffle and resume "
         f"anywhere: pass .tar shards themselves ('train-{{000000..000099}}.tar'), or {OWN}"
     ),
-    "datasets.arrow_dataset.Dataset": lambda data: HUGGING_FACE,
     "datasets.iterable_dataset.IterableDataset": lambda data: (
         "which gives samples in a sequence, while gpupipe asks for them by their number: load it without streaming"
     ),
-    "numpy.ndarray": lambda data: INDICES if data.ndim == 1 and data.dtype.kind in "iu" else _array(data),
-    "torch.Tensor": lambda data: ARRAYS,
-    "torch.utils.data.dataset.TensorDataset": lambda data: ARRAYS,
+    "numpy.ndarray": lambda data: INDICES if data.ndim == 1 and data.dtype.kind in "iu" else None,
     "builtins.dict": lambda data: (
         None if 0 in data else f"of {', '.join(map(repr, [*data][:4]))}: pass one of its parts"
     ),

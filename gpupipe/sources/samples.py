@@ -1,4 +1,4 @@
-"""Members of a shard grouped into samples by WebDataset's naming, and their labels."""
+"""Members of a shard grouped into samples by WebDataset's naming, and their class numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 from gpupipe.errors import DataError
 from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.tar import Member
+from gpupipe.sources.wanted import Names, Wanted
 
 __all__ = ["IMAGE_EXTENSIONS", "Sample", "group", "read_label"]
 
@@ -22,16 +23,23 @@ META = re.compile(r"__[^/]*__($|/)")
 
 
 class Sample(NamedTuple):
-    """The members of one key: the image, and what may hold its label; of each kind there should be one at most."""
+    """The members of one key: the files that are wanted, None where there is none, and what may hold its label: of each
+    kind there should be one at most."""
 
     key: str
-    image: Member
+    files: tuple[Member | None, ...]
     cls: Sequence[Member]
     json: Sequence[Member]
 
+    @property
+    def offset(self) -> int:
+        """Of the first of its members."""
+        return min(member.offset for member in (*self.files, *self.cls) if member is not None)
 
-def group(members: Sequence[Member], shard: str) -> list[Sample]:
-    """The samples of a shard in its order. Hidden files, WebDataset's `__meta__` and keys of other kinds are left out.
+
+def group(members: Sequence[Member], wanted: Wanted, shard: str) -> list[Sample]:
+    """The samples of a shard in its order. Hidden files, WebDataset's `__meta__` and keys without files that are wanted
+    are left out: a .json alone, which may describe the shard, makes no sample beside other files.
 
     Raises DataError for a member or key that comes twice, a key with several images, or with a label but no image.
     """
@@ -40,7 +48,7 @@ def group(members: Sequence[Member], shard: str) -> list[Sample]:
         if key in seen:
             _refuse(shard, key, parts, "comes twice: its members must lie side by side and every key be used once")
         seen.add(key)
-        sample = _sample(key, parts, shard)
+        sample = _sample(key, parts, wanted, shard)
         if sample is not None:
             samples.append(sample)
     return samples
@@ -55,7 +63,7 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
         return _cls_label(sample, _only(sample, sample.cls, shard), read, shard)
     if sample.json:
         return _json_label(sample, _only(sample, sample.json, shard), read, shard, label_field)
-    where = _where(shard, sample.key, sample.image.offset)
+    where = _where(shard, sample.key, sample.offset)
     raise DataError(f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}")
 
 
@@ -90,17 +98,31 @@ def _runs(members: Sequence[Member], shard: str) -> Iterator[tuple[str, Parts]]:
         yield current, parts
 
 
-def _sample(key: str, parts: Parts, shard: str) -> Sample | None:
-    images = _of(parts, IMAGE_EXTENSIONS)
-    if len(images) > 1:
-        count = f"has {len(images)} images, {_names(images)}"
-        _refuse(shard, key, parts, f"{count}: a sample has one, so leave the others out (a key ends at the first dot)")
-    if images:
-        return Sample(key, images[0], _named(parts, "cls"), _named(parts, "json"))
-    if _of(parts, {"cls"}):
+def _sample(key: str, parts: Parts, wanted: Wanted, shard: str) -> Sample | None:
+    named = {extension for names in wanted.files for extension in names}
+    files = tuple(_file(key, parts, names, named, shard) for names in wanted.files)
+    cls, json = (_named(parts, "cls"), _named(parts, "json")) if wanted.labels else ((), ())
+    if wanted.is_usual and files == (None,) and cls:
         kinds = ", ".join(sorted(IMAGE_EXTENSIONS))
         _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {_names(list(parts.values()))}")
-    return None
+    telling = [file for names, file in zip(wanted.files, files, strict=True) if wanted.tells(names)]
+    return Sample(key, files, cls, json) if any(telling) or cls else None
+
+
+def _file(key: str, parts: Parts, names: Names, named: Set[str], shard: str) -> Member | None:
+    """The member with the first of these extensions that is there; no extensions: the image that none names."""
+    if names:
+        return next((parts[extension] for extension in names if extension in parts), None)
+    images = _of({extension: member for extension, member in parts.items() if extension not in named}, IMAGE_EXTENSIONS)
+    if len(images) > 1:
+        count = f"has {len(images)} images, {_names(images)}"
+        _refuse(
+            shard,
+            key,
+            parts,
+            f"{count}: name the one by gpupipe.Image('jpg'), or leave the others out (a key ends at the first dot)",
+        )
+    return images[0] if images else None
 
 
 def _of(parts: Parts, kinds: Set[str]) -> list[Member]:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.errors import DataError, SampleError
+from gpupipe.batch import Field, Image, Schema
+from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import open_regular, read_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import ARRAYS, IndexedSource
+from gpupipe.sources.indexed import Files, IndexedSource, arrays_of
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import Sample, group, read_label
@@ -28,7 +30,7 @@ from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
-from gpupipe.sources.wds_idx import BadIdxError, idx_path, read_idx
+from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
 
 __all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
 
@@ -37,7 +39,7 @@ CLASSES_NAME = "classes.json"
 
 MOST_CLASSES_BYTES = 64 << 20
 
-log = logging.getLogger("gpupipe")
+WASTE = 16 << 10  # bytes between a sample's members that are read with them: 4 us, where another read takes 3 or more
 
 
 class ShardSource(IndexedSource):
@@ -47,33 +49,55 @@ class ShardSource(IndexedSource):
     error. One that was replaced by renaming is read as it was for as long as it stays open.
     """
 
-    def __init__(self, shards: Sequence[str], index: StoredIndex) -> None:
-        super().__init__(index)
+    def __init__(self, shards: Sequence[str], index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+        super().__init__(index, schema, wanted)
         self.shards = list(shards)
         self.classes = _class_names(Path(self.shards[0]).parent)
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
-        self._offsets: NDArray[np.int64] = index.arrays["offsets"]
+        self._offsets: NDArray[np.int64] = index.arrays["offsets"].reshape(-1, len(wanted.files))
         self._starts: list[int] = index.arrays["starts"].tolist()
         self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
-        self._files = OpenFiles()
+        self._open = OpenFiles()
 
     def __repr__(self) -> str:
         return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
 
-    def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[list[str], str, str]]:
-        return _reopen, (self.shards, self.index_path, self.fingerprint)
+    def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[Any, ...]]:
+        return _reopen, (self.shards, self.index_path, self.fingerprint, self.fields, self._wanted)
 
     @property
     def samples_per_shard(self) -> NDArray[np.int64]:
         """How many samples each shard holds, (shards,) int64."""
         return np.diff(self._starts, append=len(self))
 
-    def _read(self, index: int) -> Encoded:
-        """The bytes of one image. Raises SampleError where the shard is gone or not as it was when it was indexed."""
+    def _files(self, indices: list[int]) -> list[Files]:
+        """Of each sample those that lie side by side are read at once, with headers and other members between them."""
+        if len(self._wanted.files) == 1:
+            return super()._files(indices)
+        return list(zip(*map(self._together, indices), strict=True)) or [()] * len(self._wanted.files)
+
+    def _together(self, index: int) -> Files:
         note(index)
-        shard, size = self._shard(index), self._bytes(index)
+        offsets: list[int] = self._offsets[index].tolist()
+        sizes = [self._size(index, number) for number in range(len(offsets))]
+        begin = min((offset for offset in offsets if offset >= 0), default=0)
+        span = max(map(add, offsets, sizes)) - begin
+        if span > WASTE + sum(size for size in sizes if size > 0):
+            return [self._file(index, number) for number in range(len(offsets))]
+        data = self._read(index, begin, max(span, 0))
+        places = zip(offsets, sizes, strict=True)
+        return [data[offset - begin :][:size] if size >= 0 else None for offset, size in places]
+
+    def _file(self, index: int, number: int) -> Encoded | None:
+        note(index)
+        size = self._size(index, number)
+        return None if size < 0 else self._read(index, int(self._offsets[index, number]), size)
+
+    def _read(self, index: int, offset: int, size: int) -> Encoded:
+        """A part of the sample's shard. Raises SampleError where that is gone or not as it was when it was indexed."""
+        shard = self._shard(index)
         try:
-            data, stamp = self._files.read(self.shards[shard], int(self._offsets[index]), size)
+            data, stamp = self._open.read(self.shards[shard], offset, size)
         except OSError as error:
             raise self._bad(index, f"can't be read: {error.strerror}") from error
         if stamp != self._stamps[shard]:
@@ -83,8 +107,9 @@ class ShardSource(IndexedSource):
         return data
 
     def location(self, index: int) -> str:
-        """Key, shard and offset of the image, printable on any terminal."""
-        text = f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {self._offsets[index]}"
+        """Key, shard and offset of the first file, printable on any terminal."""
+        offset = min((offset for offset in self._offsets[index].tolist() if offset >= 0), default=-1)
+        text = f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {offset}"
         return text.encode("utf-8", "backslashreplace").decode()
 
     def _shard(self, index: int) -> int:
@@ -103,34 +128,60 @@ def _difference(indexed: Stamp, now: Stamp) -> str:
 
 
 def open_shards(
-    patterns: Sequence[str | os.PathLike[str]], *, label_field: str = "label", rebuild: bool = False
+    patterns: Sequence[str | os.PathLike[str]],
+    fields: Mapping[str, Field] | None = None,
+    *,
+    label_field: str = "label",
+    rebuild: bool = False,
 ) -> ShardSource:
     """Open tar shards given by paths, brace patterns or globs, indexing them if they have no fresh index.
 
-    `label_field` names the field of `.json` members that holds the label. Raises ConfigError for a URL, DataError for
-    a missing, cut or damaged shard and for a sample without label or with a key that comes twice.
+    A field is in the member with its source's extension, or with its own name's; `image` is the member
+    with any image extension, `label` the number in `.cls` or in `label_field` of `.json`. Raises ConfigError for a URL
+    and for a field that can be in no member, DataError for a missing, cut or damaged shard and for a sample without
+    class number or with a key that comes twice.
     """
     shards = expand_shards(patterns)
-    folder = shards[0].parent
+    schema = Schema.of(fields)
+    members = wanted(schema, _member)
+    scan = _Scan(members, label_field)
     index = load_or_build(
-        folder,
-        _index_name(shards, label_field),
-        arrays=ARRAYS | {"offsets", "starts"},
+        shards[0].parent,
+        _index_name(shards, scan),
+        arrays=scan.arrays,
         stale=lambda info: _changes(shards, info),
-        build=lambda: _scan(shards, label_field),
+        build=lambda: scan.all(shards),
         rebuild=rebuild,
     )
-    return ShardSource([str(shard) for shard in shards], index)
+    return ShardSource([str(shard) for shard in shards], index, schema, members)
 
 
-def _reopen(shards: list[str], index_path: str, fingerprint: str) -> ShardSource:
-    return ShardSource(shards, reopen_index(index_path, fingerprint))
+def _reopen(shards: list[str], index_path: str, fingerprint: str, schema: Schema, members: Wanted) -> ShardSource:
+    return ShardSource(shards, reopen_index(index_path, fingerprint), schema, members)
 
 
-def _index_name(shards: Sequence[Path], label_field: str) -> str:
-    """One name per set of shards and label field; the same wherever the set is mounted."""
+def _member(name: str, field: Field) -> tuple[Names, str]:
+    """The extensions of a field's member, and the keys within it."""
+    if isinstance(field.source, int) or field.folder is not None:
+        has = f"folder={field.folder!r}" if field.source is None else f"source={field.source}"
+        raise ConfigError(f"fields: {name!r} has {has}, but the data is .tar shards; pass a member's extension")
+    if field.source is None and name == "image" and isinstance(field, Image):
+        return (), ""
+    extensions, _, path = (name if field.source is None else field.source).partition(":")
+    names = tuple(extension.strip(" .").lower() for extension in extensions.split(";"))
+    if not all(names):
+        raise ConfigError(f"fields: {name!r} has source={field.source!r}; pass extensions: 'jpg;png', 'json:score'")
+    check_kind(name, field, names, path)
+    return names, path
+
+
+def _index_name(shards: Sequence[Path], scan: _Scan) -> str:
+    """One name per set of shards, label field and files; the same wherever the set is mounted."""
     names = [os.path.relpath(shard, shards[0].parent) for shard in shards]
-    digest = hashlib.sha256(json.dumps([names, label_field]).encode()).hexdigest()[:16]
+    wanted: list[Any] = [names, scan.label_field]
+    if not scan.wanted.is_usual:
+        wanted = [names, scan.label_field if scan.wanted.labels else None, scan.wanted.files, scan.wanted.image]
+    digest = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
     return f".gpupipe-{digest}.index"
 
 
@@ -148,41 +199,89 @@ def _class_names(folder: Path) -> list[str] | None:
 class _Part:
     """What the scan of one shard found.
 
-    `files` are size and time of change of the tar and of the .idx used. `keys` and `key_offsets` are packed strings,
-    `facts` is (N, 6) int64: label, offset, bytes, height, width, orientation. Arrays, as the samples of all shards
-    would take several times the memory as objects.
+    `stamp` is the tar's name, size and time of change. `keys` and `key_offsets` are packed strings, `facts` is (N, F)
+    int64: label, height, width, orientation, and then offset and bytes of each file, -1 for none. Arrays, as the
+    samples of all shards would take several times the memory as objects.
     """
 
-    files: dict[str, Any]
+    stamp: dict[str, Any]
     keys: NDArray[np.uint8]
     key_offsets: NDArray[np.int64]
     facts: NDArray[np.int64]
 
 
-def _scan(shards: Sequence[Path], label_field: str) -> BuiltIndex:
-    total = sum(shard.stat().st_size for shard in shards)
+@dataclass(frozen=True)
+class _Scan:
+    """What is looked for in shards."""
 
-    def scan(shard: Path, advance: Advance) -> _Part:
-        return _scan_shard(shard, label_field, advance)
+    wanted: Wanted
+    label_field: str
 
-    parts = scan_in_threads(f"indexing {len(shards)} shards", total, scan, shards)
-    if not any(len(part.facts) for part in parts):
-        raise DataError(f"no images in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
-    return _built(parts, label_field)
+    @property
+    def arrays(self) -> set[str]:
+        """The names of what it makes."""
+        return arrays_of(self.wanted) | {"offsets", "starts"}
 
+    def all(self, shards: Sequence[Path]) -> BuiltIndex:
+        """The index of the shards."""
+        total = sum(shard.stat().st_size for shard in shards)
+        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self._shard, shards)
+        if not any(len(part.facts) for part in parts):
+            what = ", ".join(f".{name}" for names in self.wanted.files for name in names)
+            files = f"members {what}" if what else "images"
+            raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
+        return self._built(parts)
 
-def _scan_shard(path: Path, label_field: str, advance: Advance) -> _Part:
-    advance(0)
-    with open(_opened(path), "rb", buffering=0) as file:
-        descriptor = file.fileno()
-        files: dict[str, Any] = {"name": path.name, **Stamp.of(descriptor)._asdict()}  # before reading: a change
-        # meanwhile makes the index stale, not wrong
-        members, files["idx"] = _members(path, descriptor)
-        samples = group(members, str(path))
-        facts = _facts(samples, descriptor, str(path), label_field, advance)
-    advance(files["size"] - (samples[-1].image.offset if samples else 0))
-    keys, key_offsets = pack_strings([sample.key for sample in samples])
-    return _Part(files, keys, key_offsets, np.array(facts, np.int64).reshape(-1, 6))
+    def _shard(self, path: Path, advance: Advance) -> _Part:
+        advance(0)
+        with open(_opened(path), "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            # Before reading: a change meanwhile makes the index stale, not wrong.
+            stamp: dict[str, Any] = {"name": path.name, **Stamp.of(descriptor)._asdict()}
+            samples = group(scan_tar(str(path), descriptor), self.wanted, str(path))
+            facts = self._facts(samples, descriptor, str(path), advance)
+        advance(stamp["size"] - (samples[-1].offset if samples else 0))
+        keys, key_offsets = pack_strings([sample.key for sample in samples])
+        return _Part(stamp, keys, key_offsets, np.array(facts, np.int64).reshape(-1, 4 + 2 * len(self.wanted.files)))
+
+    def _facts(self, samples: Sequence[Sample], descriptor: int, shard: str, advance: Advance) -> list[tuple[int, ...]]:
+        facts: list[tuple[int, ...]] = []
+        done = 0
+
+        def read(offset: int, length: int) -> bytes:
+            return os.pread(descriptor, length, offset)
+
+        for sample in samples:
+            label = read_label(sample, read, shard, self.label_field) if self.wanted.labels else 0
+            image = None if self.wanted.image is None else sample.files[self.wanted.image]
+            header = DAMAGED if image is None else _header(read, image)
+            places = [(-1, -1) if file is None else (file.offset, file.size) for file in sample.files]
+            facts.append((label, *header, *chain(*places)))
+            advance(sample.offset - done)
+            done = sample.offset
+        return facts
+
+    def _built(self, parts: Sequence[_Part]) -> BuiltIndex:
+        facts = np.concatenate([part.facts for part in parts])
+        key_offsets = np.zeros(len(facts) + 1, np.int64)
+        np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])
+        at: Any = 4 if len(self.wanted.files) == 1 else np.arange(4, facts.shape[1], 2)
+        arrays: dict[str, NDArray[Any]] = {
+            "labels": facts[:, 0].copy(),
+            "offsets": facts[:, at].copy(),
+            "sizes": facts[:, at + 1].copy(),
+            "heights": facts[:, 1].astype(np.int32),
+            "widths": facts[:, 2].astype(np.int32),
+            "orientations": facts[:, 3].astype(np.uint8),
+            "keys": np.concatenate([part.keys for part in parts]),
+            "key_offsets": key_offsets,
+            "starts": np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
+        }
+        arrays = {name: array for name, array in arrays.items() if name in self.arrays}
+        content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels") if name in arrays]
+        fingerprint = content_fingerprint([part.stamp["name"] for part in parts], content)
+        info = {"kind": "shards", "label_field": self.label_field, "shards": [part.stamp for part in parts]}
+        return BuiltIndex(fingerprint, info, arrays)
 
 
 def _opened(path: Path) -> int:
@@ -192,67 +291,10 @@ def _opened(path: Path) -> int:
         raise DataError(f"shard {path} can't be read: {error.strerror}; check the path and its permissions") from error
 
 
-def _facts(
-    samples: Sequence[Sample], descriptor: int, shard: str, label_field: str, advance: Advance
-) -> list[tuple[int, ...]]:
-    facts: list[tuple[int, ...]] = []
-    done = 0
-
-    def read(offset: int, length: int) -> bytes:
-        return os.pread(descriptor, length, offset)
-
-    for sample in samples:
-        offset, size = sample.image.offset, sample.image.size
-        label = read_label(sample, read, shard, label_field)
-        facts.append((label, offset, size, *_header(read, sample.image)))
-        advance(offset - done)
-        done = offset
-    return facts
-
-
 def _header(read: ReadRange, image: Member) -> Header:
     if image.size > MOST_BYTES:
         return DAMAGED
     return probe(lambda offset, length: read(image.offset + offset, length), image.size)
-
-
-def _members(shard: Path, descriptor: int) -> tuple[list[Member], dict[str, Any] | None]:
-    """The shard's members, from its .idx if that fits, and the stamp of the .idx used."""
-    idx = idx_path(shard)
-    try:
-        stamp = _stamp(idx)
-        return read_idx(idx, descriptor), stamp
-    except FileNotFoundError:
-        pass
-    except (BadIdxError, OSError) as error:
-        log.warning("%s does not fit its shard and is not used: %s", idx, error)
-    return scan_tar(str(shard), descriptor), None
-
-
-def _stamp(path: Path) -> dict[str, Any]:
-    stat = path.stat()
-    return {"name": path.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-
-
-def _built(parts: Sequence[_Part], label_field: str) -> BuiltIndex:
-    facts = np.concatenate([part.facts for part in parts])
-    key_offsets = np.zeros(len(facts) + 1, np.int64)
-    np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])
-    arrays: dict[str, NDArray[Any]] = {
-        "labels": facts[:, 0].copy(),
-        "offsets": facts[:, 1].copy(),
-        "sizes": facts[:, 2].copy(),
-        "heights": facts[:, 3].astype(np.int32),
-        "widths": facts[:, 4].astype(np.int32),
-        "orientations": facts[:, 5].astype(np.uint8),
-        "keys": np.concatenate([part.keys for part in parts]),
-        "key_offsets": key_offsets,
-        "starts": np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
-    }
-    content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels")]
-    fingerprint = content_fingerprint([part.files["name"] for part in parts], content)
-    info = {"kind": "shards", "label_field": label_field, "shards": [part.files for part in parts]}
-    return BuiltIndex(fingerprint, info, arrays)
 
 
 def _changes(shards: Sequence[Path], info: dict[str, Any]) -> str:
@@ -260,10 +302,8 @@ def _changes(shards: Sequence[Path], info: dict[str, Any]) -> str:
     if info.get("kind") != "shards" or len(info["shards"]) != len(shards):
         return "it belongs to other data"
     for shard, stored in zip(shards, info["shards"], strict=True):
-        files = [(shard, {name: stored[name] for name in ("name", "size", "mtime_ns")})]
-        if stored["idx"] is not None:
-            files.append((idx_path(shard), stored["idx"]))
-        for path, stamp in files:
-            if not path.exists() or _stamp(path) != stamp:
-                return f"{path} was changed"
+        stat = shard.stat()
+        now = {"name": shard.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        if {name: stored[name] for name in now} != now:
+            return f"{shard} was changed"
     return ""

@@ -11,10 +11,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Columns, Images, Schema
+from gpupipe.batch import Array, Columns, Field, Images, Schema
 from gpupipe.errors import DataError
 
-__all__ = ["Encoded", "Source", "content_fingerprint"]
+__all__ = ["Encoded", "Source", "as_column", "content_fingerprint"]
 
 Encoded = NDArray[np.uint8]
 """The bytes of one image file: a 1-D uint8 array."""
@@ -84,6 +84,13 @@ class Source:
         columns = self.fetch(np.array([number % size]))
         values = {name: _first(columns[name]) for name in self.fields}
         return tuple(values.values()) if self.fields.is_pair else values
+
+
+def as_column(field: Field, values: list[Any]) -> Any:
+    """The values of a field that is neither image nor mask; numbers as int64 (N,) where all of them are integers."""
+    if isinstance(field, Array) and all(type(value) is int for value in values):
+        return np.array(values, np.int64)
+    return values
 
 
 def _first(column: Any) -> Any:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Columns
-from gpupipe.batch.columns import assemble
+from gpupipe.batch import Columns, Index
 from gpupipe.errors import DataError, SampleError
-from gpupipe.host.whereabouts import Noted
+from gpupipe.host.whereabouts import Renumbered
 from gpupipe.sources.source import Source, content_fingerprint
 
 __all__ = ["SubsetSource"]
@@ -46,15 +44,18 @@ class SubsetSource(Source):
         return labels
 
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
-        """As the source has them, each sample by itself."""
-        if not len(indices):
-            return self.source.fetch(indices)
-        parts = [(np.array([row]), self._fetch(index)) for row, index in enumerate(indices.tolist())]
-        return assemble(len(indices), parts)
+        """As the source has them, at once. What is noted or raised meanwhile is about their indices here."""
+        theirs = self._indices[indices]
+        numbers = dict(zip(theirs.tolist(), indices.tolist(), strict=True))
+        try:
+            with Renumbered(numbers):
+                return self.source.fetch(theirs) | self._own(indices)
+        except SampleError as error:
+            index = numbers.get(error.index, error.index)
+            raise SampleError(index, error.location, error.reason, error.remedy, error.original) from error.__cause__
 
-    def _fetch(self, index: int) -> Columns:
-        with self._named(index):
-            return self.source.fetch(self._indices[[index]])
+    def _own(self, indices: NDArray[np.int64]) -> Columns:
+        return {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}
 
     def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
         """What the source knows of them."""
@@ -71,15 +72,6 @@ class SubsetSource(Source):
     def ahead(self, indices: NDArray[np.int64]) -> None:
         """The source is told."""
         self.source.ahead(self._indices[indices])
-
-    @contextmanager
-    def _named(self, index: int) -> Iterator[None]:
-        """What is noted or raised about a sample meanwhile is about `index`, not about its index in the source."""
-        try:
-            with Noted(index):
-                yield
-        except SampleError as error:
-            raise SampleError(index, error.location, error.reason, error.remedy, error.original) from error.__cause__
 
 
 def _checked(indices: Sequence[int], size: int) -> NDArray[np.int64]:

@@ -115,7 +115,7 @@ def _order(source: Packable, settings: PackSettings) -> NDArray[np.int64]:
     from gpupipe.order import Shuffled
 
     order = Shuffled(len(source)).indices(settings.seed, 0, np.arange(len(source)))
-    damaged: NDArray[np.bool_] = source.shapes(order)[:, 0] == 0
+    damaged: NDArray[np.bool_] = _shapes(source, order)[:, 0] == 0
     if damaged.all():
         raise DataError(f"all {len(source)} images are damaged, so nothing can be packed: see `gpupipe index`")
     if damaged.any() and not settings.skip_bad:
@@ -126,6 +126,12 @@ def _order(source: Packable, settings: PackSettings) -> NDArray[np.int64]:
             "or leave them out with --skip-bad (skip_bad=True)"
         )
     return order[~damaged]
+
+
+def _shapes(source: Packable, indices: NDArray[np.int64]) -> NDArray[np.int32]:
+    shapes = source.shapes(indices)
+    assert shapes is not None, "the index of images has them"
+    return shapes
 
 
 def _damage(source: Packable, index: int) -> str:
@@ -153,7 +159,7 @@ def _expected_bytes(source: Packable, order: NDArray[np.int64], settings: PackSe
     """Bytes of each sample in a shard; for images to be shrunk an estimate by their pixels."""
     sizes = source.sizes[order]
     if settings.max_size is not None:
-        shorter = source.shapes(order)[:, :2].min(axis=1)
+        shorter = _shapes(source, order)[:, :2].min(axis=1)
         sizes = (sizes * np.minimum(1.0, settings.max_size / shorter) ** 2).astype(np.int64)
     padded: NDArray[np.int64] = -(-sizes // BLOCK) * BLOCK + 3 * BLOCK  # two headers and the label
     return padded
@@ -235,7 +241,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 def _encode(source: Packable, index: int, settings: PackSettings) -> _Encoded | None:
     """One sample as it goes into a shard; None for a damaged one that is left out."""
-    height, width, orientation = source.shapes(np.array([index]))[0].tolist()
+    height, width, orientation = _shapes(source, np.array([index]))[0].tolist()
     try:
         data = source[index][0].tobytes()
         if settings.max_size is not None and min(height, width) > settings.max_size:

@@ -204,10 +204,10 @@ class _Call:
 
 def _array(given: ArrayLike, shape: tuple[int, ...], dtype: type[Any], name: str) -> NDArray[Any]:
     """`given` as the library reads it; one number stands for all."""
-    array = np.asarray(given, dtype)
-    if array.ndim and array.shape != shape:
+    array = np.ascontiguousarray(given, dtype) if np.ndim(given) else np.full(shape, given, dtype)
+    if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}, but {shape} is needed")
-    return np.ascontiguousarray(np.broadcast_to(array, shape))
+    return array
 
 
 def _check_parts(resized: NDArray[np.int32], anchors: NDArray[np.int32], size: tuple[int, int]) -> None:

@@ -219,7 +219,7 @@ class TestLoader:
     def opened(self, data: Any, **options: Any) -> Iterator[gpupipe.Loader]:
         options = {"shuffle": True, "seed": 5, "device": "cpu", "engine": "torch", "num_workers": 1} | options
         with gpupipe.Loader(data, TRAIN, 4, **options) as loader:
-            loader._lane = Lane()  # type: ignore[assignment]
+            loader._supply.lane = Lane()  # type: ignore[assignment]
             yield loader
         assert not any(thread.name == "gpupipe-ahead" for thread in threading.enumerate())
 
@@ -298,7 +298,8 @@ class TestLoader:
 
     @pytest.mark.parametrize("engine", ["dali", "torch"])
     def test_an_empty_queue_is_told(self, folder: Any, engine: str) -> None:
-        with self.opened(folder, engine=engine) as loader:
+        with self.opened(folder, engine=engine, persistent_workers=False) as loader:
+            assert loader.stats()["queue_depth"] == 0
             collect(loader)
             assert loader.stats()["queue_depth"] == 0
 
@@ -325,7 +326,7 @@ class TestLoader:
         with gpupipe.Loader(folder, recipe, 4, **options) as loader:
             truth = collect(loader)
         with gpupipe.Loader(folder, recipe, 4, **options) as loader:
-            loader._lane = Lane()  # type: ignore[assignment]
+            loader._supply.lane = Lane()  # type: ignore[assignment]
             batches = iter(loader)
             some = [next(batches)]
             loader.mixup_enabled = False

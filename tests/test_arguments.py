@@ -156,6 +156,12 @@ def test_the_signature_is_still_there() -> None:
     assert known <= set(parameters)
 
 
+def test_workers_persist_where_nothing_is_said() -> None:
+    for workers, expected in ((1, True), (0, False)):
+        with open_loader(num_workers=workers) as loader:
+            assert loader.persistent_workers is expected
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -178,7 +184,7 @@ def test_the_signature_is_still_there() -> None:
 )
 def test_attributes_are_dataloaders(options: dict[str, Any]) -> None:
     theirs = torch_loader(**{"num_workers": 0, **options})
-    with open_loader(**options) as ours:
+    with open_loader(**{"persistent_workers": False} | options) as ours:
         for name in (
             "batch_size",
             "drop_last",

@@ -117,7 +117,8 @@ def test_samples_of_a_cut_shard_are_replaced(shards, tmp_path, engine):
     with open_loader(copies, on_error="skip", **engine) as loader:
         assert sum(len(labels) for _, labels in collect(loader)) == 25
         os.truncate(copies[1], 1000)
-        assert sum(len(labels) for _, labels in collect(loader)) == 25
+        for _ in range(2):  # of the first some batches have been made by now
+            assert sum(len(labels) for _, labels in collect(loader)) == 25
         assert sorted(bad.index for bad in loader.bad_samples) == list(range(9, 18))
 
 

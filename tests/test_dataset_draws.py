@@ -182,7 +182,7 @@ class TestInAThreadBesideTheConsumer:
     @pytest.mark.parametrize("engine", ENGINES)
     def test_on_every_engine(self, engine: dict[str, Any], epochs: list[list[int]]) -> None:
         with open_loader(Drawing(bad=True), on_error="skip", **engine) as loader:
-            loader._lane = Lane()  # type: ignore[assignment]
+            loader._supply.lane = Lane()  # type: ignore[assignment]
             assert [labels_of(loader) for _ in range(2)] == epochs
 
     @pytest.mark.parametrize("engine", ENGINES)
@@ -195,7 +195,7 @@ class TestInAThreadBesideTheConsumer:
                 return super().__iter__()
 
         with open_loader(shuffle=False, order=Noting(range(SIZE)), **engine) as loader:  # type: ignore[arg-type]
-            loader._lane = Lane()  # type: ignore[assignment]
+            loader._supply.lane = Lane()  # type: ignore[assignment]
             assert [len(labels_of(loader)) for _ in range(2)] == [SIZE] * 2
         assert listed == [True] * 2
 

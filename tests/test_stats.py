@@ -106,14 +106,20 @@ def test_rates_need_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queue_depth_is_what_the_workers_have_made(folder: Path) -> None:
-    with loader(folder, workers=2, prefetch_factor=2) as made:
-        batches = iter(made)
-        next(batches)
+    def filled(made: gpupipe.Loader) -> float:
         until = time.monotonic() + 30
         while made.stats()["queue_depth"] < 4 and time.monotonic() < until:
             time.sleep(0.01)
-        assert made.stats()["queue_depth"] == 4  # 2 workers with 2 batches each
+        return made.stats()["queue_depth"]
+
+    with loader(folder, workers=2, prefetch_factor=2) as made:
+        batches = iter(made)
+        next(batches)
+        assert filled(made) == 4  # 2 workers with 2 batches each
         list(batches)
+        assert filled(made) == 4  # of the next epoch
+    with loader(folder, workers=2, prefetch_factor=2, persistent_workers=False) as made:
+        list(made)
         assert made.stats()["queue_depth"] == 0
 
 

@@ -24,6 +24,7 @@ class Batch:
     augmented: whether the recipe's augmentations have been applied.
     bytes_read: encoded bytes that were read for it.
     spans:     who was busy with it, and when; stages "read" and "decode".
+    bad:       the bad samples that were met while its failures were made good.
     """
 
     job: Job
@@ -33,3 +34,4 @@ class Batch:
     collated: bool = False
     bytes_read: int = 0
     spans: tuple[Any, ...] = ()
+    bad: list[SampleError] = field(default_factory=list)

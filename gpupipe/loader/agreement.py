@@ -15,7 +15,7 @@ from gpupipe.loader.distributed import default_store
 from gpupipe.order import Order, SamplerOrder
 from gpupipe.order.protocol import Indices
 
-__all__ = ["compare_between_ranks"]
+__all__ = ["compare_between_ranks", "torch_sampler"]
 
 log = logging.getLogger("gpupipe")
 
@@ -25,11 +25,17 @@ _NUMBERS = itertools.count()
 
 def compare_between_ranks(order: Order, world_size: int) -> None:
     """From now on, what a torch sampler in `order` lists is compared with what the other ranks list."""
+    inner = torch_sampler(order)
+    if inner is not None and world_size > 1:
+        inner.watchers.append(_Comparison(next(_NUMBERS), world_size))
+
+
+def torch_sampler(order: Order) -> SamplerOrder | None:
+    """What lists a torch sampler for the order, if one does."""
     inner: Any = order
     while inner is not None and not isinstance(inner, SamplerOrder):
         inner = getattr(inner, "order", None)
-    if inner is not None and world_size > 1:
-        inner.watchers.append(_Comparison(next(_NUMBERS), world_size))
+    return inner
 
 
 class _Comparison:

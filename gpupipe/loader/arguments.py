@@ -116,14 +116,14 @@ def seed_of(seed: Any, generator: Any) -> int:
 class WorkerArguments:
     """Those of a Loader's arguments that say how workers are run, refused where DataLoader refuses them.
 
-    None: num_workers and prefetch_factor are chosen for the machine, pin_memory for the device. The context becomes an
-    object, as DataLoader's does.
+    None: num_workers and prefetch_factor are chosen for the machine, pin_memory for the device; workers persist. The
+    context becomes an object, as DataLoader's does.
     """
 
     num_workers: int | None
     prefetch_factor: int | None
     pin_memory: bool | None
-    persistent_workers: bool
+    persistent_workers: bool | None
     timeout: float
     multiprocessing_context: Any
 
@@ -134,7 +134,8 @@ class WorkerArguments:
             self._keep("prefetch_factor", whole("prefetch_factor", self.prefetch_factor, 1))
         if self.pin_memory is not None:
             self._keep("pin_memory", flag("pin_memory", self.pin_memory))
-        self._keep("persistent_workers", flag("persistent_workers", self.persistent_workers))
+        if self.persistent_workers is not None:
+            self._keep("persistent_workers", flag("persistent_workers", self.persistent_workers))
         self._keep("timeout", _seconds(self.timeout))
         self._keep("multiprocessing_context", _context(self.multiprocessing_context))
         if self.num_workers == 0:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,25 +20,26 @@ from gpupipe.batch import Batch, Field, Job
 from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
-from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
-from gpupipe.errors import ConfigError, GpupipeError, SampleError
+from gpupipe.errors import ConfigError, SampleError
 from gpupipe.host.checks import flag, whole
-from gpupipe.loader.agreement import compare_between_ranks
+from gpupipe.loader.agreement import compare_between_ranks, torch_sampler
 from gpupipe.loader.arguments import WorkerArguments, named, refuse_unserved, seed_of, shortened
 from gpupipe.loader.attributes import DataLoaderAttributes
 from gpupipe.loader.classes import check_labels, with_num_classes
 from gpupipe.loader.distributed import check_world_size, gathered, rank_and_world_size
-from gpupipe.loader.iteration import Failed, Iteration
+from gpupipe.loader.iteration import Iteration, in_finalizer
+from gpupipe.loader.jobs import Jobs
 from gpupipe.loader.output import check_items, handed_out, recipe_fingerprint
-from gpupipe.loader.place import Place
+from gpupipe.loader.place import Place, Point
 from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState
 from gpupipe.loader.stats import Meter, gpu_memory
+from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
-from gpupipe.order.protocol import name_of, samples_of
+from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, names_files, open_source
 from gpupipe.workers.worker import WorkerInit, worker_seeds
@@ -119,7 +122,7 @@ class Loader(DataLoaderAttributes):
         pin_memory: bool | None = None,
         prefetch_factor: int | None = None,
         decoders: Decoders | None = None,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         timeout: float = 300,
         multiprocessing_context: str | BaseContext | None = None,
         worker_init_fn: WorkerInit | None = None,
@@ -166,7 +169,7 @@ class Loader(DataLoaderAttributes):
             num_workers=found.num_workers,
             prefetch_factor=found.prefetch_factor,
             pin_memory=where.type == "cuda" if workers.pin_memory is None else workers.pin_memory,
-            persistent_workers=workers.persistent_workers,
+            persistent_workers=workers.persistent_workers is not False and found.num_workers > 0,
             timeout=workers.timeout,
             multiprocessing_context=workers.multiprocessing_context,
             decoders=found.decoders,
@@ -195,19 +198,26 @@ class Loader(DataLoaderAttributes):
             )
         self.sampler = epoch_sampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
-        self._work = made_by(self.settings, self.source, self._views, collate_fn)
-        self._repair = Repair(self._work.rows, self.order, on_error)
+        work = made_by(self.settings, self.source, self._views, collate_fn)
         self.meter = Meter()
         self._finisher = Finisher(self.source.fields, self._views, where)
         self._mixes = self._mixing is not None
-        self._lane = HandOver(where) if where.type == "cuda" else None
-        self._ahead: Ahead[Finished | Failed] | None = None
-        self.meter.finisher = "consumer" if self._lane is None else "thread"
-        self._engine: Engine | None = open_engine(
-            self._work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)
+        lane = HandOver(where) if where.type == "cuda" else None
+        self.meter.finisher = "consumer" if lane is None else "thread"
+        self._jobs = Jobs(self.order, self.seed, len(self.source))
+        self._supply = Supply(
+            open_engine(work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)),
+            self._jobs,
+            partial(_mended, Repair(work.rows, self.order, on_error), work.collate, self._mixing, self.source),
+            self._finisher,
+            self.meter,
+            lane,
+            # A sampler is asked when its epoch begins, as DataLoader asks it: its weights may be others then.
+            goes_on=self.settings.persistent_workers and torch_sampler(self.order) is None,
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
+        self._bad: dict[int, SampleError] = {}
         self._built = True
 
     # What DataLoader has.
@@ -293,8 +303,8 @@ class Loader(DataLoaderAttributes):
 
     @property
     def bad_samples(self) -> list[SampleError]:
-        """The bad samples that this rank has met, each once, in order."""
-        return self._repair.bad_samples
+        """The bad samples that this rank has met in batches that were delivered, or failed for them, each once."""
+        return list(self._bad.values())
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """`values` of the batch delivered last, from all ranks, in the order of their positions and without padding.
@@ -336,8 +346,7 @@ class Loader(DataLoaderAttributes):
             gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
                 driver says, and what of it torch has in this one, batches and model. DALI and CUDA hold the rest.
         """
-        ahead, engine = self._ahead, self._engine  # a logging thread may ask
-        ready = len(ahead) if ahead is not None else None if engine is None else engine.ready()
+        ready = self._supply.ready()
         depth = {} if ready is None else {"queue_depth": ready}
         return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
 
@@ -380,12 +389,7 @@ class Loader(DataLoaderAttributes):
     def close(self) -> None:
         """End workers and threads and give back memory. Batches that were delivered stay valid."""
         self._place.turn += 1
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        self._supply.close()
         self._finisher.clear()
 
     def __enter__(self) -> Loader:
@@ -395,6 +399,10 @@ class Loader(DataLoaderAttributes):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if self._built and self._supply.owner == os.getpid():  # a fork has no such threads
+            in_finalizer(self.close)
 
     def __repr__(self) -> str:
         return (
@@ -420,45 +428,20 @@ class Loader(DataLoaderAttributes):
         if not self._world_was_given:
             check_world_size(self.world_size)
 
-    def _opened_engine(self) -> Engine:
-        """The engine. Raises GpupipeError where the loader was closed."""
-        if self._engine is None:
-            raise GpupipeError("this Loader was closed; build a new one to iterate again")
-        return self._engine
+    @property
+    def _engine(self) -> Engine | None:
+        """None once the loader is closed."""
+        return self._supply.engine
 
-    def _end_thread(self) -> None:
-        """End the thread of an older iteration, which may be held somewhere. Raises GpupipeError if it can't end."""
-        if self._ahead is None:
-            return
-        self._ahead.close()
-        if not self._ahead.ended:
-            raise GpupipeError(
-                "the thread of an earlier iteration still waits for a sample, so that none can begin; look at the "
-                "storage, try again later, or build a new Loader"
-            )
-        self._ahead = None
-
-    def _interrupt(self) -> None:
-        """Whoever waits for workers is to end soon."""
-        if self._engine is not None:
-            self._engine.interrupt()
-
-    def _repaired(self, batch: Batch) -> Batch:
-        """The batch with every row made good, collated."""
-        repaired = self._work.collate(self._repair(batch))
-        if self._mixing is not None:  # labels become places in a row of num_classes
-            check_labels(repaired.columns["label"].numpy(), repaired.job.indices, self._mixing, self.source)
-        return repaired
-
-    def _finished(self, batch: Batch, mixes: bool) -> Finished:
-        """The batch for the consumer. mixes: whether samples are mixed, if the recipe does."""
-        # Across all ranks, so that every rank mixes, or none.
-        full = self.batches.samples(batch.job.step) == self.batches.global_batch
-        return self._finisher(batch, mixed=full and mixes)
+    def _met(self, bad: list[SampleError]) -> None:
+        """Those bad samples have been met."""
+        for error in bad:
+            self._bad.setdefault(error.index, error)
 
     def _handed_out(self, finished: Finished) -> Any:
         """What the consumer gets; it counts as delivered."""
         self.meter.delivered(finished)
+        self._met(finished.batch.bad)
         job = finished.batch.job
         self._last = _Delivered(job.step, self.batches, job.indices)
         self._place.delivered(job.step)
@@ -475,38 +458,9 @@ class Loader(DataLoaderAttributes):
         rest = self.batches.samples(len(self) - 1) if len(self) else 0
         return rest % self.batches.global_batch
 
-    # How a batch comes about.
-
     def _job(self, step: int) -> Job:
-        """What is to be made at `step` of the current epoch. Raises ConfigError where the order fails."""
-        positions = self.batches.positions(step)
-        try:
-            indices = self.order.indices(self.seed, self.epoch, positions % max(1, len(self.order)))
-        except GpupipeError:
-            raise
-        except Exception as error:  # the order, or the sampler in it, may be a user's own
-            raise ConfigError(
-                f"order {name_of(self.order)}: indices() raised {type(error).__name__} at step {step} of epoch "
-                f"{self.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
-            ) from error
-        return Job(self.seed, self.epoch, positions, self._checked(indices, positions), step)
-
-    def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What an order gave, which may be a user's own."""
-        indices = np.asarray(indices)
-        size = len(self.source)
-        if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
-            raise ConfigError(
-                f"order {name_of(self.order)}: indices() gave {indices.dtype} of shape {indices.shape} for "
-                f"{len(positions)} positions; it must give as many integers"
-            )
-        outside = indices[(indices < 0) | (indices >= size)]
-        if len(outside):
-            raise ConfigError(
-                f"order {name_of(self.order)}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
-                f"but the dataset has {size} samples; build the order for this dataset"
-            )
-        return indices.astype(np.int64, copy=False)
+        """What is to be made at that step of the current epoch."""
+        return self._jobs(Point(self.epoch, step, self.batches))
 
     def _state(self, position: int) -> LoaderState:
         return LoaderState(
@@ -529,6 +483,16 @@ class _Delivered:
     step: int
     batches: RankBatches
     indices: NDArray[np.int64]
+
+
+def _mended(
+    repair: Repair, collate: Callable[[Batch], Batch], mixing: Mixing | None, source: Source, batch: Batch
+) -> Batch:
+    """The batch with every row made good, collated; where samples are mixed, labels have to be places of classes."""
+    mended = collate(repair(batch))
+    if mixing is not None:
+        check_labels(mended.columns["label"].numpy(), mended.job.indices, mixing, source)
+    return mended
 
 
 def _check_mixing(views: Views, batch_size: int) -> None:

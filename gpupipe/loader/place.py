@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpupipe.order import RankBatches
 
-__all__ = ["Place"]
+__all__ = ["Place", "Point"]
 
 log = logging.getLogger("gpupipe")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step of an epoch that is cut into steps by `batches`."""
+
+    epoch: int
+    step: int
+    batches: RankBatches
+
+    @property
+    def following(self) -> Point:
+        """The next step; after the last one the next epoch's first."""
+        return (
+            self.later(self.epoch, self.step + 1)
+            if self.step + 1 < len(self.batches)
+            else self.later(self.epoch + 1, 0)
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the global batch is a full one."""
+        return self.batches.samples(self.step) == self.batches.global_batch
+
+    def later(self, epoch: int, step: int) -> Point:
+        """A step of this epoch, or of one that follows."""
+        return Point(epoch, step, self.batches if epoch == self.epoch else replace(self.batches, origin=0))
 
 
 class Place:
@@ -24,6 +51,11 @@ class Place:
         self._used = False  # an iteration has delivered something of the epoch
         self._again = False  # the next one begins the epoch anew all the same, as set_epoch has said
         self._told = False
+
+    @property
+    def point(self) -> Point:
+        """The step to deliver next; of an epoch that is over none, but where one would stand."""
+        return Point(self.epoch, self.step, self.batches)
 
     def begin(self) -> int:
         """An iteration begins; returns its turn.

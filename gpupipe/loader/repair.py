@@ -36,7 +36,7 @@ def check_on_error(on_error: str) -> None:
 
 
 class Repair:
-    """Fills the failed rows of a batch; `bad_samples` lists each bad sample that was met, once.
+    """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad`.
 
     rows: makes the batch of a job on the CPU, not collated.
     """
@@ -46,11 +46,6 @@ class Repair:
         self._order = order
         self._on_error = on_error
         self._bad: dict[int, SampleError] = {}
-
-    @property
-    def bad_samples(self) -> list[SampleError]:
-        """In the order in which they were met."""
-        return list(self._bad.values())
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with every failed row made good, in place; its job then names the samples that are in it.
@@ -65,18 +60,18 @@ class Repair:
     def _remade(self, batch: Batch, row: int) -> Batch:
         """That row's sample once more, as storage may have been at fault, or its substitute."""
         job = batch.job
-        own = self._attempt(job, row, int(job.indices[row]))
+        own = self._attempt(batch, row, int(job.indices[row]))
         if isinstance(own, Batch):
             return own
         if not self._replaces(own):
             raise own
         for index in self._candidates(job, int(job.positions[row])):
-            substitute = self._attempt(job, row, index)
+            substitute = self._attempt(batch, row, index)
             if isinstance(substitute, Batch):
                 return substitute
         raise DataError(
             f"the {min(MAX_SUBSTITUTES, len(self._order))} samples after position {int(job.positions[row])} of epoch "
-            f"{job.epoch} are all bad (the last: {self.bad_samples[-1]}); the dataset or its storage is damaged"
+            f"{job.epoch} are all bad (the last: {batch.bad[-1]}); the dataset or its storage is damaged"
         )
 
     def _replaces(self, error: SampleError) -> bool:
@@ -88,15 +83,19 @@ class Repair:
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
 
-    def _attempt(self, job: Job, row: int, index: int) -> Batch | SampleError:
+    def _attempt(self, batch: Batch, row: int, index: int) -> Batch | SampleError:
         """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
-        if index in self._bad and self._replaces(self._bad[index]):
-            return self._bad[index]
+        known = self._bad.get(index)
+        if known is not None and self._replaces(known):
+            batch.bad.append(known)
+            return known
+        job = batch.job
         made = self._rows(replace(job, positions=job.positions[row : row + 1], indices=np.array([index])))
         if not made.failures:
             return made
         error = made.failures[0]
         self._bad[index] = error.bare()
+        batch.bad.append(self._bad[index])
         if self._replaces(error):
             log.warning("bad sample replaced: sample %d (%s): %s", index, error.location, error.reason)
         return error

@@ -1,0 +1,52 @@
+"""The job of each step: a pure function of order, seed and place."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import Job
+from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.loader.place import Point
+from gpupipe.order import Order
+from gpupipe.order.protocol import name_of
+
+__all__ = ["Jobs"]
+
+
+class Jobs:
+    """Jobs for a dataset of `samples` samples."""
+
+    def __init__(self, order: Order, seed: int, samples: int) -> None:
+        self._order = order
+        self._seed = seed
+        self._samples = samples
+
+    def __call__(self, at: Point) -> Job:
+        """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""
+        positions = at.batches.positions(at.step)
+        try:
+            indices = self._order.indices(self._seed, at.epoch, positions % max(1, len(self._order)))
+        except GpupipeError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"order {name_of(self._order)}: indices() raised {type(error).__name__} at step {at.step} of epoch "
+                f"{at.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
+            ) from error
+        return Job(self._seed, at.epoch, positions, self._checked(indices, positions), at.step)
+
+    def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        indices = np.asarray(indices)
+        if indices.shape != positions.shape or not np.issubdtype(indices.dtype, np.integer):
+            raise ConfigError(
+                f"order {name_of(self._order)}: indices() gave {indices.dtype} of shape {indices.shape} for "
+                f"{len(positions)} positions; it must give as many integers"
+            )
+        outside = indices[(indices < 0) | (indices >= self._samples)]
+        if len(outside):
+            raise ConfigError(
+                f"order {name_of(self._order)}: it gave sample {outside[0]} at the positions from {positions[0]} on, "
+                f"but the dataset has {self._samples} samples; build the order for this dataset"
+            )
+        return indices.astype(np.int64, copy=False)

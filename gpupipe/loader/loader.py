@@ -53,12 +53,15 @@ log = logging.getLogger("gpupipe")
 
 
 class Loader(DataLoaderAttributes):
-    """Finished batches of images and labels, in the place of `torch.utils.data.DataLoader`.
+    """Finished batches, in the place of `torch.utils.data.DataLoader`.
 
-    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); any sized
-                 object whose `__getitem__` gives (encoded bytes, label); or an opened `Source`.
+    data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); a
+                 map-style dataset; or a `Source`. See `open_source`.
     recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
-                 your own, or a `MultiCrop` of several.
+                 your own, or a `MultiCrop` of several. None: the items of a map-style dataset are batched as they are,
+                 as DataLoader does it, by torch's `default_collate` or by `collate_fn`.
+    fields:      what a sample has, by name, and what becomes of each: see `Image` and the other kinds. None: those of
+                 an opened source, else an image and its label.
     batch_size:  samples per batch of this rank.
     shuffle:     a new order in every epoch. None: False.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
@@ -88,15 +91,17 @@ class Loader(DataLoaderAttributes):
     order:       an `Order` or a torch `Sampler` instead of `shuffle`.
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
                  order and list it in `bad_samples`.
-    sampler, batch_sampler, collate_fn, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any
-                 value but DataLoader's default is a ConfigError that says what serves instead.
+    collate_fn:  goes with recipe=None alone; with a recipe each field has its own `collate`.
+    sampler, batch_sampler, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any value but
+                 DataLoader's default is a ConfigError that says what serves instead.
 
     DataLoader's attributes can be read: `sampler` and `batch_sampler` list the epoch's indices, `dataset` is the user's
     dataset, or the `source` where files were passed. None of what a Loader is built of can be set afterwards.
 
-    Iterating yields (images, labels), both on the device: images of shape (N, 3, height, width) in the recipe's dtype
-    and layout, or a list of them where the recipe has several views; labels int64 (N,), or float32 (N, classes) where
-    it mixes samples, which takes an even batch_size. Each iteration that has delivered something is followed by the
+    Iterating yields (images, labels) where these are the fields, else a dict by field, all tensors on the device:
+    images (N, 3, height, width) in the recipe's dtype and layout, masks (N, height, width), both a list where the
+    recipe has several views; labels int64 (N,), or float32 (N, classes) where it mixes samples, which takes an even
+    batch_size; boxes and points `Ragged`; texts and keys lists; others as their `collate` says. Each iteration that has delivered something is followed by the
     next epoch, also where it was left early; `set_epoch` goes to any epoch, and `load_state_dict` to where a state was
     saved. On several ranks every rank has to leave an epoch at the same step, or call `set_epoch`.
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from images import encode, picture
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+import gpupipe
 from gpupipe.batch import Array, Boxes, Bytes, Field, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
 from gpupipe.batch.collation import collate, move
 from gpupipe.errors import ConfigError, DataError
@@ -312,3 +314,71 @@ class TestMove:
         one = Pinned()
         assert move([one], torch.Tensor.pin_memory, "pin_memory") == ["pinned"]
         assert move([one], lambda tensor: tensor) == [one]
+
+
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "torch", "num_workers": 0},
+    {"engine": "torch", "num_workers": 2},
+    {"engine": "dali", "num_workers": 1},
+]
+
+
+def longest(values: list[torch.Tensor]) -> int:
+    return max(map(len, values))
+
+
+class Tokens:
+    """Samples of many forms, whose image is always the same."""
+
+    def __init__(self) -> None:
+        self.image = encode(picture(40, 60))
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "image": self.image,
+            "tokens": np.arange(index, dtype=np.int32),
+            "text": f"sample {index}",
+            "boxes": np.tile(np.array([[0.0, 0, 60, 40]]), (index % 3, 1)),  # so that none is dropped
+            "classes": np.full(index % 3, index),
+            "score": index / 2,
+        }
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: f"{engine['engine']}-{engine['num_workers']}")
+def test_through_the_loader(engine: dict[str, Any]) -> None:
+    fields = {
+        "image": Image(),
+        "padded": Array("tokens", collate=Pad(-1, multiple=4, mask=True)),
+        "ragged": Array("tokens", collate="ragged"),
+        "list": Array("tokens", collate="list"),
+        "longest": Array("tokens", collate=longest),
+        "text": Text(),
+        "boxes": Boxes(labels="classes"),
+        "classes": Array(),
+        "score": Scalar(dtype="float32"),
+        "number": Index(),
+    }
+    recipe = gpupipe.imagenet_train(16)
+    with gpupipe.Loader(Tokens(), recipe, 3, fields=fields, device="cpu", **engine) as loader:
+        batches = list(loader)
+    numbers = [[0, 1, 2], [3, 4, 5], [6]]
+    assert [batch["number"].tolist() for batch in batches] == numbers
+    for batch, indices in zip(batches, numbers, strict=True):
+        assert list(batch) == [*fields, "padded_mask"]
+        tokens = [torch.arange(index, dtype=torch.int32) for index in indices]
+        width = -(-max(indices) // 4) * 4
+        assert batch["padded"].shape == batch["padded_mask"].shape == (len(indices), width)
+        assert torch.equal(batch["padded"][:, : max(indices)], pad_sequence(tokens, True, -1))
+        assert batch["padded_mask"].sum(1).tolist() == indices
+        assert torch.equal(batch["ragged"].values, torch.cat(tokens))
+        assert batch["ragged"].lengths.tolist() == indices
+        assert [row.tolist() for row in batch["list"]] == [row.tolist() for row in tokens]
+        assert batch["longest"] == max(indices)
+        assert batch["text"] == [f"sample {index}" for index in indices]
+        assert batch["boxes"].lengths.tolist() == [index % 3 for index in indices]
+        assert batch["classes"].values.tolist() == [index for index in indices for _ in range(index % 3)]
+        assert batch["score"].dtype == torch.float32
+        assert batch["score"].tolist() == [index / 2 for index in indices]

@@ -13,7 +13,7 @@ import gpupipe
 from field_peers.data import CASES, Samples, prepare
 from field_peers.ours import load
 from field_peers.torchvision_v2 import as_tensors
-from gpupipe.plan import plan
+from gpupipe.plan import cropping
 from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["Agreement", "Disagreement", "compare"]
@@ -63,7 +63,7 @@ def compare(case: str, settings: BenchSettings) -> Agreement:
 def _by_torchvision(samples: Samples, size: int, count: int) -> list[dict[str, Any]]:
     facts = samples.facts[:count]
     heights, widths = (np.array([one[side] for one in facts], np.int32) for side in ("height", "width"))
-    drawn = plan(gpupipe.imagenet_train(size), 0, 0, np.arange(count), heights, widths)
+    drawn = cropping(gpupipe.imagenet_train(size), 0, 0, np.arange(count), heights, widths)
     made = []
     for row, (window, flip) in enumerate(zip(drawn.windows.tolist(), drawn.flips.tolist(), strict=True)):
         one = as_tensors(samples[row])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from gpupipe.batch import Mask
+from gpupipe.kernels.png import decode_png
 from gpupipe.sources.headers import FORMATS
 
 __all__ = ["mask_pixels"]
@@ -37,6 +38,9 @@ def mask_pixels(value: NDArray[Any], field: Mask) -> NDArray[Any]:
 
 
 def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:
+    plain = decode_png(encoded)
+    if plain is not None:
+        return plain
     try:
         with PillowImage.open(io.BytesIO(encoded.data), formats=FORMATS) as image:
             image.load()

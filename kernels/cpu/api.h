@@ -92,6 +92,9 @@ int32_t gp_finish_batch(const gp_finish* batch);
 int32_t gp_augment_batch(const gp_augment* batch);
 /* Walks the segments of each file, see walk.h. */
 void gp_walk_files(const gp_walks* files);
+/* Rows of a PNG image with a byte a pixel, a byte for the filter before each, to pixels (PNG 1.2, 6). out: (height + 1,
+   width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
+int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);
 /* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
 }

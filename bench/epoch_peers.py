@@ -13,12 +13,13 @@ from torchvision.datasets import ImageFolder
 
 import gpupipe
 from gpupipe.decode.choose import PREFETCH
+from gpupipe.decode.tuned import Tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
-from gpupipe.tools.benchmark.contenders.gpupipe_loader import HANDED_ON
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle, TorchvisionV2
 from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.tuning.candidates import queued
 
 __all__ = ["ENDLESS", "DataLoaderPersistent", "DataLoaderPlain", "GpupipeDali", "GpupipeTorch"]
 
@@ -60,9 +61,9 @@ class GpupipeTorch(Way):
 
     def queued(self, settings: BenchSettings) -> int:
         """What is prefetched, and what lies ready behind the engine."""
-        return settings.workers * PREFETCH["torch"] + HANDED_ON
+        return queued(Tuned(self.engine, settings.workers, PREFETCH[self.engine]))
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Index the data at the first time."""
         source = open_source(settings.data)
         loader = gpupipe.Loader(
@@ -105,7 +106,7 @@ class DataLoaderPersistent(Way):
     persistent = True
     ahead = PREFETCH_FACTOR
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Scan the folder; the workers start with the first batch."""
         way = TorchvisionV2()
         dataset = ImageFolder(settings.data, way.transform(settings), loader=way.reader())

@@ -11,7 +11,7 @@ from peers.common import Peer
 import gpupipe
 from field_peers.data import CASES, Samples, prepare
 from gpupipe.decode.choose import PREFETCH
-from gpupipe.tools.benchmark.contenders.contender import Batch, Stream
+from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.settings import BenchSettings
 
@@ -49,7 +49,7 @@ class Ours(Peer):
         """What the workers prefetch, and the batch that is being finished."""
         return settings.workers * PREFETCH["torch"] + 1
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """Start the workers."""
         samples = Samples(settings.data, self.case)
         return FirstTwo(load(samples, settings, order=many_passes(len(samples)), num_workers=settings.workers))

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from field_peers.data import Samples, prepare
 from field_peers.ours import FirstTwo
-from gpupipe.tools.benchmark.contenders.contender import Stream
+from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
 from gpupipe.tools.benchmark.settings import BenchSettings
 
@@ -80,7 +80,7 @@ class TorchvisionV2(Peer):
         """Make what belongs to the images."""
         return prepare(settings.data)
 
-    def open(self, settings: BenchSettings) -> Stream:
+    def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         dataset = Transformed(Samples(settings.data, self.case), settings.size)
         loader: Any = DataLoader(

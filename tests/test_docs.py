@@ -5,10 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
+from images import encode, picture
 from modules import MODULES
 
 import gpupipe
@@ -39,6 +41,29 @@ def test_readme_recipe_and_order():
     order = names["EverySecond"]()  # type: ignore[operator]
     assert isinstance(order, Order)
     assert order.indices(0, 1, np.arange(3)).tolist() == [1, 3, 5]
+
+
+def test_readme_source(tmp_path: Path) -> None:
+    (block,) = [block for block in python_blocks() if "class Photos" in block]
+    names: dict[str, object] = {"gpupipe": gpupipe, "__name__": __name__}
+    exec(block, names)  # the project's own README
+    path = str(tmp_path / "photos.db")
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE photos (id INTEGER, jpeg BLOB, class INTEGER, height INTEGER, width INTEGER)")
+        rows = [(number, encode(picture(30 + number, 40)), number % 3, 30 + number, 40) for number in range(6)]
+        database.executemany("INSERT INTO photos VALUES (?, ?, ?, ?, ?)", rows)
+    globals()["Photos"] = names["Photos"]  # which can be pickled now
+    source = names["Photos"](path)  # type: ignore[operator]
+    gpupipe.check_source(source)
+    loader = gpupipe.Loader(source, gpupipe.imagenet_eval(16), 3, engine="torch", num_workers=0, device="cpu")
+    assert [labels.tolist() for _, labels in loader] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_readme_fields() -> None:
+    (block,) = [block for block in python_blocks() if "fields = {" in block]
+    names: dict[str, object] = {"gpupipe": gpupipe}
+    exec(block.partition("train = ")[0], names)  # the project's own README
+    assert list(gpupipe.Schema(names["fields"]))[:2] == ["image", "mask"]  # type: ignore[arg-type]
 
 
 def test_readme_python_compiles():

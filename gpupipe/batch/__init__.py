@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpupipe.batch.batch import Batch as Batch
-from gpupipe.batch.columns import Columns as Columns, Images as Images, Ragged
+from gpupipe.batch.columns import Columns as Columns, Images, Ragged
 from gpupipe.batch.fields import (
     MISSING as MISSING,
     Array,
@@ -27,6 +27,7 @@ __all__ = [
     "Boxes",
     "Bytes",
     "Image",
+    "Images",
     "Index",
     "Key",
     "Mask",

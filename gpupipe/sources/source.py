@@ -23,11 +23,27 @@ Encoded = NDArray[np.uint8]
 class Source:
     """Random access to samples. `__len__`, `fetch` and the two attributes are needed, the rest has usual bodies.
 
-    It is a map-style dataset of torch's, too: `source[index]` is a sample, (image, label) or a dict by field, where an
-    image is its encoded bytes, a 1-D uint8 array.
-
     fields:      what `fetch` gives. fingerprint: identifies the content; it should depend neither on where the data is
                  mounted nor on modification times. classes, class_to_idx: None where the data names no classes.
+
+    One of your own, which may set `targets` where it knows all labels, and should call `gpupipe.host.whereabouts.note`
+    with the index before it reads a sample, so that a message about a hang can name it (README, "Data"):
+
+    >>> import numpy as np
+    >>> from gpupipe import Image, Images, Key, Schema, Source, check_source
+    >>> class Frames(Source):
+    ...     fields, fingerprint = Schema({"image": Image(), "key": Key()}), "ten frames"
+    ...     pixels = np.zeros((10, 48, 64, 3), np.uint8)  # or np.load("frames.npy", mmap_mode="r")
+    ...     def __len__(self):
+    ...         return len(self.pixels)
+    ...     def fetch(self, indices):
+    ...         return {"image": Images(list(self.pixels[indices])), "key": [self.key(i) for i in indices]}
+    >>> check_source(Frames())
+    >>> Frames()[-1]["key"]
+    '9'
+
+    A source is a map-style dataset of torch's, too: `source[index]` is a sample, (image, label) or a dict by field,
+    where an image is an array of uint8: encoded bytes or pixels.
     """
 
     fields: Schema

@@ -18,7 +18,7 @@ from gpupipe.decode import selftest
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.selftest.made import made_images
 from gpupipe.decode.selftest.outcomes import Outcome
-from gpupipe.decode.selftest.plans import GPU_PLANS, DecodePlan, Trial
+from gpupipe.decode.selftest.plans import GPU_PLANS, DecodePlan, PlanTrial
 from gpupipe.decode.selftest.verdict import Verdict
 from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
@@ -372,7 +372,7 @@ def test_what_was_tuned_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def pretend_trials(monkeypatch: pytest.MonkeyPatch, outcomes: dict[DecodePlan, Outcome]) -> None:
     """A machine with one GPU whose plans end like that."""
-    trials = tuple(Trial(plan, outcome, f"why it {outcome}", 1.5) for plan, outcome in outcomes.items())
+    trials = tuple(PlanTrial(plan, outcome, f"why it {outcome}", 1.5) for plan, outcome in outcomes.items())
     pretend(monkeypatch, ONE_GPU, (13, 0))
     monkeypatch.setattr(selftest, "new_verdict", lambda device: Verdict("H200", trials, 0.0, 7.1))
     monkeypatch.setattr("gpupipe.decode.tuned.tuned", lambda device: None)
@@ -405,8 +405,8 @@ def test_a_gpu_without_a_plan_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_cpu_plan_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [
-        Trial(DecodePlan(), "passed", "fine", 1.0),
-        Trial(DecodePlan(crop_decode=True), "crashed", "killed by SIGSEGV", 1.0),
+        PlanTrial(DecodePlan(), "passed", "fine", 1.0),
+        PlanTrial(DecodePlan(crop_decode=True), "crashed", "killed by SIGSEGV", 1.0),
     ]
     monkeypatch.setattr(selftest, "try_plans", lambda device, plans: trials)
     full, crop = doctor.check_cpu_decoding(doctor.RunSettings())

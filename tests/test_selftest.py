@@ -30,7 +30,7 @@ from gpupipe.decode import selftest
 from gpupipe.decode.selftest import facts, plans, trial, verdict
 from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
 from gpupipe.decode.selftest.outcomes import Outcome
-from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Trial
+from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, PlanTrial
 from gpupipe.decode.selftest.verdict import Verdict
 from gpupipe.host.children import Child, ChildError
 
@@ -77,7 +77,7 @@ def test_chroma_of_440_lies_where_it_belongs() -> None:
 class FakePipeline:
     """DALI's face over pixels that `spoil` makes of the true ones and of those of the batch before."""
 
-    def __init__(self, feed: Callable[[], tuple[Any, ...]], spoil: Spoil, batches: list[trial.Batch]) -> None:
+    def __init__(self, feed: Callable[[], tuple[Any, ...]], spoil: Spoil, batches: list[trial.MadeBatch]) -> None:
         self.feed, self.spoil = feed, spoil
         self.truths = {_geometry(batch.inputs): batch.truth for batch in batches}
         self.coming: list[torch.Tensor] = []
@@ -103,11 +103,11 @@ Spoil = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def trials() -> trial.Trials:
+def trials() -> trial.SelfTest:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "COPIES", 1)
         patch.setattr(trial, "RECIPE", gpupipe.imagenet_train(64))
-        return trial.Trials("cpu")
+        return trial.SelfTest("cpu")
 
 
 def blank_corner(truth: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ def blank_corner(truth: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     ids=["as it should be", "BGR", "shifted", "blank corner", "blank", "stale", "mixed up"],
 )
 def test_wrong_pixels_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, trials: trial.Trials, spoil: Spoil, alone: bool, together: bool
+    monkeypatch: pytest.MonkeyPatch, trials: trial.SelfTest, spoil: Spoil, alone: bool, together: bool
 ) -> None:
     batches = trials._singles + trials._full
     monkeypatch.setattr(trial, "build_pipeline", lambda feed, **options: FakePipeline(feed, spoil, batches))
@@ -144,7 +144,7 @@ def test_wrong_pixels_are_noticed(
     assert (found["largest"] == 0) == (not found["wrong"])
 
 
-def test_rare_kinds_may_be_refused_and_are_then_left_out(monkeypatch: pytest.MonkeyPatch, trials: trial.Trials) -> None:
+def test_rare_kinds_that_are_refused_are_left_out(monkeypatch: pytest.MonkeyPatch, trials: trial.SelfTest) -> None:
     def build(feed: Any, **options: Any) -> FakePipeline:
         made = FakePipeline(feed, lambda truth, before: truth, [])
         made.truths = Refusing(batches, refused)  # type: ignore[assignment]
@@ -163,7 +163,7 @@ def test_rare_kinds_may_be_refused_and_are_then_left_out(monkeypatch: pytest.Mon
 class Refusing:
     """Truths by geometry, where batches with some images raise."""
 
-    def __init__(self, batches: list[trial.Batch], refused: set[str]) -> None:
+    def __init__(self, batches: list[trial.MadeBatch], refused: set[str]) -> None:
         self.batches = batches
         self.refused = refused
         self.cpu = torch.device("cpu")
@@ -179,7 +179,7 @@ class Refusing:
         raise AssertionError("not one of the batches")
 
 
-def test_pixels_of_another_batch_are_wrong_ones(trials: trial.Trials) -> None:
+def test_pixels_of_another_batch_are_wrong_ones(trials: trial.SelfTest) -> None:
     for number, batch in enumerate(trials._full):
         for other in trials._full[:number]:
             off = (batch.truth.float() - other.truth.float()).abs().mean((1, 2, 3))
@@ -311,7 +311,7 @@ def test_by_itself_it_writes_what_it_found(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
     main = importlib.import_module("gpu.selftest")
-    made = [Trial(plan, outcome, "why", 1.5, 0.25, 4) for plan, outcome in zip(CPU_PLANS, outcomes, strict=True)]
+    made = [PlanTrial(plan, outcome, "why", 1.5, 0.25, 4) for plan, outcome in zip(CPU_PLANS, outcomes, strict=True)]
     monkeypatch.setattr(main, "try_plans", lambda device, wanted: made)
     assert main.main(["--device", "cpu", "--out", str(tmp_path / "new")]) == code
     assert f"crop decode, no hardware engines: {outcomes[1]} in 1.5 s: why" in capsys.readouterr().out
@@ -326,7 +326,7 @@ def test_by_itself_it_writes_what_it_found(
 
 
 def made_verdict(ruled_out: dict[DecodePlan, Outcome], when: float | None = None) -> Verdict:
-    trials = tuple(Trial(plan, ruled_out.get(plan, "passed"), f"why {plan.name}", 1.0) for plan in GPU_PLANS)
+    trials = tuple(PlanTrial(plan, ruled_out.get(plan, "passed"), f"why {plan.name}", 1.0) for plan in GPU_PLANS)
     return Verdict("H200", trials, time.time() if when is None else when, 4.0)
 
 
@@ -396,7 +396,7 @@ def tries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The devices that were tried; there is one GPU, with driver "1" until a test says otherwise."""
     tried: list[str] = []
 
-    def try_plans(device: str, wanted: tuple[DecodePlan, ...]) -> list[Trial]:
+    def try_plans(device: str, wanted: tuple[DecodePlan, ...]) -> list[PlanTrial]:
         tried.append(device)
         return list(made_verdict({CROP: "crashed"}).trials)
 
@@ -478,13 +478,13 @@ def test_without_a_cache_folder_a_process_tries_once(
 RANK = """
 import sys, time
 from gpupipe.decode.selftest import verdict
-from gpupipe.decode.selftest.plans import GPU_PLANS, Trial
+from gpupipe.decode.selftest.plans import GPU_PLANS, PlanTrial
 
 def try_plans(device, plans):
     with open(sys.argv[1], "a") as out:
         out.write("tried ")
     time.sleep(0.5)
-    return [Trial(plan, "passed", "", 1.0) for plan in plans]
+    return [PlanTrial(plan, "passed", "", 1.0) for plan in plans]
 
 verdict.try_plans = try_plans
 verdict._key = lambda device: {"gpu": "H200"}

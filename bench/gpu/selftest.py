@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from gpupipe.decode.selftest.plans import CPU_PLANS, Trial, try_plans
+from gpupipe.decode.selftest.plans import CPU_PLANS, PlanTrial, try_plans
 from gpupipe.decode.selftest.verdict import new_verdict
 from gpupipe.host.machine import decoder_facts
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if any(trial.passed for trial in trials) else 1
 
 
-def _trials(device: torch.device) -> tuple[Trial, ...]:
+def _trials(device: torch.device) -> tuple[PlanTrial, ...]:
     """On a GPU those of a new verdict, which later loaders take."""
     return new_verdict(device).trials if device.type == "cuda" else tuple(try_plans("cpu", CPU_PLANS))
 

@@ -133,7 +133,7 @@ def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
     return sheet
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     """Where a tile stands on the sheet, in pixels; its label stands below."""
 
     x: int
@@ -142,14 +142,14 @@ class Place(NamedTuple):
     height: int
 
 
-def tile_places(sizes: Sequence[tuple[int, ...]], columns: int) -> list[Place]:
+def tile_places(sizes: Sequence[tuple[int, ...]], columns: int) -> list[Spot]:
     """The place of each tile, sizes being their (height, width): as wide as the widest one of the column."""
     height = max(tall for tall, _ in sizes)
     widths = [max(wide for _, wide in sizes[column::columns]) for column in range(min(columns, len(sizes)))]
     lefts = [GAP + sum(widths[:column]) + column * GAP for column in range(len(widths))]
     tops = range(GAP, GAP + len(sizes) * (height + LABEL_HEIGHT + GAP), height + LABEL_HEIGHT + GAP)
     at = (divmod(number, columns) for number in range(len(sizes)))
-    return [Place(lefts[column], tops[row], widths[column], height) for row, column in at]
+    return [Spot(lefts[column], tops[row], widths[column], height) for row, column in at]
 
 
 def _clipped(

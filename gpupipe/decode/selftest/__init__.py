@@ -10,12 +10,12 @@ methods that work.
 from __future__ import annotations
 
 from gpupipe.decode.selftest.facts import machine_facts, run_start_methods
-from gpupipe.decode.selftest.plans import DecodePlan, Trial, try_plans
+from gpupipe.decode.selftest.plans import DecodePlan, PlanTrial, try_plans
 from gpupipe.decode.selftest.verdict import Verdict, find_verdict, fit, fitted, new_verdict
 
 __all__ = [
     "DecodePlan",
-    "Trial",
+    "PlanTrial",
     "Verdict",
     "find_verdict",
     "fit",

@@ -28,7 +28,7 @@ STARVED = (
 
 
 def judge(found: dict[str, Any]) -> tuple[Outcome, str]:
-    """The outcome of a trial that came to its end, and a sentence; found: what `Trials.run` returns."""
+    """The outcome of a trial that came to its end, and a sentence; found: what `SelfTest.run` returns."""
     if found["wrong"]:
         return "wrong", "; ".join(found["wrong"])
     mean, largest = (f" ({name})" if name else "" for name in found["worst"])

@@ -12,9 +12,9 @@ from typing import IO
 from gpupipe.decode.selftest.outcomes import Outcome, failure, judge
 from gpupipe.host.children import Child, ChildError
 
-__all__ = ["DecodePlan", "Trial", "try_plans"]
+__all__ = ["DecodePlan", "PlanTrial", "try_plans"]
 
-TRIALS = "gpupipe.decode.selftest.trial:Trials"
+TRIALS = "gpupipe.decode.selftest.trial:SelfTest"
 TIMEOUT = 120.0  # seconds for a plan; the first CUDA start on a node with many GPUs can take half a minute
 
 
@@ -35,7 +35,7 @@ GPU_PLANS = tuple(DecodePlan(crop, hardware) for crop in (False, True) for hardw
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlanTrial:
     """How a plan fared.
 
     `detail` is a sentence that names the image where one can be named; `seconds` what it took, with its process's
@@ -55,7 +55,7 @@ class Trial:
         return self.outcome == "passed"
 
 
-def try_plans(device: str, plans: Sequence[DecodePlan], timeout: float = TIMEOUT) -> list[Trial]:
+def try_plans(device: str, plans: Sequence[DecodePlan], timeout: float = TIMEOUT) -> list[PlanTrial]:
     """Decode the made images by each plan on `device` ("cpu", "cuda:0") and say how it went; raises for none of that.
 
     The children start side by side, as most of their time goes into imports, and decode in turn, so that each has the
@@ -70,7 +70,7 @@ def try_plans(device: str, plans: Sequence[DecodePlan], timeout: float = TIMEOUT
         return [_tried(child, log, plan) for (child, log), plan in zip(children, plans, strict=True)]
 
 
-def _tried(child: Child, log: IO[bytes], plan: DecodePlan) -> Trial:
+def _tried(child: Child, log: IO[bytes], plan: DecodePlan) -> PlanTrial:
     start = time.perf_counter()
     try:
         found = child.ask("run", plan)
@@ -82,4 +82,4 @@ def _tried(child: Child, log: IO[bytes], plan: DecodePlan) -> Trial:
     finally:
         child.kill()  # so that the next one has the GPU to itself
     seconds = round(time.perf_counter() - start, 2)
-    return Trial(plan, outcome, detail, seconds, found.get("mean"), found.get("largest"))
+    return PlanTrial(plan, outcome, detail, seconds, found.get("mean"), found.get("largest"))

@@ -29,7 +29,7 @@ from gpupipe.decode.selftest.plans import DecodePlan
 from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
 
-__all__ = ["Batch", "Trials", "make_batch"]
+__all__ = ["MadeBatch", "SelfTest", "make_batch"]
 
 RECIPE = imagenet_train(224)
 DEPTH = 3  # of DALI's queue, as the engine's default
@@ -52,7 +52,7 @@ MOST_COMPLAINTS = 6
 
 
 @dataclass(frozen=True)
-class Batch:
+class MadeBatch:
     """What DALI is fed, and what it should make of it.
 
     names: of the N images. inputs: see `build_pipeline`. truth: uint8 (N, 224, 224, 3), by Pillow.
@@ -62,12 +62,12 @@ class Batch:
     inputs: tuple[Any, ...]
     truth: torch.Tensor
 
-    def on(self, device: torch.device, without: Collection[str] = ()) -> Batch:
+    def on(self, device: torch.device, without: Collection[str] = ()) -> MadeBatch:
         """With the truth on that device, and without the images of these names."""
         rows = [row for row, name in enumerate(self.names) if name not in without]
         encoded, *geometry = self.inputs
         inputs = [encoded[row] for row in rows], *(array[rows] for array in geometry)
-        return Batch(tuple(self.names[row] for row in rows), inputs, self.truth[rows].to(device))
+        return MadeBatch(tuple(self.names[row] for row in rows), inputs, self.truth[rows].to(device))
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Findings:
     complaints: dict[str, None] = field(default_factory=dict)
 
 
-class Trials:
+class SelfTest:
     """The made images' batches, ready to be decoded on `device` ("cpu", "cuda:N").
 
     Making them leaves the GPU alone: one in exclusive mode takes one process at a time.
@@ -128,7 +128,7 @@ class Trials:
         }
 
     def _check_singles(
-        self, findings: Findings, crop_decode: bool, hw_decoder_load: float, singles: list[Batch]
+        self, findings: Findings, crop_decode: bool, hw_decoder_load: float, singles: list[MadeBatch]
     ) -> set[str]:
         """Each image alone; the rare ones that DALI refuses. Raises its error for any other."""
         common = [batch for batch in singles if batch.names[0] not in RARE]
@@ -148,14 +148,14 @@ class Trials:
         findings: Findings,
         crop_decode: bool,
         hw_decoder_load: float,
-        batches: list[Batch],
+        batches: list[MadeBatch],
         depth: int = DEPTH,
         doing: str = "full batches",
     ) -> None:
         """Decode the batches and compare them, on the device and without waiting for it; look at the end."""
         if depth > 1:
             print(MARKER + doing, flush=True)
-        in_flight: deque[Batch] = deque()
+        in_flight: deque[MadeBatch] = deque()
         pipeline = build_pipeline(
             _feed(batches, in_flight, aloud=depth == 1),
             batch_size=max(len(batch.names) for batch in batches),
@@ -171,7 +171,7 @@ class Trials:
             _note(findings, batch, differences.tolist(), TOLERANCE[self._device.type], doing if depth > 1 else "")
 
 
-def make_batch(images: dict[str, bytes], names: list[str], number: int) -> Batch:
+def make_batch(images: dict[str, bytes], names: list[str], number: int) -> MadeBatch:
     """Images by name, each with a window that `number` and its row decide."""
     encoded = [images[name] for name in names]
     heights, widths = np.array([image_size(data) for data in encoded], np.int32).T
@@ -179,10 +179,10 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int) -> Batch
     drawn = cropping(RECIPE, 0, 0, positions, heights, widths)
     truth = np.stack([render_reference(data, drawn.row(row)) for row, data in enumerate(encoded)])
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
-    return Batch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
+    return MadeBatch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
 
 
-def _feed(batches: list[Batch], in_flight: deque[Batch], aloud: bool) -> Any:
+def _feed(batches: list[MadeBatch], in_flight: deque[MadeBatch], aloud: bool) -> Any:
     """DALI's callback over the batches."""
     coming = iter(batches)
 
@@ -196,7 +196,7 @@ def _feed(batches: list[Batch], in_flight: deque[Batch], aloud: bool) -> Any:
     return feed
 
 
-def _compared(pipeline: Any, in_flight: deque[Batch], device: torch.device) -> list[tuple[Batch, torch.Tensor]]:
+def _compared(pipeline: Any, in_flight: deque[MadeBatch], device: torch.device) -> list[tuple[MadeBatch, torch.Tensor]]:
     """Each batch, and for its N images the largest and the mean difference from the truth: float32 (2, N).
 
     As the engine does it, outputs are taken on a stream of the consumer's own, without a wait of the host.
@@ -212,8 +212,8 @@ def _compared(pipeline: Any, in_flight: deque[Batch], device: torch.device) -> l
 
 
 def _taken(
-    pipeline: Any, in_flight: deque[Batch], stream: torch.cuda.Stream | None
-) -> Iterator[tuple[Batch, torch.Tensor]]:
+    pipeline: Any, in_flight: deque[MadeBatch], stream: torch.cuda.Stream | None
+) -> Iterator[tuple[MadeBatch, torch.Tensor]]:
     held: deque[tuple[Any, torch.cuda.Event]] = deque()  # DALI may reuse a buffer once its event has passed
     pipeline.schedule_run()
     while in_flight:
@@ -236,7 +236,7 @@ def _differences(pixels: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 
 def _note(
-    findings: Findings, batch: Batch, differences: list[list[float]], bounds: tuple[float, int], doing: str
+    findings: Findings, batch: MadeBatch, differences: list[list[float]], bounds: tuple[float, int], doing: str
 ) -> None:
     mean_bound, largest_bound = bounds
     findings.batches += 1

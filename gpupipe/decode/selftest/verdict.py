@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.selftest.outcomes import Outcome
-from gpupipe.decode.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, Trial, try_plans
+from gpupipe.decode.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, PlanTrial, try_plans
 from gpupipe.errors import EngineUnavailableError
 from gpupipe.host.cache import cache_folder, recall, remember
 from gpupipe.host.locking import folder_lock
@@ -59,7 +59,7 @@ class Verdict:
     """What the trials on a GPU gave. when: seconds since the epoch; gpu: its name; seconds: what the trials took."""
 
     gpu: str
-    trials: tuple[Trial, ...]
+    trials: tuple[PlanTrial, ...]
     when: float
     seconds: float
 
@@ -82,7 +82,7 @@ class Verdict:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Verdict:
         """Raises KeyError, TypeError or ValueError for what another version has stored."""
-        trials = [Trial(**(trial | {"plan": DecodePlan(**trial["plan"])})) for trial in stored["trials"]]
+        trials = [PlanTrial(**(trial | {"plan": DecodePlan(**trial["plan"])})) for trial in stored["trials"]]
         if not trials or any(trial.outcome not in KEPT for trial in trials):
             raise ValueError("not a verdict")
         return cls(**(stored | {"trials": tuple(trials)}))

@@ -331,7 +331,7 @@ def check_cpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     return tuple(map(_cpu_finding, selftest.try_plans("cpu", CPU_PLANS)))
 
 
-def _cpu_finding(trial: selftest.Trial) -> Finding:
+def _cpu_finding(trial: selftest.PlanTrial) -> Finding:
     name = f"decode cpu {'crop' if trial.plan.crop_decode else 'full'}"
     if trial.passed:
         return Finding(name, "ok", trial.detail)
@@ -365,7 +365,7 @@ def _gpu_findings(index: int) -> tuple[Finding, ...]:
     return (*plans, _choice(wish, verdict, index))
 
 
-def _gpu_finding(trial: selftest.Trial, index: int) -> Finding:
+def _gpu_finding(trial: selftest.PlanTrial, index: int) -> Finding:
     name = f"decode gpu {index}: {trial.plan.name}"
     if trial.passed:
         return Finding(name, "ok", trial.detail)

@@ -18,8 +18,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpupipe.kernels.gpu import augment, augment_kernels, finish, finish_kernels, tables
-from gpupipe.kernels.gpu.launch import OPTIONS
+from gpupipe.kernels.gpu import OPTIONS, augment, augment_kernels, finish, finish_kernels, tables
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 BYTES = ("images", "source", "middle", "out", "tables")

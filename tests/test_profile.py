@@ -27,7 +27,15 @@ from gpupipe.host.tracing import Span
 from gpupipe.kernels import decode_crops
 from gpupipe.tools.cli import main
 from gpupipe.tools.profiling.report import lines
-from gpupipe.tools.profiling.rounds import Part, Profile, ProfileSettings, interval, measure, open_loader, training_step
+from gpupipe.tools.profiling.rounds import (
+    Profile,
+    ProfileSettings,
+    Stretch,
+    interval,
+    measure,
+    open_loader,
+    training_step,
+)
 from gpupipe.tools.profiling.timeline import lanes
 from gpupipe.tools.profiling.training import WaitClock
 from gpupipe.tools.profiling.verdict import judge
@@ -237,8 +245,8 @@ def made(
         for name, seconds in stages.items()
     ]
     settings = ProfileSettings(batch_size=8, workers=1, steps=1)
-    parts = [Part(8, 10.0, 10.0 + real, [(10.0, 10.0 + waited * real)], spans)]
-    return Profile(settings, engine, device, parts * 6, [Part(8, 20.0, 20.5, [(20.0, 20.0)])] * 6, 4.0)
+    parts = [Stretch(8, 10.0, 10.0 + real, [(10.0, 10.0 + waited * real)], spans)]
+    return Profile(settings, engine, device, parts * 6, [Stretch(8, 20.0, 20.5, [(20.0, 20.0)])] * 6, 4.0)
 
 
 def with_real(*rounds: Profile) -> Profile:
@@ -352,7 +360,7 @@ def test_lanes() -> None:
         Span("read", "worker 2", 100.0, 100.5),
         Span("finish", "consumer", 101.0, 101.25),
     ]
-    part = Part(8, 100.0, 104.0, [(100.0, 101.25), (102.0, 102.5)], spans)
+    part = Stretch(8, 100.0, 104.0, [(100.0, 101.25), (102.0, 102.5)], spans)
     assert lanes(part) == {
         "model": [("wait", 0.0, 1.25), ("step", 1.25, 0.75), ("wait", 2.0, 0.5), ("step", 2.5, 1.5)],
         "consumer": [("wait", 0.0, 1.0), ("finish", 1.0, 0.25)],
@@ -363,7 +371,9 @@ def test_lanes() -> None:
 
 
 def test_without_workers_the_engine_has_a_lane_of_its_own() -> None:
-    part = Part(8, 0.0, 2.0, [(0.0, 1.0)], [Span("decode", "consumer", 0.2, 0.9), Span("wait", "consumer", 0.0, 1.0)])
+    part = Stretch(
+        8, 0.0, 2.0, [(0.0, 1.0)], [Span("decode", "consumer", 0.2, 0.9), Span("wait", "consumer", 0.0, 1.0)]
+    )
     assert list(lanes(part)) == ["model", "consumer", "consumer's engine"]
 
 

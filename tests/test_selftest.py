@@ -29,8 +29,7 @@ from gpupipe import Decoders, EngineUnavailableError
 from gpupipe.decode import selftest
 from gpupipe.decode.selftest import facts, plans, trial, verdict
 from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
-from gpupipe.decode.selftest.outcomes import Outcome
-from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, PlanTrial
+from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Outcome, PlanTrial
 from gpupipe.decode.selftest.verdict import Verdict
 from gpupipe.host.children import Child, ChildError
 

@@ -35,7 +35,7 @@ from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.measurement import Spread, spread
 from gpupipe.tools.benchmark.report import plot
 from gpupipe.tools.figures import write_csv
-from gpupipe.tools.profiling.rounds import Part, ProfileSettings, run_part
+from gpupipe.tools.profiling.rounds import ProfileSettings, Stretch, run_part
 from gpupipe.tools.profiling.training import TrainingStep
 from training.loaders import make_loader, workers
 
@@ -64,7 +64,7 @@ class Result:
     """One contender: its part in each round, what its loader is set to, and why there are no parts, or no more."""
 
     name: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Stretch] = field(default_factory=list)
     loader: dict[str, str] = field(default_factory=dict)
     reason: str = ""
 
@@ -117,7 +117,7 @@ def noted(result: Result) -> Iterator[None]:
         result.reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
-def run(step: TrainingStep, loader: Any, settings: ProfileSettings, epoch: int = 0) -> Part:
+def run(step: TrainingStep, loader: Any, settings: ProfileSettings, epoch: int = 0) -> Stretch:
     """A part: from a loader that has nothing ready to one that is at rest. Raises ValueError where training is none."""
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(epoch)  # torch's RandomSampler draws anew by itself
@@ -175,7 +175,7 @@ def rows(results: Sequence[Result]) -> list[Row]:
     return [row(result, ceiling) for result in results]
 
 
-def row(result: Result, ceiling: Sequence[Part]) -> Row:
+def row(result: Result, ceiling: Sequence[Stretch]) -> Row:
     """A contender's row."""
     values = (
         *of(spread([part.rate for part in result.parts])),
@@ -224,6 +224,6 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
     return paths
 
 
-def as_dict(part: Part) -> dict[str, float]:
+def as_dict(part: Stretch) -> dict[str, float]:
     """A part in plain values."""
     return {"images": part.images, "seconds": part.seconds, "img_per_s": part.rate, "waited": part.waited}

@@ -203,20 +203,21 @@ def docker_size(size: int) -> str:
 
 def shm_bytes_free(path: str | Path = "/dev/shm") -> int | None:
     """Bytes that this process can still allocate in the shared-memory mount at `path`; None where it is missing."""
-    try:
-        facts = os.statvfs(path)
-    except OSError:
-        return None
-    return facts.f_bavail * facts.f_frsize
+    facts = _mounted(path)
+    return facts and facts.f_bavail * facts.f_frsize
 
 
 def shm_bytes_total(path: str | Path = "/dev/shm") -> int | None:
     """Size in bytes of the shared-memory mount at `path`; None where it is missing."""
+    facts = _mounted(path)
+    return facts and facts.f_blocks * facts.f_frsize
+
+
+def _mounted(path: str | Path) -> os.statvfs_result | None:
     try:
-        facts = os.statvfs(path)
+        return os.statvfs(path)
     except OSError:
         return None
-    return facts.f_blocks * facts.f_frsize
 
 
 def open_file_limit() -> int | None:

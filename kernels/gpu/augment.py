@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.kernels.gpu import OPTIONS, on_device_of
 from gpupipe.kernels.gpu.augment_kernels import apply, filter_rows
-from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of
 from gpupipe.kernels.gpu.schedule import Pass, schedule
 from gpupipe.kernels.gpu.tables import make_tables
 from gpupipe.kernels.transfer import to_device

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels.erase_mix import Erase, Mix
+from gpupipe.kernels.gpu import OPTIONS, on_device_of
 from gpupipe.kernels.gpu.finish_kernels import CONSTANT, NOISE, RECORD, finish_flat, finish_planes
-from gpupipe.kernels.gpu.launch import OPTIONS, on_device_of
 from gpupipe.kernels.transfer import to_device
 
 __all__ = ["finish"]

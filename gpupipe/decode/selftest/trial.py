@@ -24,8 +24,7 @@ from gpupipe.decode.dali.feed import view_inputs
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.reference import render_reference
 from gpupipe.decode.selftest.made import image_size, made_images
-from gpupipe.decode.selftest.outcomes import MARKER
-from gpupipe.decode.selftest.plans import DecodePlan
+from gpupipe.decode.selftest.plans import MARKER, DecodePlan
 from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
 
@@ -97,7 +96,7 @@ class SelfTest:
         self._full = [make_batch(images, names, 100 + number) for number, names in enumerate(rolled)]
 
     def run(self, decode_plan: DecodePlan) -> dict[str, Any]:
-        """Returns images, batches, mean, largest, worst, refused and wrong, see `outcomes.judge`.
+        """Returns images, batches, mean, largest, worst, refused and wrong, of which `try_plans` reads an outcome.
 
         Each image alone, then full batches, then full batches many times under load. With hardware engines those take
         all that they can, which is the hardest for them, and at the end, sharing each batch with the others, DALI's

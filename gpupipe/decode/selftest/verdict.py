@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.selftest.outcomes import Outcome
-from gpupipe.decode.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, PlanTrial, try_plans
+from gpupipe.decode.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, Outcome, PlanTrial, try_plans
 from gpupipe.errors import EngineUnavailableError
 from gpupipe.host.cache import cache_folder, recall, remember
 from gpupipe.host.locking import folder_lock

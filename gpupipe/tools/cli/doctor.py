@@ -71,6 +71,14 @@ class Finding:
     remedy: str = ""
 
 
+def judged(name: str, detail: str, *problems: tuple[bool, Status, str]) -> Finding:
+    """The first problem that there is, with its status and remedy; else all is well."""
+    for there, status, remedy in problems:
+        if there:
+            return Finding(name, status, detail, remedy)
+    return Finding(name, "ok", detail)
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What a training run on this machine will ask for.
@@ -195,9 +203,9 @@ def check_gpus(_: RunSettings) -> Finding:
         return Finding("GPUs", "ok", "none, the CPU engine is used")
     lines = [f"{g['name']}, {_size(g['total'])}, {_size(g['free'])} free" for g in gpus]
     detail = "; ".join(f"{i}: {line}" for i, line in enumerate(lines))
-    if min(g["free"] for g in gpus) < LOW_GPU_MEMORY:
-        return Finding("GPUs", "warn", detail, f"free at least {_size(LOW_GPU_MEMORY)}: nvidia-smi lists who holds it")
-    return Finding("GPUs", "ok", detail)
+    low = min(g["free"] for g in gpus) < LOW_GPU_MEMORY
+    remedy = f"free at least {_size(LOW_GPU_MEMORY)}: nvidia-smi lists who holds it"
+    return judged("GPUs", detail, (low, "warn", remedy))
 
 
 def check_cpus(settings: RunSettings) -> Finding:
@@ -205,10 +213,9 @@ def check_cpus(settings: RunSettings) -> Finding:
     usable, host = system.usable_cpus(), system.host_cpus()
     asked = settings.processes * settings.workers
     detail = f"{usable} usable of {host} on the host; workers asked for: {asked}"
-    if asked > 2 * usable:  # up to twice as many still hides waits for files
-        remedy = f"use {system.default_workers(settings.processes)} workers per process, or grant more CPUs"
-        return Finding("CPUs", "warn", detail, remedy)
-    return Finding("CPUs", "ok", detail)
+    few = asked > 2 * usable  # up to twice as many still hides waits for files
+    remedy = f"use {system.default_workers(settings.processes)} workers per process, or grant more CPUs"
+    return judged("CPUs", detail, (few, "warn", remedy))
 
 
 def check_memory(settings: RunSettings) -> Finding:
@@ -218,12 +225,9 @@ def check_memory(settings: RunSettings) -> Finding:
         return Finding("memory", "ok", "no limit found")
     source = "of the cgroup" if limit == system.cgroup_memory_limit() else "of the host"
     detail = f"{_size(limit)} {source}; the batches in flight take {_size(needed)} of it"
-    if needed > limit:
-        remedy = "raise the limit (docker --memory, Kubernetes resources.limits.memory), or use fewer workers"
-        return Finding("memory", "fail", detail, remedy)
-    if needed > limit // 2:
-        return Finding("memory", "warn", detail, "little is left for the training process; use fewer workers")
-    return Finding("memory", "ok", detail)
+    more = "raise the limit (docker --memory, Kubernetes resources.limits.memory), or use fewer workers"
+    fewer = "little is left for the training process; use fewer workers"
+    return judged("memory", detail, (needed > limit, "fail", more), (needed > limit // 2, "warn", fewer))
 
 
 def check_shm(settings: RunSettings) -> Finding:
@@ -240,13 +244,11 @@ def check_shm(settings: RunSettings) -> Finding:
         remedy = f"mount a tmpfs there, in docker with {flag}"
         return Finding(name, "fail" if needed else "ok", f"{settings.shm_path} is missing; {asked}", remedy)
     detail = f"{settings.shm_path} has {_size(free)} free of {_size(total)}; {asked}"
-    if free >= needed:
-        return Finding(name, "ok", detail)
     remedy = (
         f"start the container with {flag} (compose: shm_size; Kubernetes: a memory-backed emptyDir at /dev/shm), "
         f"or ask for less: fewer workers, a smaller batch, prefetch factor 1"
     )
-    return Finding(name, "fail", detail, remedy)
+    return judged(name, detail, (free < needed, "fail", remedy))
 
 
 def _size(size: int) -> str:
@@ -257,10 +259,10 @@ def check_open_files(settings: RunSettings) -> Finding:
     """The soft limit of open files against what one process needs."""
     limit = system.open_file_limit()
     needed = system.open_files_needed(settings.workers, settings.prefetch_factor)
-    if limit is None or limit >= needed:
-        return Finding("open files", "ok", f"{'no limit' if limit is None else limit}, {needed} needed")
+    if limit is None:
+        return Finding("open files", "ok", f"no limit, {needed} needed")
     remedy = f"ulimit -n {needed} or more (docker --ulimit nofile=65536)"
-    return Finding("open files", "fail", f"limit {limit}, {needed} needed", remedy)
+    return judged("open files", f"limit {limit}, {needed} needed", (limit < needed, "fail", remedy))
 
 
 def check_start_methods(_: RunSettings) -> Finding:
@@ -268,11 +270,9 @@ def check_start_methods(_: RunSettings) -> Finding:
     results = selftest.run_start_methods()
     detail = ", ".join(f"{method}: {result}" for method, result in results.items())
     working = [method for method, result in results.items() if result == "ok"]
-    if not working:
-        return Finding("start methods", "fail", detail, "look at the limits on processes and at /dev/shm")
-    if len(working) < len(results):
-        return Finding("start methods", "warn", detail, f"use {working[0]}")
-    return Finding("start methods", "ok", detail)
+    limits, other = "look at the limits on processes and at /dev/shm", f"use {' or '.join(working)}"
+    some = len(working) < len(results)
+    return judged("start methods", detail, (not working, "fail", limits), (some, "warn", other))
 
 
 def check_kernels(_: RunSettings) -> Finding:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.tools.figures import write_json
-from gpupipe.tools.profiling.rounds import PRECISE, Part, Profile
+from gpupipe.tools.profiling.rounds import PRECISE, Profile, Stretch
 from gpupipe.tools.profiling.timeline import draw
 from gpupipe.tools.profiling.verdict import Bottleneck
 
@@ -69,12 +69,12 @@ def _stages(profile: Profile) -> list[tuple[str, float, str]]:
     return [*stages, ("model", real, f"{perfect * 1000:.1f} with the perfect loader")]
 
 
-def _step(part: Part) -> float:
+def _step(part: Stretch) -> float:
     """Seconds in which the device did not wait."""
     return part.seconds * (1 - part.waited)
 
 
-def _rates(parts: Sequence[Part]) -> str:
+def _rates(parts: Sequence[Stretch]) -> str:
     rates = [part.rate for part in parts]
     return _spread(rates, ",.0f" if min(rates) >= 100 else ".1f")
 
@@ -105,7 +105,7 @@ def as_dict(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: Stretch) -> dict[str, Any]:
     def after(seconds: float) -> float:
         return round(seconds - part.start, 6)
 

@@ -32,8 +32,8 @@ from gpupipe.recipe import imagenet_train
 from gpupipe.tools.profiling.training import TrainingStep, WaitClock
 
 __all__ = [
-    *("CONFIDENCE", "PRECISE", "Interval", "Part", "Profile", "ProfileSettings", "interval", "measure", "open_loader"),
-    *("run_part", "training_step"),
+    *("CONFIDENCE", "PRECISE", "Interval", "Profile", "ProfileSettings", "Stretch", "interval", "measure"),
+    *("open_loader", "run_part", "training_step"),
 ]
 
 CONFIDENCE = 0.95
@@ -105,7 +105,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 @dataclass(frozen=True)
-class Part:
+class Stretch:
     """The measured steps of one loader in one round; times are of `time.perf_counter`, in seconds.
 
     waits:  when the model's device stood still because the batch was not there, for each step.
@@ -148,8 +148,8 @@ class Profile:
     settings: ProfileSettings
     engine: str
     device: str
-    real: list[Part]
-    perfect: list[Part]
+    real: list[Stretch]
+    perfect: list[Stretch]
     minutes: float
 
     @property
@@ -235,8 +235,8 @@ def measure(
     cached = _cached(loader)
     warm = run_part(step, itertools.cycle(cached), settings, loader.device)
     settings = _lasting(settings, warm.seconds / settings.steps, seconds)
-    real: list[Part] = []
-    perfect: list[Part] = []
+    real: list[Stretch] = []
+    perfect: list[Stretch] = []
     start = time.perf_counter()
     turn = 0
     while True:
@@ -267,7 +267,7 @@ def _cached(loader: Loader) -> list[Batch]:
     return [(images.clone(), labels.clone()) for images, labels in batches]
 
 
-def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings, epoch: int) -> Part:
+def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings, epoch: int) -> Stretch:
     loader.set_epoch(epoch)
     spans: list[Span] = []
     loader.meter.spans = spans
@@ -288,7 +288,7 @@ def run_part(
     batches: Iterable[Batch],
     settings: ProfileSettings,
     device: torch.device,
-) -> Part:
+) -> Stretch:
     """The settling steps, then the measured ones: `step` is called with each of so many `batches`."""
     iterator = iter(batches)
     for batch in itertools.islice(iterator, settings.settling):
@@ -299,4 +299,4 @@ def run_part(
         images += len(batch[1])
         step(*batch)
     waits = clock.waits()  # on a GPU it waits for the last step
-    return Part(images, start, time.perf_counter(), waits)
+    return Stretch(images, start, time.perf_counter(), waits)

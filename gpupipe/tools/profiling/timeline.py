@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupipe.tools.profiling.rounds import Part, Profile
+from gpupipe.tools.profiling.rounds import Profile, Stretch
 from gpupipe.tools.profiling.verdict import Bottleneck
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Block = tuple[str, float, float]
 """A stage, its start in seconds, and how long it took."""
 
 
-def lanes(part: Part) -> dict[str, list[Block]]:
+def lanes(part: Stretch) -> dict[str, list[Block]]:
     """Who worked on what, from the bottom lane to the top one; times count from the start of the part.
 
     The model's lane has its waits and, between them, its steps.
@@ -42,7 +42,7 @@ def _place(lane: str) -> tuple[bool, int]:
     return lane != "consumer", int(number[0]) if number else 0
 
 
-def _model(part: Part) -> list[Block]:
+def _model(part: Stretch) -> list[Block]:
     starts = [*(start for start, _ in part.waits[1:]), part.end]
     waits = [("wait", start - part.start, end - start) for start, end in part.waits]
     steps = [("step", end - part.start, later - end) for (_, end), later in zip(part.waits, starts, strict=True)]

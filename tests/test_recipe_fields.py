@@ -82,7 +82,7 @@ def test_operations_on_colors_and_erasing_touch_images_alone() -> None:
 @pytest.mark.parametrize("operation", MIXING, ids=lambda operation: type(operation).__name__)
 def test_mixing(operation: Any) -> None:
     name, theirs = type(operation).__name__, getattr(v2, type(operation).__name__, v2.MixUp)
-    for label in (Scalar(), Scalar(dtype="uint8"), Scalar("cls", "int64")):
+    for label in (Scalar(), Scalar(dtype="int64"), Scalar("cls", dtype="i8")):
         check_fields(recipe(operation), schema(label=label, caption=Text(), second=Image()))
     for follower, field in FOLLOWERS.items():
         with pytest.raises(ConfigError, match=rf"{name} mixes images, and fields='{follower}' .*leave"):
@@ -92,10 +92,15 @@ def test_mixing(operation: Any) -> None:
             theirs(num_classes=3)({"image": images, "label": labels, follower: VALUES[follower]})
     wrong = [
         {"label": Scalar(dtype="float32")},
+        {"label": Scalar(dtype="int32")},
         {"label": Scalar(dtype="bool")},
         {"label": Array()},
         {"class": Scalar()},
     ]
     for fields in wrong:
-        with pytest.raises(ConfigError, match=rf"{name} mixes class numbers, but fields have label=.*'label' of them"):
+        with pytest.raises(
+            ConfigError, match=rf"{name} mixes class numbers, int64, but fields have label=.*'label' of them"
+        ):
             check_fields(recipe(operation), Schema({"image": Image(), **fields}))
+    with pytest.raises(RuntimeError, match="LongTensor"):  # neither does torchvision take others than int64
+        theirs(num_classes=3)(torch.zeros(2, 3, 8, 8), torch.zeros(2, dtype=torch.int32))

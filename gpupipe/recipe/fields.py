@@ -39,8 +39,8 @@ def _check_mixing(name: str, schema: Schema, followers: str) -> None:
             "the fields out"
         )
     label = schema.get("label")
-    if not isinstance(label, Scalar) or (label.dtype is not None and np.dtype(label.dtype).kind not in "iu"):
+    if not isinstance(label, Scalar) or (label.dtype is not None and np.dtype(label.dtype) != np.int64):
         raise ConfigError(
-            f"recipe: {name} mixes class numbers, but fields have label={label!r}; give a 'label' of them, such as "
-            f"gpupipe.Scalar(dtype='int64'), or take a recipe without {name}"
+            f"recipe: {name} mixes class numbers, int64, but fields have label={label!r}; give a 'label' of them, such "
+            f"as gpupipe.Scalar(dtype='int64'), or take a recipe without {name}"
         )

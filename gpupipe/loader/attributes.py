@@ -117,7 +117,7 @@ class DataLoaderAttributes:
 
     @property
     def persistent_workers(self) -> bool:
-        """Whether worker processes live on between epochs."""
+        """Whether worker processes live on between epochs, and the next one's batches are made before it begins."""
         return self.settings.persistent_workers
 
     @property

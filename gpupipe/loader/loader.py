@@ -77,8 +77,12 @@ class Loader(DataLoaderAttributes):
                  Where num_workers, prefetch_factor and decoders are all None, what `gpupipe tune` has found last on
                  this machine is taken.
     pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
-    persistent_workers, multiprocessing_context: as in DataLoader; used by the torch engine, and refused with
-                 num_workers=0, as prefetch_factor is.
+    persistent_workers: None or True: workers live on until the loader is closed or dropped, and the next epoch's first
+                 batches are made while the last ones of this are consumed. What you change in your dataset between
+                 epochs does not reach them then. False: as in DataLoader, workers end with each epoch, and nothing is
+                 made before its epoch begins; nor is it with num_workers=0 or a torch Sampler as order.
+    multiprocessing_context: as in DataLoader; used by the torch engine. It is refused with num_workers=0, as
+                 prefetch_factor and persistent_workers=True are.
     worker_init_fn: called with its number in each worker process, after torch has seeded that, as in DataLoader; what
                  DALI decodes is read in the loader's own process, where it is not called, and a warning says so. It
                  can't decide what `__getitem__` draws from the global generators of torch, numpy and random: these

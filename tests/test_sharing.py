@@ -113,6 +113,25 @@ def test_batches_without_a_row_for_one_of_them(folder, share):
     assert torch.equal(rows, alone(folder, "torch", batch_size=2)[1])
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_rows_that_come_late_or_never_for_one_of_them(folder, others):
+    """Epochs follow each other without end, so that it can't look for ever."""
+    asked = []
+
+    def share(job):
+        asked.append(job)
+        return np.full(len(job), others if job.epoch != 20 else 1 - others, bool)
+
+    truth = alone(folder, "torch", batch_size=2)[1]
+    with open_shared(folder, batch_size=2) as loader:
+        loader._engine._share = share
+        for epoch in (0, 1, 19, 20, 21):
+            loader.set_epoch(epoch)
+            labels = torch.cat([labels for _, labels in collect(loader)])
+            assert sorted(labels) == sorted(truth)
+            assert len(asked) < 13 * 100
+
+
 def test_resumes_anywhere(folder):
     with open_shared(folder) as loader:
         whole = collect(loader)

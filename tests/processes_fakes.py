@@ -213,7 +213,7 @@ def hangs_in_an_epoch_that_was_left(context: Context) -> None:
         try:
             next(iter(loader))
         except gpupipe.LoaderTimeoutError as error:
-            if "worker 1 " not in str(error) or "at sample 5 (Trap[5])" not in str(error):
+            if "worker 0 " not in str(error) or "at sample 5 (Trap[5])" not in str(error):
                 raise Failed(str(error)) from None
         else:
             raise Failed("no error")
@@ -254,13 +254,13 @@ def told(name: str, make: Any, *words: str, error: type = gpupipe.WorkerError, *
 
 
 MESSAGES = [
-    told("killed", Deadly, "worker 0 of 2 (pid ", "was killed by SIGKILL at sample 9 (Deadly[9])", "memory limit"),
+    told("killed", Deadly, "worker 1 of 2 (pid ", "was killed by SIGKILL at sample 9 (Deadly[9])", "memory limit"),
     told("killed, persistent", Deadly, "killed by SIGKILL at sample 9 (Deadly[9])", persistent_workers=True),
     told("crashed", partial(Deadly, crash), "was killed by SIGSEGV at sample 9 (Deadly[9])", "native code crashed"),
     told(
         "exited", partial(Deadly, partial(os._exit, 3)), "ended with exit code 3 at sample 9 (Deadly[9])", "os._exit()"
     ),
-    told("a batch at once", Whole, "worker 0 of 2", "SIGKILL at a batch of 4 samples (8, 9, 10, 11)"),
+    told("a batch at once", Whole, "worker 1 of 2", "SIGKILL at a batch of 4 samples (8, 9, 10, 11)"),
     told(
         "at its start",
         partial(DeadlyAtStart, SAMPLES),
@@ -272,7 +272,7 @@ MESSAGES = [
     told(
         "stopped",
         partial(Deadly, stop),
-        "no batch came from 2 workers within timeout=3 s; the next one is due from worker 0 (pid ",
+        "no batch came from 2 workers within timeout=3 s; the next one is due from worker 1 (pid ",
         "which is stopped at sample 9 (Deadly[9]), where it has been for ",
         "kill -CONT",
         error=gpupipe.LoaderTimeoutError,
@@ -281,7 +281,7 @@ MESSAGES = [
     told(
         "hangs",
         partial(Deadly, sleep),
-        "from worker 0 (pid ",
+        "from worker 1 (pid ",
         "which sleeps at sample 9 (Deadly[9])",
         "py-spy dump --pid ",
         error=gpupipe.LoaderTimeoutError,

@@ -249,7 +249,7 @@ class TestWorkerInitFn:
         first, second = sorted(set(found), key=lambda opened: opened % 10)
         assert (first % 10, second % 10) == (0, 1)
         assert second // 10 == first // 10 + 1  # the workers' seeds follow each other
-        assert found == ([first] * 4 + [second] * 4) * 2 + [first] * 4 + [second] * 2
+        assert found == [first] * 2 + [second] * 2 + ([first] * 4 + [second] * 4) * 2 + [first] * 2
 
     def test_a_warning_says_where_it_is_not_called(self, caplog: pytest.LogCaptureFixture) -> None:
         with open_loader(worker_init_fn=fails, engine="dali", num_workers=1) as loader:

@@ -659,7 +659,7 @@ class TestWorkers:
             for _ in range(2):
                 with pytest.raises(
                     gpupipe.WorkerError,
-                    match=r"worker 0 of 2 \(pid \d+\) was killed by SIGKILL at sample 9 ",
+                    match=r"worker 1 of 2 \(pid \d+\) was killed by SIGKILL at sample 9 ",
                 ):
                     collect(loader)
                 assert not multiprocessing.active_children()

@@ -43,7 +43,7 @@ def test_every_room_has_its_place():
     assert all(files(room) for room in ORDER)
 
 
-@pytest.mark.parametrize("room", [pytest.param(r, marks=[pytest.mark.xfail] * (r == "workers")) for r in ORDER])
+@pytest.mark.parametrize("room", ORDER)
 def test_a_room_imports_only_rooms_before_it(room):
     known = set(ORDER[: ORDER.index(room) + 1]) - UNKNOWN_TO.get(room, set())
     wrong = []

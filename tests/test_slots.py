@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.batch import Batch, Columns, Job
 from gpupipe.workers.memory import SharedMemory
-from gpupipe.workers.slots import Message, Slots
+from gpupipe.workers.slots import Slots
 from gpupipe.workers.work import Plane
 
 ALIASING = gpupipe.imagenet_train(32, dtype="uint8", layout="channels_last")  # what the consumer gets is a slot itself
@@ -66,7 +65,7 @@ def test_an_epoch_left_early_gives_its_memory_back(folder: Path, persistent: boo
         made = [images.clone() for images, _ in batches]
         assert all(torch.equal(image, expected) for image, expected in zip(made, truth, strict=True))
         assert torch.equal(held, truth[0])
-        slots = batches._engine._slots
+        slots = batches._engine._tasks._slots
         del held
         assert sorted([*slots._free, *slots._given]) == list(range(6))
 
@@ -81,35 +80,31 @@ def plane(name: str, *shape: int, view: int = 0, dtype: torch.dtype = torch.uint
     return Plane(name, view, shape, dtype)
 
 
-def job(count: int, step: int = 0) -> Job:
-    return Job(0, 0, np.arange(count), np.arange(count), step)
-
-
 def test_a_slot_is_free_when_its_last_view_is_gone() -> None:
     slots = Slots(2, 3, [plane("image", 4)], shared=False)
-    first, second = slots.give(job(2)), slots.give(job(2))
+    first, second = slots.give(), slots.give()
     assert {first, second} == {0, 1}
-    assert slots.give(job(2)) is None
-    slots.batch(first, 3)["image"][0].fill_(7)
-    (images,) = slots.lend(first, 2)["image"]
+    assert slots.give() is None
+    slots.planes(first, slice(0, 3))["image"][0].fill_(7)
+    (images,) = slots.take(first, (), 2)[1]["image"]
     view = images[1:]
     del images
     assert view.tolist() == [[7] * 4]
-    assert slots.give(job(2)) is None
+    assert slots.give() is None
     del view
-    assert slots.give(job(2)) == first
+    assert slots.give() == first
     slots.take_back()
-    assert {slots.give(job(2)), slots.give(job(2))} == {0, 1}
-    np.testing.assert_array_equal(slots.batch(first, 3)["image"][0].numpy(), np.full((3, 4), 7))
+    assert {slots.give(), slots.give()} == {0, 1}
+    np.testing.assert_array_equal(slots.planes(first, slice(0, 3))["image"][0].numpy(), np.full((3, 4), 7))
 
 
 def test_who_keeps_two_batches_gets_copies_so_that_workers_always_have_slots() -> None:
     slots, kept = Slots(5, 2, [plane("image", 4)], shared=False), []
     for number in range(20):
-        slot = slots.give(job(2))
+        slot = slots.give()
         assert slot is not None
-        slots.batch(slot, 2)["image"][0].fill_(number)
-        kept.append(slots.lend(slot, 2)["image"][0])
+        slots.planes(slot, slice(0, 2))["image"][0].fill_(number)
+        kept.append(slots.take(slot, (), 2)[1]["image"][0])
         assert len(slots._free) >= 3
     assert [int(images[0, 0]) for images in kept] == list(range(20))
 
@@ -117,65 +112,88 @@ def test_who_keeps_two_batches_gets_copies_so_that_workers_always_have_slots() -
 def test_planes_lie_apart_in_a_slot_and_come_back_together() -> None:
     layout = [plane("image", 2, 2), plane("image", 5, view=1), plane("mask", 3, dtype=torch.int64), plane("odd", 1)]
     slots = Slots(1, 3, layout, shared=False)
-    slot = slots.give(job(2))
+    slot = slots.give()
     assert slot == 0
-    made = slots.batch(slot, 3)
+    made = slots.planes(slot, slice(0, 3))
     for number, view in enumerate((*made["image"], *made["mask"], *made["odd"]), start=1):
         view.fill_(number)
-    lent = slots.lend(slot, 2)
+    lent = slots.take(slot, (), 2)[1]
     assert [view.tolist() for view in lent["image"]] == [[[[1, 1], [1, 1]]] * 2, [[2] * 5] * 2]
     (mask,) = lent["mask"]
     assert (mask.dtype, mask.tolist()) == (torch.int64, [[3] * 3] * 2)
     assert lent.pop("odd")[0].tolist() == [[4]] * 2
     del lent["image"]
-    assert slots.give(job(2)) is None
+    assert slots.give() is None
     del mask, lent
-    assert slots.give(job(2)) == slot
+    assert slots.give() == slot
 
 
 class TestWhatABatchHasBesideItsPlanes:
     """A slot's file has room behind what is mapped."""
 
-    def put(self, slots: Slots, step: int, columns: Columns) -> Message:
-        asked = job(2, step)
-        slot = slots.give(asked)
-        assert slot is not None
-        slots.batch(slot, 2)["image"][0].fill_(step)
-        planes = slots.batch(slot, 2)
-        failed = {1: gpupipe.SampleError(1, "here", "bad" * 9000)}
-        return slots.put(slot, Batch(asked, {"first": 1, **planes, **columns}, failed, bytes_read=step))
-
-    @pytest.mark.parametrize("room", [True, False])
-    def test_it_comes_with_the_job_and_the_message_stays_small(
-        self, room: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.parametrize("call", ["", "pwrite", "posix_fallocate"])
+    def test_it_comes_back_and_the_message_stays_small(self, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
         slots = Slots(3, 2, [plane("image", 4)], shared=True)
-        if not room:
+        if call:  # finds no room
             full = OSError(errno.ENOSPC, "No space left on device")
-            monkeypatch.setattr(os, "pwrite", mock.Mock(side_effect=full))
-        large = torch.randn(3, 50_000)
-        messages = [
-            self.put(slots, step, {"text": ["a", "bc"], "large": large + step, "number": np.arange(step)})
-            for step in (1, 2)
+            monkeypatch.setattr(os, call, mock.Mock(side_effect=full))
+        large = torch.randn(3, 100_000)
+        failures = {1: gpupipe.SampleError(1, "here", "bad" * 9000)}
+        rests = [
+            (slot, part, {"text": ["a", "bc"], "large": large + slot + part, "number": slot, "failures": failures})
+            for slot in (0, 2)
+            for part in range(3)
         ]
+        put = {slot: [slots.put(slot, one[2], one[1], 3) for one in rests if one[0] == slot] for slot in (0, 2)}
         monkeypatch.undo()
-        for step, message in zip((1, 2), messages, strict=True):
-            assert (len(pickle.dumps(message)) < 4096) == room
-            batch = slots.take(message)
-            assert (batch.job.step, batch.bytes_read) == (step, step)
-            assert list(batch.columns) == ["first", "image", "text", "large", "number"]
-            assert batch.columns["image"][0].tolist() == [[step] * 4] * 2
-            assert batch.columns["text"] == ["a", "bc"]
-            assert torch.equal(batch.columns["large"], large + step)
-            batch.columns["large"] += 1  # it is the consumer's own
-            np.testing.assert_array_equal(batch.columns["number"], np.arange(step))
-            assert batch.failures[1].reason == "bad" * 9000
+        for slot in (0, 1, 2):
+            slots.planes(slot, slice(0, 2))["image"][0].fill_(9)
+        for slot, ones in put.items():
+            assert all((len(pickle.dumps(one)) < 4096) == (not call) for one in ones)
+            for part, back in enumerate(slots.take(slot, ones, 0)[0]):
+                assert (back["text"], back["number"]) == (["a", "bc"], slot)
+                assert torch.equal(back["large"], large + slot + part)
+                back["large"] += 1  # it is the consumer's own
+                assert back["failures"][1].reason == "bad" * 9000
+
+    def test_a_slot_is_free_when_the_last_large_array_is_gone(self) -> None:
+        slots = Slots(1, 2, [plane("image", 4)], shared=True)
+        slot = slots.give()
+        assert slot == 0
+        put = slots.put(slot, [np.full(1 << 18, 1.5), np.ones(10), np.zeros(1 << 19, np.uint8)])
+        large, small, zeros = slots.take(slot, [put], 1)[0][0]
+        assert slots.give() is None
+        view = large[5:]
+        del large, zeros
+        assert slots.give() is None
+        assert view.tolist() == [1.5] * len(view)
+        del view
+        assert slots.give() == slot
+        assert small.tolist() == [1] * 10
+
+    def test_who_keeps_large_arrays_gets_copies(self) -> None:
+        slots, kept = Slots(4, 2, [], shared=True), []
+        for number in range(10):
+            slot = slots.give()
+            assert slot is not None
+            put = slots.put(slot, np.full(1 << 18, number))
+            kept.append(slots.take(slot, [put], 0)[0][0])
+        assert [int(array[-1]) for array in kept] == list(range(10))
+
+    def test_parts_never_write_into_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gpupipe.workers.slots.ROOM", 1 << 20)
+        slots = Slots(1, 2, [], shared=True)
+        large = [np.full(1 << 19, part, np.uint8) for part in range(3)]
+        put = [slots.put(0, array, part, 3) for part, array in enumerate(large)]
+        assert all(one.within for one in put)
+        for made, array in zip(slots.take(0, put, 0)[0], large, strict=True):
+            np.testing.assert_array_equal(made, array)
 
     def test_other_faults_are_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slots = Slots(1, 2, [plane("image", 4)], shared=True)
         monkeypatch.setattr(os, "pwrite", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output"):
-            self.put(slots, 0, {})
+            slots.put(0, {})
 
 
 def test_memory_that_a_full_disk_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

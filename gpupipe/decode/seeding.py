@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gpupipe.host.generators import global_generators, kept, peek, seed_all
 from gpupipe.host.tracing import beside_consumer
-from gpupipe.plan.stream import DATASET, Stream
+from gpupipe.plan.stream import DATASET, WORKERS, Stream
 
-__all__ = ["seeding"]
+__all__ = ["seeding", "worker_seeds"]
 
 log = logging.getLogger("gpupipe")
 
@@ -24,6 +24,15 @@ class AsksDataset(Protocol):
 
     dataset: Any
     draws: bool | None
+
+
+def worker_seeds(seed: int, rank: int) -> Any:
+    """The torch.Generator from which torch takes the seeds of a rank's workers; its global one is left alone."""
+    import torch
+
+    generator = torch.Generator()
+    seed_all([generator], Stream(seed, 0, np.array([rank])).words(WORKERS)[:, 0].tolist())
+    return generator
 
 
 @contextmanager

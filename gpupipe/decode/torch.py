@@ -13,11 +13,9 @@ step.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.utils.data
@@ -26,108 +24,19 @@ from gpupipe.batch import Batch, Job
 from gpupipe.decode.engine import Batches
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
-from gpupipe.host.whereabouts import note
-from gpupipe.workers.board import IDLE, Board
-from gpupipe.workers.faults import death, hang
+from gpupipe.workers.board import Board
+from gpupipe.workers.faults import Describe, death, hang
 from gpupipe.workers.forks import guard_forks
 from gpupipe.workers.pickling import check_picklable
-from gpupipe.workers.pinning import pinned
-from gpupipe.workers.slots import Message, Slots
-from gpupipe.workers.watched import WatchedDataLoader, WorkersDied, WorkersHang, start_method
-from gpupipe.workers.work import Work, new_planes
+from gpupipe.workers.slots import Slots
+from gpupipe.workers.tasks import Tasks, Workshop, received
+from gpupipe.workers.watched import WorkersDied, WorkersHang, missing_parts, open_loader, start_method
+from gpupipe.workers.work import Work
 from gpupipe.workers.worker import WorkerInit, start_worker
 
 __all__ = ["TorchEngine"]
 
-
-Task = tuple["int | None", Job]
-"""A job and the slot in which to make its batch; None for new memory, which only the consumer's process has."""
-
-
-@dataclass
-class _Made:
-    """A batch on its way out of a worker: where it lies."""
-
-    slots_id: int
-    message: Message
-
-    def batch(self) -> Batch:
-        """In the consumer's process, and there only once."""
-        return SLOTS[self.slots_id].take(self.message)
-
-    def pin_memory(self) -> Batch:
-        """`torch.utils.data.DataLoader` calls this, on a thread of its own."""
-        return _pinned(self.batch())
-
-
-@dataclass
-class _MadeHere:
-    """A batch that the consumer's own process has made."""
-
-    made: Batch
-
-    def batch(self) -> Batch:
-        return self.made
-
-    def pin_memory(self) -> Batch:
-        return _pinned(self.made)
-
-
-def _pinned(batch: Batch) -> Batch:
-    batch.columns = pinned(batch.columns)
-    return batch
-
-
-def _received(made: _Made | _MadeHere | Batch) -> Batch:
-    return made if isinstance(made, Batch) else made.batch()
-
-
-# The slots of the engines of this process, for batches that come back from workers.
-SLOTS: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
-
-
-class _Dataset(torch.utils.data.Dataset["_Made | _MadeHere"]):
-    """The dataset of the DataLoader underneath: what it is asked for is a task, what it gives the job's batch."""
-
-    def __init__(self, work: Work, slots: Slots, board: Board) -> None:
-        self.work = work
-        self.slots = slots
-        self.board = board
-        self.slots_id = id(slots)
-
-    def __getitem__(self, task: Task) -> _Made | _MadeHere:
-        slot, job = task
-        worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            return _MadeHere(self._made_here(slot, job))
-        self.board.begin(worker.id, job.indices)
-        assert slot is not None
-        message = self.slots.put(slot, self.work(job, self.slots.batch(slot, len(job))))
-        note(IDLE)
-        return _Made(self.slots_id, message)
-
-    def _made_here(self, slot: int | None, job: Job) -> Batch:
-        if slot is None:
-            return self.work(job, new_planes(self.work.layout, len(job)))
-        return self.work(job, self.slots.lend(slot, len(job)))
-
-
-class _Tasks(torch.utils.data.Sampler[Task]):
-    """The sampler of the DataLoader underneath: whatever jobs the current stream has, each with a slot."""
-
-    def __init__(self, slots: Slots) -> None:
-        self.jobs: Iterable[Job] = ()
-        self._slots = slots
-
-    def __iter__(self) -> Iterator[Task]:
-        # Asked for the first task when the workers of older streams have ended, or have said that they are done.
-        self._slots.take_back()
-        for job in self.jobs:
-            yield self._slots.give(job), job
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
+END: Any = object()
 
 
 class TorchEngine:
@@ -147,7 +56,7 @@ class TorchEngine:
         batch_size: int,
         num_workers: int,
         dataset: Any,
-        describe: Callable[[int], str],
+        describe: Describe,
         generator: torch.Generator,
         worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
@@ -156,24 +65,27 @@ class TorchEngine:
         self.device = device
         self._dataset = dataset
         self._describe = describe
-        count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
-        self._slots = Slots(count, batch_size, work.layout, shared=num_workers > 0)
-        SLOTS[id(self._slots)] = self._slots
-        self._board = Board(num_workers, batch_size)
-        self._tasks = _Tasks(self._slots)
         self._worker_init_fn = worker_init_fn
-        self._iterator: Any = None
-        self._loader = WatchedDataLoader(
-            _Dataset(work, self._slots, self._board),
+        count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
+        if missing_parts():  # torch's own iterator gives a worker its next task before the batch is taken
+            count += 1
+        slots = Slots(count, batch_size, work.layout, shared=num_workers > 0)
+        self._board = Board(num_workers, batch_size)
+        self._tasks = Tasks(slots, self._board, num_workers)
+        self._open_loader = partial(
+            open_loader,
+            Workshop(work, slots, self._board, id(self._tasks)),
             batch_size=None,
             sampler=self._tasks,
             num_workers=num_workers,
             collate_fn=_as_is,
             generator=generator,
             multiprocessing_context=multiprocessing_context,
-            received=_received,
+            received=received,
             **options,
         )
+        self._loader = self._open_loader()
+        self._iterator: Any = None
         if num_workers > 0:
             guard_forks()
             if (method := start_method(self._loader.multiprocessing_context)) != "fork":
@@ -187,55 +99,71 @@ class TorchEngine:
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
-        return _Batches(self, jobs)
-
-    def begin(self, jobs: Iterable[Job]) -> Any:
-        """The DataLoader's iterator over new jobs."""
-        self._end_workers(keep_persistent=True)
-        self._tasks.jobs = jobs
+        if not self._loader.persistent_workers:
+            self._end_workers()
+        turn = self._tasks.begin(jobs)
         if self._iterator is None:
             self._board.clear()
             # Of the process that iterates, which may be a fork of the one that built the loader.
             start = partial(start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn)
             self._loader.worker_init_fn = start
-        self._iterator = iter(self._loader)
-        return self._iterator
+        self._iterator = self._safely(lambda: iter(self._loader))
+        return _Batches(self, turn)
 
-    def end(self, iterator: Any) -> None:
-        """Nothing more is wanted of one that `begin` gave, which may be an older one."""
-        if not self._loader.persistent_workers:
-            _end(iterator)
-            if self._iterator is iterator:
-                self._iterator = None
+    def next(self, turn: int) -> Batch:
+        """The next batch of that stream. Raises what its jobs have raised after their last one, else StopIteration."""
+        while self._iterator is not None and self._tasks.runs(turn):
+            batch = self._safely(lambda: received(next(self._iterator, END)))
+            if batch is END:
+                raise self._over(turn)
+            if batch is not None:  # it is part of one
+                return batch  # type: ignore[no-any-return]
+        raise StopIteration
 
-    def failed(self, error: BaseException) -> BaseException:
-        """What to raise where an iterator, or its start, raised `error`; the workers are ended."""
-        if isinstance(error, WorkersDied | WorkersHang):
-            shown = self._explained(error)
-            self._end_workers(keep_persistent=False, at_once=True)
-            return shown
-        # A Ctrl-C, say: it may have come between the parts of a message from or to a worker.
-        self._end_workers(keep_persistent=False)
-        return error
+    def _over(self, turn: int) -> Exception:
+        error = self._tasks.error
+        self.leave(turn)
+        return error or StopIteration()
 
-    def _explained(self, fault: WorkersDied | WorkersHang) -> Exception:
+    def _safely(self, step: Callable[[], Any]) -> Any:
+        """What the step gives; where it raises, the workers are ended."""
+        try:
+            return step()
+        except (WorkersDied, WorkersHang) as fault:
+            raise self._ended_by(fault) from None
+        except BaseException:  # a Ctrl-C, say: it may have come between the parts of a message from or to a worker
+            self._end_workers()
+            raise
+
+    def _ended_by(self, fault: WorkersDied | WorkersHang) -> Exception:
         if isinstance(fault, WorkersDied):
-            return death(fault, self._board, self._describe)
-        return hang(fault, self._board, self._describe, self._loader.timeout)
+            shown: Exception = death(fault, self._board, self._describe)
+        else:
+            shown = hang(fault, self._board, self._describe, self._loader.timeout)
+        self._end_workers(at_once=True)
+        return shown
 
-    def _end_workers(self, keep_persistent: bool, at_once: bool = False) -> None:
-        if not (keep_persistent and self._loader.persistent_workers):
-            _end(self._iterator if self._iterator is not None else self._loader._iterator, at_once)
-            self._iterator = self._loader._iterator = None
+    def _end_workers(self, at_once: bool = False) -> None:
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            self._loader = self._open_loader()  # the old one keeps an iterator over persistent workers
+            end = getattr(iterator, "end", None)  # torch's own ends them when nobody holds it any more
+            if end is not None:
+                end(at_once)
 
-    def ready(self) -> int:
+    def leave(self, turn: int) -> None:
+        """Nothing more is wanted of that stream."""
+        if self._tasks.runs(turn):
+            self._tasks.leave(turn)
+            if not self._loader.persistent_workers:
+                self._end_workers()
+
+    def ready(self) -> int | None:
         """Batches in the workers' queue, and those taken from it that wait for an earlier one."""
-        iterator = self._iterator
-        if self._loader.num_workers == 0 or iterator is None:
+        if self._loader.num_workers == 0 or self._iterator is None:
             return 0
-        # Inner parts of torch's iterator, which has no public word for it; a task of two entries holds its batch.
-        waiting = sum(len(task) == 2 for task in list(iterator._task_info.values()))  # a logging thread may ask
-        return int(iterator._data_queue.qsize()) + waiting
+        ready = getattr(self._iterator, "ready", None)
+        return None if ready is None else int(ready())
 
     def interrupt(self) -> None:
         """Ends the workers, and with them whoever waits for one."""
@@ -245,51 +173,25 @@ class TorchEngine:
 
     def close(self) -> None:
         """Ends the workers."""
-        self._end_workers(keep_persistent=False)
+        self._end_workers()
 
 
 class _Batches:
     """The batches of one stream."""
 
-    def __init__(self, engine: TorchEngine, jobs: Iterable[Job]) -> None:
+    def __init__(self, engine: TorchEngine, turn: int) -> None:
         self._engine = engine
-        self._iterator: Any = None
-        try:
-            self._iterator = engine.begin(jobs)
-        except BaseException as error:
-            self._fail(error)
+        self._turn = turn
 
     def __iter__(self) -> _Batches:
         return self
 
     def __next__(self) -> Batch:
-        if self._iterator is None:
-            raise StopIteration
-        try:
-            return _received(next(self._iterator))
-        except StopIteration:
-            self.close()
-            raise
-        except BaseException as error:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> NoReturn:
-        shown = self._engine.failed(error)
-        try:
-            if shown is error:
-                raise error
-            raise shown from None
-        finally:
-            del shown, error  # else they and this frame would hold each other
+        return self._engine.next(self._turn)
 
     def close(self) -> None:
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None:
-            self._engine.end(iterator)
+        self._engine.leave(self._turn)
 
 
-def _end(iterator: Any, at_once: bool = False) -> None:
-    """Ends the workers of a DataLoader's iterator, if it has any; torch does so only when the iterator is collected."""
-    end = getattr(iterator, "end", None)
-    if end is not None:
-        end(at_once)
+def _as_is(batch: Any) -> Any:
+    return batch

@@ -20,6 +20,7 @@ from gpupipe.batch import Batch, Field, Job
 from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
+from gpupipe.decode.seeding import worker_seeds
 from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
 from gpupipe.errors import ConfigError, SampleError
@@ -42,7 +43,7 @@ from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, names_files, open_source
-from gpupipe.workers.worker import WorkerInit, worker_seeds
+from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
     import torch.utils.data

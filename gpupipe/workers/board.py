@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -21,11 +22,14 @@ LISTED = 6  # samples of a batch that a message lists
 
 
 class Board:
-    """A row of int64 for each worker. Pickles only while a worker process is started, as its memory."""
+    """A row of int64 for each worker, and the number of the stream whose batches are wanted.
+
+    Pickles only while a worker process is started, as its memory.
+    """
 
     def __init__(self, workers: int, batch_size: int) -> None:
         shape = (workers, SAMPLES + batch_size)
-        self.__setstate__((SharedMemory(8 * shape[0] * shape[1]), shape))
+        self.__setstate__((SharedMemory(8 * (1 + math.prod(shape))), shape))
         self.clear()
 
     def __getstate__(self) -> tuple[SharedMemory, tuple[int, int]]:
@@ -33,12 +37,22 @@ class Board:
 
     def __setstate__(self, state: tuple[SharedMemory, tuple[int, int]]) -> None:
         self._memory, self._shape = state
-        self._rows = self._memory.bytes.view(torch.int64).view(self._shape)
+        cells = self._memory.bytes.view(torch.int64)
+        self._turn, self._rows = cells[:1], cells[1:].view(self._shape)
 
     def clear(self) -> None:
         """New workers are to be started."""
         self._rows[:, NOTE] = STARTING
         self._rows[:, SINCE] = time.monotonic_ns()
+
+    @property
+    def turn(self) -> int:
+        """The number of the current stream."""
+        return int(self._turn[0])
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self._turn[0] = turn
 
     # In a worker.
 

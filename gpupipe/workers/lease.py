@@ -19,12 +19,13 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-__all__ = ["BufferPool", "Draining", "lend_cpu"]
+__all__ = ["BufferPool", "Draining", "Loan", "lend_cpu"]
 
 
 def lend_cpu(block: np.ndarray[Any, Any], on_return: Callable[[], object]) -> torch.Tensor:
@@ -33,6 +34,25 @@ def lend_cpu(block: np.ndarray[Any, Any], on_return: Callable[[], object]) -> to
     # Not at exit: the interpreter is then taking itself apart.
     weakref.finalize(lent, on_return).atexit = False
     return torch.from_numpy(lent)
+
+
+class Loan:
+    """Several blocks that are lent as one: `on_return` is called once when it is over and none is left with anybody."""
+
+    def __init__(self, on_return: Callable[[], object]) -> None:
+        self._on_return = on_return
+        self._lent = 1  # itself
+        self._back = count(1)  # whose next number is atomic, as blocks come back on any thread
+
+    def lend(self, block: np.ndarray[Any, Any]) -> torch.Tensor:
+        """A tensor over `block`."""
+        self._lent += 1
+        return lend_cpu(block, self.over)
+
+    def over(self) -> None:
+        """Nothing more is lent."""
+        if next(self._back) == self._lent:
+            self._on_return()
 
 
 class BufferPool:

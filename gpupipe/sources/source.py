@@ -72,7 +72,8 @@ class Source:
         return f"{type(self).__name__}[{index}]"
 
     def ahead(self, indices: NDArray[np.int64]) -> None:
-        """Told what will be fetched soon, and in which order."""
+        """Told which samples will be fetched soon, batch by batch in their order, in the process that iterates: workers
+        fetch in theirs."""
 
     @cached_property
     def targets(self) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from peers.common import convert, converted, images
 from PIL import Image, ImageDraw, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 import gpupipe
 from gpupipe.batch import Field
@@ -100,10 +101,13 @@ def _write(paths: list[str], root: Path) -> None:
 
 
 def _read(root: Path, index: int, path: str) -> Image.Image:
-    """The image; its mask and the other camera's image, which is the same mirrored, are written."""
+    """The image; its mask and the other camera's image, which is the same mirrored and coded alike, are written."""
     with Image.open(path) as opened:
         image = opened.convert("RGB")
-    ImageOps.mirror(image).save(root / f"{index}.jpg", quality=95)
+        coded = {}
+        if isinstance(opened, JpegImageFile):
+            coded = {"qtables": opened.quantization, "subsampling": max(0, get_sampling(opened))}
+    ImageOps.mirror(image).save(root / f"{index}.jpg", **coded)
     mask = Image.new("L", image.size)
     draw, rng = ImageDraw.Draw(mask), np.random.default_rng(index)
     for box in _boxes(rng, 6, *image.size):

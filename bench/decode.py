@@ -33,9 +33,9 @@ from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
 from gpupipe.tools.benchmark.imagenet_like import ImageSpec
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.report import environment
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.benchmark.synthesis import Look, NoiseBank, fit_jpeg
 
 __all__ = ["main"]

@@ -18,7 +18,7 @@ from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle, TorchvisionV2
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.tuning.candidates import queued
 
 __all__ = ["ENDLESS", "DataLoaderPersistent", "DataLoaderPlain", "GpupipeDali", "GpupipeTorch"]

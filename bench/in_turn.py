@@ -12,10 +12,9 @@ from typing import Any
 
 from gpupipe.host.progress import steps
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.benchmark.measurement import Result
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result
 from gpupipe.tools.benchmark.runner import measure
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.figures import write_csv, write_json
 
 __all__ = ["cell", "options", "parsed", "play", "rate_of", "settings_of", "words", "write"]

@@ -28,10 +28,9 @@ from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.host.progress import steps
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark import report
-from gpupipe.tools.benchmark.measurement import Result
+from gpupipe.tools.benchmark.measurement import DTYPES, BenchSettings, Result
 from gpupipe.tools.benchmark.report import describe, environment
 from gpupipe.tools.benchmark.runner import measure
-from gpupipe.tools.benchmark.settings import DTYPES, BenchSettings
 from gpupipe.tools.pack import CLASSES_NAME, PackSettings, pack
 
 

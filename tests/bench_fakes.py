@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 
 class Crude:

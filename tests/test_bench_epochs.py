@@ -15,8 +15,7 @@ import pytest
 from images import write_folder
 
 from gpupipe.tools.benchmark.contenders import load
-from gpupipe.tools.benchmark.measurement import Result, Round
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, Round
 
 BENCH = Path(__file__).parent.parent / "bench"
 

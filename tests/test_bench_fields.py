@@ -17,8 +17,7 @@ import torch
 from images import write_folder
 
 from gpupipe.tools.benchmark.contenders import load
-from gpupipe.tools.benchmark.measurement import Result, Round
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, Round
 
 BENCH = Path(__file__).parent.parent / "bench"
 CASES = ("label", "mask", "boxes", "cameras", "arrays")

@@ -21,9 +21,8 @@ from gpupipe.kernels import native
 from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
 from gpupipe.tools.benchmark.child import Host
 from gpupipe.tools.benchmark.contenders import describe, load, options, reference
-from gpupipe.tools.benchmark.measurement import Result, Round
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, Round
 from gpupipe.tools.benchmark.runner import measure
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 BENCH = Path(__file__).parent.parent / "bench"
 RUN = BENCH / "gpu" / "run.sh"

@@ -19,9 +19,8 @@ from gpupipe.tools.benchmark.contenders.contender import Contender
 from gpupipe.tools.benchmark.contenders.dali_native import DaliNativeCpu
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle, TorchvisionPillow, TorchvisionV2
-from gpupipe.tools.benchmark.measurement import Opened, Result, Round, Spread, ratio, spread
+from gpupipe.tools.benchmark.measurement import BenchSettings, Opened, Result, Round, Spread, ratio, spread
 from gpupipe.tools.benchmark.report import environment, remarks, rows, table
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 SETTINGS = BenchSettings("data", batch_size=8, size=16)
 OPENED = Opened(1.5, "cpu", (8, 3, 16, 16), "torch.float32", True, -2.1, 2.6, {0: 4, 1: 4})

@@ -21,8 +21,7 @@ from torchvision.transforms import v2
 import gpupipe
 from gpupipe.kernels import native
 from gpupipe.tools.benchmark.contenders import load
-from gpupipe.tools.benchmark.measurement import Result, Round
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, Round
 
 BENCH = Path(__file__).parent.parent / "bench"
 NAMES = ("plain", "rand_augment", "trivial_augment", "auto_augment", "jitter", "three_augment", "mix")

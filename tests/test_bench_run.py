@@ -13,8 +13,8 @@ import pytest
 from images import write_folder
 from PIL import Image
 
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.runner import measure, start
-from gpupipe.tools.benchmark.settings import BenchSettings
 from gpupipe.tools.cli import main
 from gpupipe.tools.cli.bench import EXTRA
 from gpupipe.tools.cli.options import require

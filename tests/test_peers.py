@@ -21,7 +21,7 @@ from PIL import Image
 from gpupipe.errors import ConfigError
 from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
 from gpupipe.tools.benchmark.child import Host, look
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.usage import memory_mb
 
 BENCH = Path(__file__).parent.parent / "bench"

@@ -26,7 +26,7 @@ import gpupipe
 from gpupipe.host.tracing import Span
 from gpupipe.kernels import decode_crops
 from gpupipe.tools.cli import main
-from gpupipe.tools.profiling.report import lines
+from gpupipe.tools.profiling.report import lanes, lines
 from gpupipe.tools.profiling.rounds import (
     Profile,
     ProfileSettings,
@@ -36,7 +36,6 @@ from gpupipe.tools.profiling.rounds import (
     open_loader,
     training_step,
 )
-from gpupipe.tools.profiling.timeline import lanes
 from gpupipe.tools.profiling.training import WaitClock
 from gpupipe.tools.profiling.verdict import judge
 

@@ -31,6 +31,7 @@ from gpupipe.decode.selftest import facts, plans, trial, verdict
 from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
 from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Outcome, PlanTrial
 from gpupipe.decode.selftest.verdict import Verdict
+from gpupipe.host import cache
 from gpupipe.host.children import Child, ChildError
 
 FULL, CROP = DecodePlan(), DecodePlan(crop_decode=True)
@@ -401,13 +402,13 @@ def tries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verdict, "try_plans", try_plans)
-    monkeypatch.setattr(verdict, "_known", {})
+    monkeypatch.setattr(cache, "_kept", {})
     monkeypatch.setattr(verdict, "_key", lambda device: {"gpu": "H200", "driver": "1"})
     return tried
 
 
 def other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "_known", {})
+    monkeypatch.setattr(cache, "_kept", {})
 
 
 def test_a_gpu_is_tried_once(

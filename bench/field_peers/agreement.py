@@ -14,7 +14,7 @@ from field_peers.data import CASES, Samples, prepare
 from field_peers.ours import load
 from field_peers.torchvision_v2 import as_tensors
 from gpupipe.plan import cropping
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["Agreement", "Disagreement", "compare"]
 

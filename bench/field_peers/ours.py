@@ -13,7 +13,7 @@ from field_peers.data import CASES, Samples, prepare
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["Ours", "load"]
 

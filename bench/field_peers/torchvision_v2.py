@@ -16,7 +16,7 @@ from field_peers.data import Samples, prepare
 from field_peers.ours import FirstTwo
 from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["TorchvisionV2", "as_tensors"]
 

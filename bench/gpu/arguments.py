@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from gpupipe.host.system import usable_cpus
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["loader_settings", "parser", "say"]
 

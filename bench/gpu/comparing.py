@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu.arguments import say
 from gpu.rows import Row, from_results
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.runner import file_name, measure
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["compare"]
 

@@ -10,7 +10,7 @@ import torch
 from gpu.arguments import say
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["device", "feed"]
 

@@ -26,7 +26,7 @@ from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.profiling.training import TrainingStep, build_model
 
 __all__ = ["WAITING", "main"]

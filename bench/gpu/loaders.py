@@ -24,7 +24,7 @@ from gpu.arguments import loader_settings, parser, say
 from gpu.comparing import compare
 from gpu.rows import rates, write_part
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.settings import DTYPES
+from gpupipe.tools.benchmark.measurement import DTYPES
 from gpupipe.tools.pack import PackSettings, pack
 
 __all__ = [

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpupipe.tools import figures
-from gpupipe.tools.benchmark.measurement import Result, spread
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, spread
 
 __all__ = ["Row", "from_results", "rates", "write_csv", "write_part"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.sources.building import cache_folder
 from gpupipe.tools.benchmark.contenders.contender import needs_folder
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.sample_set import make_folder
-from gpupipe.tools.benchmark.settings import BenchSettings
 
 __all__ = ["MEAN_255", "RATIO", "SCALE", "STD_255", "Peer", "cache", "convert", "converted", "images", "random_box"]
 

@@ -22,7 +22,7 @@ from gpupipe.kernels import native
 from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, cache
 
 __all__ = ["Floor", "FloorStream", "decode_windows"]

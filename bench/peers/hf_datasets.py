@@ -16,7 +16,7 @@ from gpupipe.tools.benchmark.contenders.torch_loader import (
     EndlessShuffle,
     TorchvisionPillow,
 )
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["HfDatasets"]

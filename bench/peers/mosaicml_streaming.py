@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionPillow
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, convert, converted, images
 
 __all__ = ["MosaicmlStreaming"]

@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import normalize, to_dtype
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.torch_loader import ImageFolderContender
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import RATIO, SCALE
 
 __all__ = ["SimplejpegTorch"]

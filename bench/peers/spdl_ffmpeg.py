@@ -12,7 +12,7 @@ import spdl.pipeline
 import torch
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 
 __all__ = ["Spdl"]

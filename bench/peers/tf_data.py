@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, images
 
 __all__ = ["TfData", "TfDataAntialias"]

@@ -9,7 +9,7 @@ from timm.data import create_dataset, create_loader
 
 from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer
 
 __all__ = ["Timm"]

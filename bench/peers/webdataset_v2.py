@@ -11,7 +11,7 @@ from torchvision.io import ImageReadMode, decode_image
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.pack import PackSettings, pack
 from peers.common import Peer, convert, converted
 

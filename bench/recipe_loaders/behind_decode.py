@@ -22,7 +22,7 @@ from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from recipe_loaders.in_torchvision import augmentations, collate, tail
 from recipe_loaders.table import FirstView, Way, maker
 

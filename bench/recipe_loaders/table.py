@@ -11,7 +11,7 @@ import gpupipe
 from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
 from gpupipe.tools.benchmark.contenders.contender import Batch, needs_folder
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["CLASSES", "RECIPES", "FirstView", "Way", "maker"]
 

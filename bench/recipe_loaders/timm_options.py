@@ -11,7 +11,7 @@ from timm.data import Mixup, create_dataset, create_loader
 
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from recipe_loaders.table import CLASSES, Way, maker
 
 __all__ = ["Timm"]

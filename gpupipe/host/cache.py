@@ -18,6 +18,9 @@ MOST_BYTES = 1 << 20
 
 log = logging.getLogger("gpupipe")
 
+_kept: dict[Path, tuple[dict[str, Any], dict[str, Any]]] = {}
+"""What this process could not write: the folder may be one that can't be."""
+
 
 def cache_folder() -> Path:
     """$GPUPIPE_CACHE, else $XDG_CACHE_HOME/gpupipe, else ~/.cache/gpupipe."""
@@ -29,8 +32,12 @@ def cache_folder() -> Path:
 
 
 def recall(kind: str, key: dict[str, Any]) -> dict[str, Any] | None:
-    """What was remembered last under `kind` ("selftest", say) for this key; None where nothing was, or not readably."""
-    stored = _stored(_path(kind, key))
+    """What was remembered last under `kind` ("selftest", say) for this key; None where nothing was, or not readably.
+
+    Where the folder can't be written a process has what it remembered itself.
+    """
+    path = _path(kind, key)
+    stored = _stored(path) or _kept.get(path)
     return stored[1] if stored is not None and stored[0] == key else None
 
 
@@ -61,6 +68,7 @@ def remember(kind: str, key: dict[str, Any], value: dict[str, Any]) -> Path | No
             file.write(f"{json.dumps({'key': key, 'value': value}, indent=1)}\n".encode())
     except OSError as error:
         log.warning("gpupipe: %s can't be kept in %s (%s); set GPUPIPE_CACHE to another folder", kind, path, error)
+        _kept[path] = key, value
         return None
     return path
 

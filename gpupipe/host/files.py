@@ -1,4 +1,5 @@
-"""Opening data files, regular ones only and never waiting, and writing files that are whole or not there.
+"""Opening data files, regular ones only and never waiting, writing files that are whole or not there, and a lock
+between the processes of a machine that needs no file of its own.
 
 Opening a FIFO waits for whoever writes into it, and reading a device may never end. Both can lie where data belongs.
 """
@@ -7,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import io
+import logging
 import os
 import stat
 import time
@@ -16,7 +19,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_folder", "not_regular", "open_regular", "read_regular", "replacing"]
+__all__ = ["folder_lock", "is_folder", "not_regular", "open_regular", "read_regular", "replacing"]
+
+log = logging.getLogger("gpupipe")
 
 KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -90,3 +95,33 @@ def replacing(path: Path, stale: float = 3600.0) -> Iterator[io.BufferedWriter]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, *, wait: bool, doing: str = "") -> Iterator[None]:
+    """Keep other processes of this machine out of the block. The folder itself is locked: no lock file stays behind.
+
+    `doing` says in the log what a process that has to wait waits for. Without `wait` raises BlockingIOError where
+    another process is in. On a file system without locks (some network ones) all go in.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder, wait, doing)
+        yield
+    finally:
+        # closing alone would leave the lock with a child that was forked meanwhile, for as long as it lives
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, wait: bool, doing: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not wait:
+            raise
+        log.info("waiting for another process that %s", doing)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        log.debug("no lock on %s", folder, exc_info=True)

@@ -16,20 +16,9 @@ from pathlib import Path, PurePosixPath
 from gpupipe.errors import ConfigError
 
 __all__ = [
-    "batches_in_memory",
-    "cgroup_cpu_quota",
-    "cgroup_memory_limit",
-    "default_workers",
-    "docker_size",
-    "host_cpus",
-    "local_world_size",
-    "memory_limit",
-    "open_file_limit",
-    "open_files_needed",
-    "shm_bytes_free",
-    "shm_bytes_needed",
-    "shm_bytes_total",
-    "usable_cpus",
+    *("batches_in_memory", "cgroup_cpu_quota", "cgroup_memory_limit", "default_workers", "docker_size"),
+    *("host_cpus", "local_world_size", "memory_limit", "open_file_limit", "open_files_needed"),
+    *("shm_bytes_free", "shm_bytes_needed", "shm_bytes_total", "usable_cpus"),
 ]
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
 from gpupipe.host.cache import cache_folder
-from gpupipe.host.locking import folder_lock
+from gpupipe.host.files import folder_lock
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
 __all__ = ["BuiltIndex", "load_or_build", "reopen_index"]

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.host.files import read_regular, replacing
-from gpupipe.host.locking import folder_lock
+from gpupipe.host.files import folder_lock, read_regular, replacing
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import FolderSource, ShardSource, explain_damage

@@ -15,7 +15,7 @@ from PIL import Image
 from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["CropKernel"]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.contender import Batch
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["BatchDecoder", "Cropper", "for_consumer"]
 

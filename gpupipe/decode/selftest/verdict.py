@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.selftest.plans import GPU_PLANS, TIMEOUT, DecodePlan, Outcome, PlanTrial, try_plans
 from gpupipe.errors import EngineUnavailableError
 from gpupipe.host.cache import cache_folder, recall, remember
-from gpupipe.host.locking import folder_lock
+from gpupipe.host.files import folder_lock
 from gpupipe.host.machine import decoder_facts
 
 if TYPE_CHECKING:
@@ -49,9 +48,6 @@ NEW = (
     "hangs is given up after %g s"
 )
 
-_known: dict[str, Verdict] = {}
-"""This process's verdicts, by key: the cache folder may be one that can't be written."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -74,13 +70,9 @@ class Verdict:
         out = [f"{trial.plan.name}: {trial.outcome}, {trial.detail}" for trial in self.trials if not trial.passed]
         return "; ".join(out)
 
-    def as_dict(self) -> dict[str, Any]:
-        """What JSON can hold; `from_dict` takes it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Verdict:
-        """Raises KeyError, TypeError or ValueError for what another version has stored."""
+        """Of `dataclasses.asdict`. Raises KeyError, TypeError or ValueError for what another version has stored."""
         trials = [PlanTrial(**(trial | {"plan": DecodePlan(**trial["plan"])})) for trial in stored["trials"]]
         if not trials or any(trial.outcome not in KEPT for trial in trials):
             raise ValueError("not a verdict")
@@ -130,7 +122,7 @@ def _plan(decoders: Decoders) -> DecodePlan:
 
 
 def find_verdict(device: torch.device) -> Verdict:
-    """The verdict on a GPU: this process's, else the one in the cache folder, else a new one.
+    """The verdict on a GPU: the one in the cache folder, else a new one.
 
     Of several processes that ask at once one tries the plans; the others wait for it.
     """
@@ -157,16 +149,12 @@ def _key(device: torch.device) -> dict[str, Any]:
 
 
 def _recalled(key: dict[str, Any]) -> Verdict | None:
-    now = time.time()
-    known = _known.get(json.dumps(key, sort_keys=True))
-    if known is not None and known.holds(now):
-        return known
     stored = recall(KIND, key)
     try:
         found = None if stored is None else Verdict.from_dict(stored)
     except (KeyError, TypeError, ValueError):
         return None
-    return found if found is not None and found.holds(now) else None
+    return found if found is not None and found.holds(time.time()) else None
 
 
 @contextlib.contextmanager
@@ -184,11 +172,7 @@ def _tried(device: torch.device, key: dict[str, Any]) -> Verdict:
     start = time.perf_counter()
     trials = try_plans(str(device), GPU_PLANS)
     verdict = Verdict(key["gpu"], tuple(trials), time.time(), round(time.perf_counter() - start, 1))
-    _known[json.dumps(key, sort_keys=True)] = verdict
-    path = remember(KIND, key, verdict.as_dict())
-    log.info("gpupipe: %d of %d decode plans passed in %.0f s; kept in %s", *_counts(verdict), verdict.seconds, path)
+    path = remember(KIND, key, dataclasses.asdict(verdict))
+    passed = sum(trial.passed for trial in trials)
+    log.info("gpupipe: %d of %d decode plans passed in %.0f s; kept in %s", passed, len(trials), verdict.seconds, path)
     return verdict
-
-
-def _counts(verdict: Verdict) -> tuple[int, int]:
-    return sum(trial.passed for trial in verdict.trials), len(verdict.trials)

@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.measurement import Opened
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Opened
 
 __all__ = ["COUNTED", "antialiased", "expected_labels", "noise_folder", "noise_problem", "problem"]
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,7 @@ import numpy as np
 
 from gpupipe.recipe import IMAGENET_STD
 from gpupipe.tools.benchmark.contenders import load
-from gpupipe.tools.benchmark.measurement import Opened, Round
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Opened, Round
 from gpupipe.tools.benchmark.usage import cpu_seconds, memory_mb, process_tree
 
 if TYPE_CHECKING:
@@ -35,16 +35,13 @@ class Host:
     def __init__(self, name: str, settings: BenchSettings) -> None:
         self.name = name
         self.settings = settings
-        self._contender: Contender | None = None
         self._stream: BatchStream | None = None
         self._batches: Iterator[Batch] | None = None
 
-    @property
+    @cached_property
     def contender(self) -> Contender:
-        """The contender, imported at first use."""
-        if self._contender is None:
-            self._contender = load(self.name)
-        return self._contender
+        """Imported at first use."""
+        return load(self.name)
 
     def available(self) -> str | None:
         """None, or why the contender can't take part."""

@@ -12,8 +12,7 @@ from rich.table import Table
 from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.checks import antialiased
 from gpupipe.tools.benchmark.contenders import BASELINE
-from gpupipe.tools.benchmark.measurement import Result, ratio, spread
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, ratio, spread
 from gpupipe.tools.figures import figures, write_csv, write_json
 
 __all__ = ["by_rate", "cells", "describe", "environment", "number", "remarks", "rows", "table", "write_all"]

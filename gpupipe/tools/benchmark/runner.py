@@ -15,8 +15,7 @@ from typing import Any
 from gpupipe.host.children import Child, ChildError
 from gpupipe.tools.benchmark import checks
 from gpupipe.tools.benchmark.contenders import reference
-from gpupipe.tools.benchmark.measurement import Result
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result
 
 __all__ = ["file_name", "measure", "start"]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpupipe.host.progress import steps
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.contenders import CONTENDERS, describe, reference
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.cli.options import Subparsers, add_command, add_output, option, require
-
-if TYPE_CHECKING:
-    from gpupipe.tools.benchmark.measurement import Result
 
 __all__ = ["add_parser", "run"]
 
@@ -51,10 +46,24 @@ def run(args: argparse.Namespace) -> int:
         list_contenders()
         return 0
     require(*EXTRA)
+    from rich.console import Console
+
+    from gpupipe.tools.benchmark import report
+    from gpupipe.tools.benchmark.runner import measure
+
     names = list(dict.fromkeys(args.only or CONTENDERS))
     for name in names:
         reference(name)
-    results = measure_with_progress(names, settings_from(args), args.output)
+    settings = settings_from(args)
+    facts = report.environment(settings)  # before the measurement: its load average says whether the machine was idle
+    with steps(len(names) * (1 + settings.rounds)) as step:
+        results = measure(names, settings, args.output / "logs", step)
+    paths = report.write_all(results, facts, args.output)
+    measured = report.rows(results)
+    console = Console()
+    console.print(report.table(measured, facts))
+    for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
+        console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
     return 0 if any(result.rounds for result in results) else 1
 
 
@@ -65,27 +74,6 @@ def settings_from(args: argparse.Namespace) -> BenchSettings:
     values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
     settings = BenchSettings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
     return settings if args.data else replace(settings, data=str(sample_set()))
-
-
-def measure_with_progress(names: Sequence[str], settings: BenchSettings, output: Path) -> list[Result]:
-    """Measure, write the files, print the table."""
-    from rich.console import Console
-
-    from gpupipe.host.progress import steps
-    from gpupipe.tools.benchmark import report
-    from gpupipe.tools.benchmark.report import environment
-    from gpupipe.tools.benchmark.runner import measure
-
-    facts = environment(settings)  # before the measurement: its load average says whether the machine was idle
-    with steps(len(names) * (1 + settings.rounds)) as step:
-        results = measure(names, settings, output / "logs", step)
-    paths = report.write_all(results, facts, output)
-    measured = report.rows(results)
-    console = Console()
-    console.print(report.table(measured, facts))
-    for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
-        console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
-    return results
 
 
 def list_contenders() -> None:

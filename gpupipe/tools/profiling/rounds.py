@@ -199,6 +199,7 @@ def open_loader(data: Any, settings: ProfileSettings, device: str | torch.device
         order=VirtualEpochs(Shuffled(len(source)), max(needed, LONG)),
         drop_last=True,
         num_workers=settings.workers,
+        persistent_workers=False,  # else they would work for the next round while the perfect loader is measured
         engine=settings.engine,
         device=device,
         rank=0,

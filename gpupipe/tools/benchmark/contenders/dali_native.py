@@ -11,7 +11,7 @@ import torch
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda, needs_folder
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["DaliNativeCpu", "DaliNativeGpu"]
 

@@ -13,7 +13,7 @@ from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
-from gpupipe.tools.benchmark.settings import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.tuning.candidates import queued
 
 __all__ = ["GpupipeDaliCpu", "GpupipeDaliGpu", "GpupipeTorch", "GpupipeTuned", "many_passes"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -334,3 +337,50 @@ def test_without_an_image_field_or_a_label() -> None:
     assert isinstance(batch, tuple)
     (batch, _), *_ = batches(Scenes({"image": Image(), "label": Scalar(), "key": Key()}), num_workers=0)
     assert list(batch) == ["image", "label", "key"]
+
+
+class TestLookingAhead:
+    class Told(Scenes):
+        """Writes down what it is told and what is asked of it, in each process."""
+
+        def __init__(self, folder: Path, **options: Any) -> None:
+            super().__init__({"image": Image()}, **options)
+            self.folder = folder
+
+        def note(self, what: str, indices: NDArray[np.int64]) -> None:
+            with (self.folder / str(os.getpid())).open("a") as file:
+                file.write(json.dumps([what, indices.tolist()]) + "\n")
+
+        def fetch(self, indices: NDArray[np.int64]) -> Columns:
+            self.note("fetch", indices)
+            return super().fetch(indices)
+
+        def ahead(self, indices: NDArray[np.int64]) -> None:
+            self.note("ahead", indices)
+
+    @pytest.mark.parametrize("subset", [False, True])
+    @pytest.mark.parametrize("engine", list(ENGINES.values())[:3], ids=list(ENGINES)[:3])
+    def test_a_source_is_told_what_the_process_fetches_next(
+        self, engine: dict[str, Any], subset: bool, tmp_path: Path
+    ) -> None:
+        source: Any = self.Told(tmp_path, size=32)
+        source = torch.utils.data.Subset(source, range(32)) if subset else source
+        options = engine | ({"num_workers": 1} if engine["engine"] == "dali" else {})  # more threads share a batch
+        with gpupipe.Loader(source, TRAIN, 4, shuffle=True, device="cpu", **options) as loader:
+            for _ in range(2):
+                list(loader)
+        told = 0
+        for file in tmp_path.iterdir():
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            promised: list[int] | None = None
+            for what, indices in lines:
+                if what == "ahead":
+                    promised = indices
+                elif promised is not None and len(indices) == 4:
+                    assert indices == promised
+                    told, promised = told + 1, None
+        assert told >= 10
+
+    def test_others_are_not_bothered(self) -> None:
+        with gpupipe.Loader(Scenes({"image": Image()}), TRAIN, 4, num_workers=0) as loader:
+            assert not loader.source.looks_ahead

@@ -59,6 +59,8 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         shares = [rows[first::threads] for first in range(min(threads, len(rows)))]
         read = pool.map(lambda share: _read(lambda rows: source.fetch(job.indices[rows]), share, failures), shares)
         parts = [part for parts in read for part in parts]
+    if job.ahead is not None:
+        source.ahead(job.ahead)  # it can read while this batch is decoded
     fetched = Fetched(_whole(parts, len(job), source.fields), failures)
     for name, field in source.fields.items():
         _settle(fetched, name, field, source, job)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +16,7 @@ from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
 from gpupipe.sources import Source
 
-__all__ = ["Jobs"]
+__all__ = ["Jobs", "looking_ahead"]
 
 
 class Jobs:
@@ -58,3 +62,13 @@ class Jobs:
                 f"but the dataset has {self._samples} samples; build the order for this dataset"
             )
         return indices.astype(np.int64, copy=False)
+
+
+def looking_ahead(jobs: Iterable[Job], distance: int) -> Iterator[Job]:
+    """The jobs, each with the samples of the one that comes so many later, which its reader gets next."""
+    waiting: deque[Job] = deque()
+    for job in jobs:
+        waiting.append(job)
+        if len(waiting) > distance:
+            yield replace(waiting.popleft(), ahead=job.indices)
+    yield from waiting

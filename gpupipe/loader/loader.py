@@ -106,10 +106,11 @@ class Loader(DataLoaderAttributes):
     Iterating yields (images, labels) where these are the fields, else a dict by field, all tensors on the device:
     images (N, 3, height, width) in the recipe's dtype and layout, masks (N, height, width), both a list where the
     recipe has several views; labels int64 (N,), or float32 (N, classes) where it mixes samples, which takes an even
-    batch_size; boxes and points `Ragged`; texts and keys lists; others as their `collate` says. Each iteration that has
-    delivered something is followed by the next epoch, also where it was left early; `set_epoch` goes to any epoch, and
-    `load_state_dict` to where a state was saved. On several ranks every rank has to leave an epoch at the same step, or
-    call `set_epoch`.
+    batch_size; boxes and points `Ragged`; texts and keys lists; others as their `collate` says.
+
+    Each iteration that has delivered something is followed by the next epoch, also where it was left early; `set_epoch`
+    goes to any epoch, and `load_state_dict` to where a state was saved. On several ranks every rank has to leave an
+    epoch at the same step, or call `set_epoch`.
 
     Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample
     (and of the type that your dataset raised, where it did), WorkerError for a worker that has died,
@@ -225,6 +226,8 @@ class Loader(DataLoaderAttributes):
             lane,
             # A sampler is asked when its epoch begins, as DataLoader asks it: its weights may be others then.
             goes_on=self.settings.persistent_workers and torch_sampler(self.order) is None,
+            # Worker processes take jobs in turn.
+            looks_ahead=max(1, self.settings.worker_processes) if self.source.looks_ahead else 0,
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None

@@ -31,7 +31,7 @@ from gpupipe.decode.engine import Engine
 from gpupipe.device.ahead import Ahead, Lane
 from gpupipe.device.finishing import Finished
 from gpupipe.errors import GpupipeError, SampleError, WorkerError
-from gpupipe.loader.jobs import Jobs
+from gpupipe.loader.jobs import Jobs, looking_ahead
 from gpupipe.loader.place import Point
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Supply:
     finish:  the last step on a batch; told whether its samples are mixed, if the recipe does.
     lane:    where a thread makes batches ahead; None: nowhere.
     goes_on: whether the next epoch's batches are made before it begins.
+    looks_ahead: 0, or how many jobs later the reader of a job has its next one, which the source is told of.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Supply:
         meter: Meter,
         lane: Lane[Finished | Failed] | None,
         goes_on: bool,
+        looks_ahead: int,
     ) -> None:
         self.engine: Engine | None = engine
         self.lane = lane
@@ -89,6 +91,7 @@ class Supply:
         self._finish = finish
         self._meter = meter
         self._goes_on = goes_on
+        self._looks_ahead = looks_ahead
         self._at: Point | None = None  # what comes next
         self._mixes = False
         self._turn = 0  # the iteration that it works for
@@ -211,7 +214,9 @@ class Supply:
         engine = self.check_open()
         self.owner = os.getpid()
         _LIVE.add(self)
-        ordered = self._ordered = _Ordered(self._jobs, _points(at, frozenset(self._failing), self._goes_on))
+        ordered = self._ordered = _Ordered(
+            self._jobs, _points(at, frozenset(self._failing), self._goes_on), self._looks_ahead
+        )
         if self.lane is None:
             self._batches = _Repaired(engine, ordered, self._repair)
             return self._batches
@@ -264,13 +269,17 @@ def _points(at: Point, failing: frozenset[Point], goes_on: bool) -> Iterator[Poi
 class _Ordered:
     """The jobs of some steps, each kept until its batch has come. One that can't be made ends them: see `failed`."""
 
-    def __init__(self, jobs: Jobs, points: Iterator[Point]) -> None:
+    def __init__(self, jobs: Jobs, points: Iterator[Point], looks_ahead: int) -> None:
         self._jobs = jobs
         self._points = points
+        self._looks_ahead = looks_ahead
         self._open: deque[tuple[Point, Job]] = deque()
         self.failed: Failed | None = None
 
     def __iter__(self) -> Iterator[Job]:
+        return looking_ahead(self._made(), self._looks_ahead) if self._looks_ahead else self._made()
+
+    def _made(self) -> Iterator[Job]:
         for point in self._points:
             try:
                 job = self._jobs.ahead(point)

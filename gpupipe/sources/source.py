@@ -72,8 +72,15 @@ class Source:
         return f"{type(self).__name__}[{index}]"
 
     def ahead(self, indices: NDArray[np.int64]) -> None:
-        """Told which samples will be fetched soon, batch by batch in their order, in the process that iterates: workers
-        fetch in theirs."""
+        """Told, after each fetch, what the same process fetches next, so that it can read while that is decoded.
+
+        A loader does so where a source has a body of its own for it; over epochs' ends and resumes, never a guess.
+        """
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it wants to be told."""
+        return type(self).ahead is not Source.ahead
 
     @cached_property
     def targets(self) -> NDArray[np.int64]:

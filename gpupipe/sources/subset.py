@@ -73,6 +73,11 @@ class SubsetSource(Source):
         """The source is told."""
         self.source.ahead(self._indices[indices])
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the source wants to be told."""
+        return self.source.looks_ahead
+
 
 def _checked(indices: Sequence[int], size: int) -> NDArray[np.int64]:
     """Indices of a source of `size` samples, negative ones counted from its end."""

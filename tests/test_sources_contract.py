@@ -16,7 +16,6 @@ from PIL import Image as PILImage
 from tars import jpeg, write_samples
 from torch.utils.data import Subset
 
-import gpupipe
 from gpupipe.batch import MISSING, Boxes, Image, Images, Index, Key, Mask, Schema, Text
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.sources import Source, check_source, open_source
@@ -239,39 +238,6 @@ def test_a_broken_promise_is_named(name: str) -> None:
     kind, message = BROKEN[name]
     with pytest.raises(AssertionError, match=message):
         check_source(kind())
-
-
-class Told(Good):
-    """Notes what is said and asked, in this process."""
-
-    fields = Schema({"image": Image(), "index": Index()})
-
-    def __init__(self) -> None:
-        self.ahead_of: list[list[int]] = []
-        self.fetched: list[list[int]] = []
-
-    def ahead(self, indices: Any) -> None:
-        self.ahead_of.append(indices.tolist())
-
-    def fetch(self, indices: Any) -> Any:
-        self.fetched.append(indices.tolist())
-        return {"image": Images([PIXELS for _ in indices]), "index": indices}
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_source_is_told_what_comes(num_workers: int) -> None:
-    source = Told()
-    part = open_source(Subset(source, [*range(10, 20), 3, 4]))
-    options: dict[str, Any] = {"shuffle": True, "engine": "torch", "num_workers": num_workers, "device": "cpu"}
-    with gpupipe.Loader(part, gpupipe.imagenet_eval(4, resize=4), 4, **options) as loader:
-        iterator = iter(loader)
-        batches = [next(iterator)["index"]]
-        first = len(source.ahead_of)
-        batches += [batch["index"] for batch in iterator]
-    picked = [[[*range(10, 20), 3, 4][index] for index in batch.tolist()] for batch in batches]
-    assert source.ahead_of[:3] == picked
-    assert first == 1 if num_workers == 0 else first >= 3
-    assert source.fetched == (picked if num_workers == 0 else [])
 
 
 def test_what_is_no_source_is_named() -> None:

@@ -14,25 +14,17 @@ from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.loader.place import Point
 from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
-from gpupipe.sources import Source
 
 __all__ = ["Jobs", "looking_ahead"]
 
 
 class Jobs:
-    """Jobs for a source's samples."""
+    """Jobs for a dataset of `samples` samples."""
 
-    def __init__(self, order: Order, seed: int, source: Source) -> None:
+    def __init__(self, order: Order, seed: int, samples: int) -> None:
         self._order = order
         self._seed = seed
-        self._source = source
-        self._samples = len(source)
-
-    def ahead(self, at: Point) -> Job:
-        """The same for a job that goes to the engine now: the source is told of it."""
-        job = self(at)
-        self._source.ahead(job.indices)
-        return job
+        self._samples = samples
 
     def __call__(self, at: Point) -> Job:
         """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""

@@ -216,7 +216,7 @@ class Loader(DataLoaderAttributes):
         self._mixes = self._mixing is not None
         lane = HandOver(where) if where.type == "cuda" else None
         self.meter.finisher = "consumer" if lane is None else "thread"
-        self._jobs = Jobs(self.order, self.seed, self.source)
+        self._jobs = Jobs(self.order, self.seed, len(self.source))
         self._supply = Supply(
             open_engine(work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,

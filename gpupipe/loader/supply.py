@@ -282,10 +282,8 @@ class _Ordered:
     def _made(self) -> Iterator[Job]:
         for point in self._points:
             try:
-                job = self._jobs.ahead(point)
-            except (
-                Exception
-            ) as error:  # of the user's order, sampler or source; the batches before it are still to come
+                job = self._jobs(point)
+            except Exception as error:  # of the user's order or sampler; the batches before it are still to come
                 self.failed = Failed(error)
                 return
             self._open.append((point, job))

@@ -167,6 +167,29 @@ def test_what_a_sample_lacks_is_missing(tmp_path: Path) -> None:
     assert "at offset" in source.location(1)
 
 
+def test_samples_without_image_may_be_skipped(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path / "a.tar", {"a": {"jpg": jpeg(0), "cls": b"1"}, "b": {"cls": b"2"}})
+    for fields in (None, {"image": Image(), "label": Scalar()}):
+        with pytest.raises(DataError, match=r"'b' .* has a label but no image"):
+            open_source(shard, fields=fields)
+    source = open_source(shard, fields={"image": Image(missing="skip"), "label": Scalar()})
+    assert source.targets.tolist() == [1, 2]
+    assert [data is None for data in rows(source)["image"].data] == [False, True]
+
+
+def test_what_no_sample_has_is_told(tmp_path: Path, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shard = write_samples(tmp_path / "a.tar")
+    open_source(shard, fields={"image": Image(), "mask": Mask("seg.pgn", missing="default"), "cls": Scalar()})
+    assert "no sample of ShardSource" in caplog.text
+    assert "has 'mask' (seg.pgn); check the field's source" in caplog.text
+    caplog.clear()
+    open_source(root, fields={"image": Image(), "mask": Mask(folder="masks", suffix=".png")})
+    assert "has 'mask' (masks .png)" in caplog.text
+    caplog.clear()
+    open_source(root, fields=PARALLEL)
+    assert not caplog.text
+
+
 def test_the_first_extension_that_is_there_is_taken(tmp_path: Path) -> None:
     images = {name: encode(picture(8 + place, 8), name.upper()) for place, name in enumerate(("png", "webp"))}
     shard = shard_of(tmp_path / "a.tar", {"a": images | {"jpg": jpeg(0)}, "b": images})
@@ -397,7 +420,9 @@ def test_a_file_that_changed_is_named(root: Path) -> None:
     with pytest.raises(SampleError, match=r"sample 2 \(.*images/sub/a.jpg\): .*masks/sub/a.png has 5 bytes where"):
         rows(source, 1, 2)
     (root / "masks/sub/a.png").unlink()
-    with pytest.raises(SampleError, match=r"masks/sub/a.png can't be read: No such file"):
+    with pytest.raises(
+        SampleError, match=r"masks/sub/a.png can't be read: No such file.*open_source\(..., rebuild=True"
+    ):
         rows(source, 2)
 
 
@@ -509,7 +534,7 @@ def test_palettes_and_modes_of_masks() -> None:
     for value, kind in zip(columns["mask"], kinds, strict=True):
         assert np.array_equal(value, np.asarray(kind))
     assert columns["mask"][0].max() <= 6
-    for wrong in (PIL.Image.fromarray(PIXELS), PIXELS, GRAY / 2, GRAY[None, None]):
+    for wrong in (PIL.Image.fromarray(PIXELS), PIXELS, 3, "a", GRAY / 2, GRAY[None, None]):
         with pytest.raises(DataError, match=r"'mask': .*(one channel|a mask is integers)"):
             rows(open_source([(PIXELS, wrong)], fields=fields))
 
@@ -521,6 +546,19 @@ def test_boxes_of_torchvision_are_converted(own: str, wanted: Any) -> None:
     fields = {"image": Image(), "boxes": Boxes(format=wanted)}
     (value,) = rows(open_source([(PIXELS, boxes)], fields=fields))["boxes"]
     assert np.allclose(value, v2.convert_bounding_box_format(boxes, new_format=wanted.upper()))
+
+
+@pytest.mark.parametrize(
+    "value", [b"ab", bytearray(b"ab"), np.frombuffer(b"ab", np.uint8), torch.tensor([97, 98]).byte()]
+)
+def test_bytes_of_every_form(value: Any) -> None:
+    assert rows(open_source([value], fields={"data": Bytes()}))["data"] == [b"ab"]
+
+
+@pytest.mark.parametrize("value", ["ab", 3, np.zeros(3), np.zeros((2, 2), np.uint8)])
+def test_what_is_no_bytes_is_refused(value: Any) -> None:
+    with pytest.raises(DataError, match=r"its field 'data': it is .*, and no bytes"):
+        rows(open_source([{"data": value}], fields={"data": Bytes()}))
 
 
 def test_boxes_of_other_formats_are_refused() -> None:

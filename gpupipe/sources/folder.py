@@ -80,8 +80,7 @@ class FolderSource(IndexedSource):
     def _bad(self, index: int, path: str, reason: str) -> SampleError:
         location = self.location(index)
         which = "" if _printable(path) == location else f"{_printable(path)} "
-        remedy = f"put it back, or index the folder again: gpupipe index {self.root} --rebuild"
-        return SampleError(index, location, which + reason, remedy)
+        return SampleError(index, location, which + reason, self._remedy("it", self.root))
 
 
 def _printable(path: str) -> str:
@@ -112,7 +111,9 @@ def open_folder(
         build=lambda: _scan(layout, files),
         rebuild=rebuild,
     )
-    return FolderSource(layout.root, index, schema, files)
+    source = FolderSource(layout.root, index, schema, files)
+    source.warn_of_absent()
+    return source
 
 
 def _reopen(root: str, index_path: str, fingerprint: str, schema: Schema, files: Wanted) -> FolderSource:

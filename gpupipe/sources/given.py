@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from gpupipe.batch import Boxes, Bytes, Field, Image, Mask, Text
+from gpupipe.batch import Array, Boxes, Bytes, Field, Image, Mask, Text
 from gpupipe.sources.values import as_array
 
 __all__ = ["as_given"]
@@ -25,14 +25,14 @@ def as_given(field: Field, value: Any) -> Any:
     """A value of a user's, as a column of the field has it."""
     if isinstance(field, Image):
         return _image(value)
-    if type(value) is int:
+    if type(value) is int and isinstance(field, Array):  # the usual label
         return as_array(field, value)
     if isinstance(field, Mask):
         return _mask(value)
     if isinstance(field, Text):
         return as_array(field, value)
     if isinstance(field, Bytes):
-        return _array(value).tobytes() if not isinstance(value, bytes) else value
+        return value if isinstance(value, bytes) else _bytes(value)
     if isinstance(field, Boxes):
         value = _in_format(value, field.format)
     return as_array(field, _array(value) if _is_tensor(value) else value)
@@ -75,6 +75,13 @@ def _mask(value: Any) -> NDArray[Any]:
     if not encoded and (array.ndim != 2 or array.dtype.kind not in "biu" or not array.size):
         raise ValueError(f"it is {_described(value, array)}, and a mask is integers or bools (height, width)")
     return array
+
+
+def _bytes(value: Any) -> bytes:
+    array = _array(value)
+    if array.ndim != 1 or array.dtype != np.uint8:
+        raise TypeError(f"it is {_described(value, array)}, and no bytes")
+    return array.tobytes()
 
 
 def _in_format(value: Any, format: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from gpupipe.sources.values import as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
 __all__ = ["IndexedSource", "arrays_of"]
+
+log = logging.getLogger("gpupipe")
 
 SHAPES = ("heights", "widths", "orientations")
 
@@ -52,6 +55,15 @@ class IndexedSource(Source):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def warn_of_absent(self) -> None:
+        """Log what is wanted and no sample has: a name may be wrong, and a default must not hide that."""
+        for file in np.flatnonzero((self._bytes < 0).all(axis=0)).tolist():
+            log.warning("gpupipe: no sample of %r has %s; check the field's source", self, self._wanted.absent(file))
+
+    def _remedy(self, what: str, data: str) -> str:
+        again = f"gpupipe index {data} --rebuild" if self._wanted.is_usual else "open_source(..., rebuild=True)"
+        return f"put {what} back, or index again: {again}"
 
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
         """All fields: images and masks as encoded."""

@@ -116,8 +116,8 @@ class ShardSource(IndexedSource):
         return bisect_right(self._starts, index) - 1
 
     def _bad(self, index: int, reason: str) -> SampleError:
-        remedy = f"put the shard back, or index again: gpupipe index PATTERN --rebuild (index: {self.index_path})"
-        return SampleError(index, self.location(index), reason, remedy)
+        remedy = self._remedy("the shard", "PATTERN")
+        return SampleError(index, self.location(index), reason, f"{remedy} (index: {self.index_path})")
 
 
 def _difference(indexed: Stamp, now: Stamp) -> str:
@@ -153,7 +153,9 @@ def open_shards(
         build=lambda: scan.all(shards),
         rebuild=rebuild,
     )
-    return ShardSource([str(shard) for shard in shards], index, schema, members)
+    source = ShardSource([str(shard) for shard in shards], index, schema, members)
+    source.warn_of_absent()
+    return source
 
 
 def _reopen(shards: list[str], index_path: str, fingerprint: str, schema: Schema, members: Wanted) -> ShardSource:

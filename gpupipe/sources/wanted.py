@@ -28,18 +28,19 @@ class Wanted:
     """The files, each once, however many fields are in it.
 
     image: which of them is the first image, whose height and width an index holds. labels: whether the index holds the
-    class number of each sample.
+    class number of each sample. is_usual: whether these two are all, and every sample has both: the index of old.
     """
 
     files: tuple[Names, ...]
     places: dict[str, Place]
     image: int | None
     labels: bool
+    is_usual: bool
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether it is an image and its class number, which is what indexes of old hold."""
-        return self.files == ((),) and self.labels
+    def absent(self, file: int) -> str:
+        """For a message: which fields are in a file, and how it is named."""
+        fields = ", ".join(repr(name) for name, place in self.places.items() if place.file == file)
+        return f"{fields} ({' '.join(filter(None, self.files[file])) or 'an image'})"
 
     def tells(self, names: Names) -> bool:
         """Whether a key that has this file is a sample: not a .json alone, which may describe the shard, beside other
@@ -68,7 +69,8 @@ def wanted(schema: Schema, locate: Callable[[str, Field], tuple[Names, str]]) ->
     image = places[schema.images[0]].file if schema.images else None
     if not files:
         raise ConfigError(f"fields: {', '.join(schema)} are in no file; name one that is, such as gpupipe.Image")
-    return Wanted(tuple(files), places, image, labels)
+    is_usual = list(files) == [()] and labels and schema[schema.images[0]].missing == "error"
+    return Wanted(tuple(files), places, image, labels, is_usual)
 
 
 def _is_json(names: Names) -> bool:

@@ -196,6 +196,14 @@ def test_a_label_outside_the_classes_is_named(folder: Path, engine: dict[str, An
         collect(batches)
 
 
+@pytest.mark.parametrize("label", [torch.tensor([0, 1, 0]), 1.5], ids=["several", "a float"])
+def test_labels_that_are_no_class_numbers_are_not_mixed(folder: Path, engine: dict[str, Any], label: Any) -> None:
+    data: Any = [(next(folder.glob("*/*.jpg")).read_bytes(), label)] * 2
+    named = r"MixUp of the recipe mixes class numbers, int64 \(N,\), but the labels are"
+    with loader(data, mixed(3), 2, **engine) as batches, pytest.raises(gpupipe.ConfigError, match=named):
+        collect(batches)
+
+
 def mixed(num_classes: int | None = None) -> gpupipe.Recipe:
     return gpupipe.Recipe((*CROP, gpupipe.Normalize(), gpupipe.MixUp(num_classes)))
 

@@ -60,6 +60,11 @@ def check_labels(labels: NDArray[np.int64], indices: NDArray[np.int64] | None, m
     indices: the samples that they are of; None: of all, in turn.
     """
     assert mixing.num_classes is not None
+    if labels.ndim != 1 or labels.dtype != np.int64:
+        raise ConfigError(
+            f"{type(mixing).__name__} of the recipe mixes class numbers, int64 (N,), but the labels are {labels.dtype} "
+            f"{labels.shape}; give class numbers, or take a recipe without it"
+        )
     outside = np.flatnonzero((labels < 0) | (labels >= mixing.num_classes))
     if not len(outside):
         return

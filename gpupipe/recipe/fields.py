@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpupipe.batch import Image, Scalar, Schema
+from gpupipe.batch import Array, Image, Schema
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.augmenting import walk
 from gpupipe.recipe.recipe import Recipe
@@ -39,7 +39,7 @@ def _check_mixing(name: str, schema: Schema, followers: str) -> None:
             "the fields out"
         )
     label = schema.get("label")
-    if not isinstance(label, Scalar) or (label.dtype is not None and np.dtype(label.dtype) != np.int64):
+    if not isinstance(label, Array) or (label.dtype is not None and np.dtype(label.dtype) != np.int64):
         raise ConfigError(
             f"recipe: {name} mixes class numbers, int64, but fields have label={label!r}; give a 'label' of them, such "
             f"as gpupipe.Scalar(dtype='int64'), or take a recipe without {name}"

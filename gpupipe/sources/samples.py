@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Iterator, Sequence, Set
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from gpupipe.errors import DataError
 from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.tar import Member
+from gpupipe.sources.values import as_int64, document
 from gpupipe.sources.wanted import Names, Wanted
 
 __all__ = ["IMAGE_EXTENSIONS", "Sample", "group", "read_label"]
@@ -59,12 +61,43 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
 
     Raises DataError where there is none or it is no integer.
     """
-    if sample.cls and (label_field == "label" or not sample.json):
-        return _cls_label(sample, _only(sample, sample.cls, shard), read, shard)
-    if sample.json:
-        return _json_label(sample, _only(sample, sample.json, shard), read, shard, label_field)
-    where = _where(shard, sample.key, sample.offset)
-    raise DataError(f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}")
+    in_cls = bool(sample.cls) and (label_field == "label" or not sample.json)
+    members, kind = (sample.cls, "cls") if in_cls else (sample.json, "json")
+    where = _where(shard, sample.key, members[0].offset if members else sample.offset)
+    if not members:
+        raise DataError(
+            f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}"
+        )
+    if len(members) > 1:
+        raise DataError(f"{where} has {_names(members)}, and nothing says which holds the label: leave the others out")
+    (member,) = members
+    if member.size > MOST_BYTES[kind]:
+        raise DataError(
+            f"{where}: {member.name!r} has {member.size:,} bytes, more than the {MOST_BYTES[kind]:,} that a .{kind} "
+            "may have; put the class number alone into a .cls member"
+        )
+    data = np.frombuffer(read(member.offset, member.size), np.uint8)
+    try:
+        return _number_of_text(data.tobytes()) if in_cls else _number_of_json(document(data), label_field)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def _number_of_text(text: bytes) -> int:
+    try:
+        return as_int64(int(text.decode("ascii")))
+    except ValueError:
+        raise ValueError(f"the label {text[:40]!r} is no integer; write the class number as text") from None
+
+
+def _number_of_json(record: Any, label_field: str) -> int:
+    if not isinstance(record, dict) or label_field not in record:
+        fields = reprlib.repr(list(record)) if isinstance(record, dict) else "it is no object"
+        raise ValueError(f"its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
+    label = record[label_field]
+    if type(label) is not int or not -(2**63) <= label < 2**63:
+        raise ValueError(f"the field {label_field!r} of its .json is {reprlib.repr(label)}, no class number")
+    return label
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -135,58 +168,8 @@ def _named(parts: Parts, kind: str) -> list[Member]:
     return [parts[kind]] if kind in parts else _of(parts, {kind})
 
 
-def _only(sample: Sample, members: Sequence[Member], shard: str) -> Member:
-    if len(members) > 1:
-        where = _where(shard, sample.key, members[0].offset)
-        raise DataError(f"{where} has {_names(members)}, and nothing says which holds the label: leave the others out")
-    return members[0]
-
-
 def _names(members: Sequence[Member]) -> str:
     return " and ".join(repr(member.name) for member in members[:4]) + (" ..." if len(members) > 4 else "")
-
-
-def _cls_label(sample: Sample, member: Member, read: ReadRange, shard: str) -> int:
-    text = _whole(sample, member, read, shard, "cls")
-    try:
-        return _int64(int(text.decode("ascii")))
-    except ValueError as error:
-        where = _where(shard, sample.key, member.offset)
-        raise DataError(f"{where}: the label {text[:40]!r} is no integer; write the class number as text") from error
-
-
-def _json_label(sample: Sample, member: Member, read: ReadRange, shard: str, label_field: str) -> int:
-    where = _where(shard, sample.key, member.offset)
-    text = _whole(sample, member, read, shard, "json")
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: its .json can't be parsed ({error})") from error
-    if not isinstance(record, dict) or label_field not in record:
-        fields = reprlib.repr(list(record)) if isinstance(record, dict) else "it is no object"
-        raise DataError(f"{where}: its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
-    label = record[label_field]
-    try:
-        return _int64(label)
-    except ValueError as error:
-        raise DataError(
-            f"{where}: the field {label_field!r} of its .json is {reprlib.repr(label)}, no class number"
-        ) from error
-
-
-def _whole(sample: Sample, member: Member, read: ReadRange, shard: str, kind: str) -> bytes:
-    if member.size > MOST_BYTES[kind]:
-        raise DataError(
-            f"{_where(shard, sample.key, member.offset)}: {member.name!r} has {member.size:,} bytes, more than the "
-            f"{MOST_BYTES[kind]:,} that a .{kind} may have; put the class number alone into a .cls member"
-        )
-    return read(member.offset, member.size)
-
-
-def _int64(label: object) -> int:
-    if not isinstance(label, int) or isinstance(label, bool) or not -(2**63) <= label < 2**63:
-        raise ValueError("no 64-bit integer")
-    return label
 
 
 def _refuse(shard: str, key: str, parts: Parts, reason: str) -> NoReturn:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Boxes, Bytes, Field, Points, Scalar, Text
 
-__all__ = ["as_array", "as_value", "document", "within"]
+__all__ = ["as_array", "as_int64", "as_value", "document", "within"]
 
 MOST_TEXT = 64 << 20
 """Bytes of a text or a JSON document; an object of Python's takes some ten times as much."""
@@ -27,9 +27,7 @@ def document(data: NDArray[np.uint8]) -> Any:
     """A JSON document. Raises ValueError."""
     try:
         return json.loads(_text(data))
-    except RecursionError:
-        raise ValueError("its .json is nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"its .json can't be parsed ({error})") from None
 
 
@@ -71,20 +69,21 @@ def as_array(field: Field, value: Any) -> Any:
             raise TypeError(f"{_described(value)} is no text")
         return value
     if type(value) is int:
-        return _int64(value)
+        return as_int64(value)
     array = np.asarray(value)
     if isinstance(field, Boxes | Points) and not array.size:
         return np.zeros((0, 4 if isinstance(field, Boxes) else 2), np.float32)  # of an empty list
     if array.dtype.kind not in NUMBERS:
         raise TypeError(f"{_described(value)} is no number and no array of numbers")
-    return _int64(int(array)) if not array.ndim and array.dtype.kind in "iu" else array
+    return as_int64(int(array)) if not array.ndim and array.dtype.kind in "iu" else array
 
 
 def _described(value: Any) -> str:
     return f"{type(value).__name__} ({reprlib.repr(value)})"
 
 
-def _int64(number: int) -> int:
+def as_int64(number: int) -> int:
+    """The same number. Raises ValueError where it is too large."""
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{reprlib.repr(number)} has no place in int64")
     return number
@@ -102,7 +101,7 @@ def _number(text: str) -> int | float:
             number = kind(text)
         except ValueError:
             continue
-        return _int64(number) if isinstance(number, int) else number
+        return as_int64(number) if isinstance(number, int) else number
     raise ValueError(f"{text[:40]!r} is no number")
 
 

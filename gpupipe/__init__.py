@@ -33,10 +33,12 @@ except PackageNotFoundError:  # used from a checkout that was not installed
     __version__ = "0+unknown"
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gpupipe.{_LATER[name]}"), name)
+if not TYPE_CHECKING:  # for which any name would be there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"gpupipe.{_LATER[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpupipe.host.children import Child, ChildError
 from gpupipe.tools.benchmark import checks
@@ -42,30 +41,26 @@ class Entrant:
     def prepare(self, noise: str, labels: dict[int, int] | None, require_antialias: bool) -> None:
         """Start it, ask whether it can take part, open it, and check what it makes."""
         self._process = self._start()
-        reason = self._ask("available")
-        if reason is not None:
-            return self._leave(reason)
-        if self._ask("prepare", [self.settings.data, noise], extra_time=PREPARATION):
-            self.end()  # what the preparation took would count as the contender's memory
-            self._process = self._start()
-        self.result.noise_std = self._ask("noise", noise)
-        self.result.opened = self._ask("open", sum(labels.values()) if labels else 0)
-        wrong = self._wrong(labels, require_antialias)
-        return self._leave(f"left out: {wrong}") if wrong else None
-
-    def _wrong(self, labels: dict[int, int] | None, require_antialias: bool) -> str | None:
-        if self.result.opened is None or self.result.noise_std is None:
-            return None
-        wrong = checks.problem(self.result.opened, self.settings, labels)
-        return wrong or (checks.noise_problem(self.result.noise_std) if require_antialias else None)
+        with self._leaving():
+            if reason := self._process.ask("available"):
+                raise ChildError(reason)
+            if self._process.ask("prepare", [self.settings.data, noise], extra_time=PREPARATION):
+                self.end()  # what the preparation took would count as the contender's memory
+                self._process = self._start()
+            self.result.noise_std = std = self._process.ask("noise", noise)
+            self.result.opened = opened = self._process.ask("open", sum(labels.values()) if labels else 0)
+            wrong = checks.problem(opened, self.settings, labels)
+            if wrong := wrong or (checks.noise_problem(std) if require_antialias else None):
+                raise ChildError(f"left out: {wrong}")
 
     def run_round(self) -> None:
         """Measure once, and look how much memory is in use after it."""
-        measured = self._ask("run", self.settings.seconds, extra_time=self.settings.seconds)
-        memory = self._ask("memory")
-        if measured is not None and memory is not None:
+        if self._process is None:
+            return
+        with self._leaving():
+            measured = self._process.ask("run", self.settings.seconds, extra_time=self.settings.seconds)
+            self.result.memory_mb = max(self._process.ask("memory"), self.result.memory_mb or 0.0)
             self.result.rounds.append(measured)
-            self.result.memory_mb = max(memory, self.result.memory_mb or 0.0)
 
     def end(self) -> None:
         """End the process, if it is still there."""
@@ -73,18 +68,14 @@ class Entrant:
             self._process.end()
         self._process = None
 
-    def _ask(self, command: str, *arguments: Any, extra_time: float = 0.0) -> Any:
-        """The answer; None from one that has left. A failure makes it leave, with the reason in its row."""
-        if self._process is None:
-            return None
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """A failure makes it leave, with the reason in its row."""
         try:
-            return self._process.ask(command, *arguments, extra_time=extra_time)
+            yield
         except ChildError as error:
-            return self._leave(str(error))
-
-    def _leave(self, reason: str) -> None:
-        self.result.reason = reason
-        self.end()
+            self.result.reason = str(error)
+            self.end()
 
 
 def measure(

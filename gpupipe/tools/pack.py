@@ -7,11 +7,12 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,13 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import folder_lock, read_regular, replacing
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
-from gpupipe.sources import FolderSource, ShardSource, explain_damage
+from gpupipe.sources import FolderSource, ShardSource, Source, explain_damage
 from gpupipe.sources.headers import FORMATS
 from gpupipe.sources.packed import PLAN_NAME, SHARD_NAME
 from gpupipe.sources.shards import CLASSES_NAME, open_shards
 from gpupipe.sources.tar import BLOCK
 
-__all__ = ["PLAN_NAME", "PackSettings", "Packed", "pack"]
+__all__ = ["PLAN_NAME", "PackSettings", "Packed", "damage", "pack"]
 
 Packable = FolderSource | ShardSource
 
@@ -72,13 +73,6 @@ class Packed:
     left_out: list[int]
 
 
-class _Encoded(NamedTuple):
-    key: str
-    extension: str
-    data: bytes
-    label: int
-
-
 def pack(source: Packable, destination: str | os.PathLike[str], settings: PackSettings, workers: int = 0) -> Packed:
     """Write `source` into `destination` as shards, an index and, where there are class names, `classes.json`.
 
@@ -98,8 +92,9 @@ def pack(source: Packable, destination: str | os.PathLike[str], settings: PackSe
         folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(folder, wait=False):
             _keep_plan(folder, source, settings, len(cuts))
-            _write_classes(folder, source)
-            _write_shards(source, order, cuts, names, settings, workers or usable_cpus())
+            if source.classes is not None:
+                _write(folder / CLASSES_NAME, json.dumps(source.classes, indent=0))
+            _write_shards(source, settings, [order[start:end] for start, end in cuts], names, workers or usable_cpus())
     except BlockingIOError as error:
         raise ConfigError(f"another process is packing into {folder}: wait for it or write elsewhere") from error
     except OSError as error:
@@ -118,7 +113,8 @@ def _order(source: Packable, settings: PackSettings) -> NDArray[np.int64]:
     if damaged.all():
         raise DataError(f"all {len(source)} images are damaged, so nothing can be packed: see `gpupipe index`")
     if damaged.any() and not settings.skip_bad:
-        listed = "; ".join(_damage(source, index) for index in np.sort(order[damaged])[:MOST_LISTED].tolist())
+        some = np.sort(order[damaged])[:MOST_LISTED].tolist()
+        listed = "; ".join(f"{source.location(index)} ({damage(source, index)})" for index in some)
         more = " and more" if damaged.sum() > MOST_LISTED else ""
         raise DataError(
             f"{damaged.sum()} of {len(source)} images are damaged: {listed}{more}; repair or remove them, "
@@ -133,11 +129,12 @@ def _shapes(source: Packable, indices: NDArray[np.int64]) -> NDArray[np.int32]:
     return shapes
 
 
-def _damage(source: Packable, index: int) -> str:
+def damage(source: Source, index: int) -> str:
+    """What is wrong with a damaged image."""
     try:
-        return f"{source.location(index)} ({explain_damage(source[index][0].data)})"
+        return explain_damage(source[index][0].data)
     except SampleError as error:
-        return f"{error.location} ({error.reason})"
+        return error.reason
 
 
 def _cuts(source: Packable, order: NDArray[np.int64], settings: PackSettings) -> list[tuple[int, int]]:
@@ -179,7 +176,7 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
     plan["shards"] = shards  # tells an interrupted packing from a whole one
     path = folder / PLAN_NAME
     if not path.exists():
-        _write(path, json.dumps(plan, indent=1).encode() + b"\n")
+        _write(path, json.dumps(plan, indent=1))
         return
     try:
         stored = json.loads(read_regular(path, MOST_PLAN_BYTES))
@@ -194,42 +191,29 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
         )
 
 
-def _write_classes(folder: Path, source: Packable) -> None:
-    if source.classes is not None:
-        _write(folder / CLASSES_NAME, json.dumps(source.classes, indent=0).encode() + b"\n")
-
-
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, text: str) -> None:
     with replacing(path, stale=0) as file:
-        file.write(data)
+        file.write(f"{text}\n".encode())
 
 
 def _write_shards(
-    source: Packable,
-    order: NDArray[np.int64],
-    cuts: Sequence[tuple[int, int]],
-    names: Sequence[Path],
-    settings: PackSettings,
-    workers: int,
+    source: Packable, settings: PackSettings, parts: list[NDArray[np.int64]], names: list[Path], workers: int
 ) -> None:
     pool = ThreadPoolExecutor(workers, thread_name_prefix="gpupipe-pack")  # Pillow releases the lock where it works
     try:
-        with progress("packing", len(order)) as advance:
-            for (start, end), name in zip(cuts, names, strict=True):
+        with progress("packing", sum(map(len, parts))) as advance:
+            for part, name in zip(parts, names, strict=True):
                 if not name.exists():
-                    encoded = pool.map(lambda index: _encode(source, index, settings), order[start:end].tolist())
-                    _write_shard(name, encoded)
-                advance(end - start)
+                    _write_shard(name, pool.map(partial(_members, source, settings), part.tolist()))
+                advance(len(part))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _write_shard(path: Path, samples: Iterator[_Encoded | None]) -> None:
+def _write_shard(path: Path, samples: Iterator[list[tuple[str, bytes]]]) -> None:
     with replacing(path, stale=0) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for sample in samples:
-            if sample is not None:
-                _add(tar, f"{sample.key}.cls", str(sample.label).encode())
-                _add(tar, f"{sample.key}.{sample.extension}", sample.data)
+        for name, data in chain.from_iterable(samples):
+            _add(tar, name, data)
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -238,8 +222,8 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def _encode(source: Packable, index: int, settings: PackSettings) -> _Encoded | None:
-    """One sample as it goes into a shard; None for a damaged one that is left out."""
+def _members(source: Packable, settings: PackSettings, index: int) -> list[tuple[str, bytes]]:
+    """Names and bytes of one sample in a shard, the label first; none of a damaged one that is left out."""
     height, width, orientation = _shapes(source, np.array([index]))[0].tolist()
     try:
         data = source[index][0].tobytes()
@@ -249,16 +233,17 @@ def _encode(source: Packable, index: int, settings: PackSettings) -> _Encoded | 
             extension, encoded = _copied(data)
     except Exception as error:  # SampleError, and nearly every other kind from Pillow for damaged files
         if settings.skip_bad:
-            return None
+            return []
         if isinstance(error, SampleError):
             raise
-        reason = f"can't be decoded: {type(error).__name__}: {error}"
-        raise SampleError(
-            index, source.location(index), reason, "repair it, or leave it out with --skip-bad"
-        ) from error
+        reason, remedy = (
+            f"can't be decoded: {type(error).__name__}: {error}",
+            "repair it, or leave it out with --skip-bad",
+        )
+        raise SampleError(index, source.location(index), reason, remedy) from error
     stem = source.key(index).rpartition("/")[2].partition(".")[0]
     key = f"{index:08d}_{KEY.sub('_', stem)[:KEY_NAME_LENGTH]}"
-    return _Encoded(key, extension, encoded, int(source.targets[index]))
+    return [(f"{key}.cls", str(int(source.targets[index])).encode()), (f"{key}.{extension}", encoded)]
 
 
 def _copied(data: bytes) -> tuple[str, bytes]:

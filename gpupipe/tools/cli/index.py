@@ -75,14 +75,9 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _list_damaged(source: Source, damaged: np.ndarray) -> None:
-    from gpupipe.errors import SampleError
-    from gpupipe.sources import explain_damage
+    from gpupipe.tools.pack import damage
 
     for index in damaged[:MOST_LISTED].tolist():
-        try:
-            reason = explain_damage(source[index][0].data)
-        except SampleError as error:
-            reason = error.reason
-        print(f"damaged: {source.location(index)}: {reason}")
+        print(f"damaged: {source.location(index)}: {damage(source, index)}")
     if len(damaged) > MOST_LISTED:
         print(f"damaged: {len(damaged) - MOST_LISTED} more")

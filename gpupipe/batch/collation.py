@@ -33,12 +33,12 @@ def collate(schema: Schema, columns: Columns, views: int) -> Columns:
     Raises DataError, which names the field, for values that don't fit together, ConfigError for a padding that does not
     fit them.
     """
-    labels = {label for name in schema for label in schema.labels_of(name)}
+    labels, several = schema.labels, schema.per_view(views)
     collated: Columns = {}
     for name, field in schema.items():
         if isinstance(field, Image | Mask):
             collated[name] = columns[name]
-        elif views > 1 and (field.geometric or name in labels):
+        elif name in several:
             made = [_collated(name, field, name in labels, values) for values in columns[name]]
             collated |= {key: tuple(one[key] for one in made) for key in made[0]}
         else:

@@ -255,6 +255,8 @@ class Array(Field):
                 np.dtype(self.dtype)
             except TypeError:
                 raise ConfigError(f"{type(self).__name__}: dtype={self.dtype!r} is none of NumPy's") from None
+        if self.missing == "default" and self.default is None:
+            raise ConfigError(f"{type(self).__name__}: missing='default' needs a default; pass that too")
 
 
 @dataclass(frozen=True)

@@ -80,13 +80,17 @@ class Schema(Mapping[str, Field]):
         """The columns of a batch that are a tuple with an entry for each view; of one view pixels alone are."""
         names = set(self.images + self.of_kind(Mask))
         if views > 1:
-            following = set(self.of_kind(Boxes) + self.of_kind(Points))
-            following |= {label for name in following for label in self.labels_of(name)}
+            following = {*self.of_kind(Boxes), *self.of_kind(Points), *self.labels}
             names |= following | {f"{name}_mask" for name in following}
         return names
 
-    def labels_of(self, name: str) -> tuple[str, ...]:
+    @property
+    def labels(self) -> set[str]:
         """The fields whose rows are dropped with those of boxes or points."""
+        return {label for name in self for label in self.labels_of(name)}
+
+    def labels_of(self, name: str) -> tuple[str, ...]:
+        """Those of one field of boxes or points."""
         field = self[name]
         return tuple(field.labels) if isinstance(field, Boxes | Points) else ()
 
@@ -113,7 +117,12 @@ class Schema(Mapping[str, Field]):
         for label in self.labels_of(name):
             if label not in self or self[label].geometric:
                 raise ConfigError(f"fields: {name!r} has labels={label!r}, which is no field that can be filtered")
-
+            for other in self:
+                if other != name and label in self.labels_of(other):
+                    raise ConfigError(
+                        f"fields: {label!r} is among the labels of {name!r} and of {other!r}, but its rows can be "
+                        "dropped with those of one; give the other a field of its own"
+                    )
         if isinstance(field.collate, Pad) and field.collate.mask and f"{name}_mask" in self:
             raise ConfigError(
                 f"fields: {name!r} is padded with a mask, {name + '_mask'!r}, but a field has this name; rename that"

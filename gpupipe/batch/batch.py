@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpupipe.batch.columns import Columns
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch.columns import Columns, assemble
 from gpupipe.batch.job import Job
 from gpupipe.errors import SampleError
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "join"]
 
 
 @dataclass
@@ -35,3 +39,14 @@ class Batch:
     bytes_read: int = 0
     spans: tuple[Any, ...] = ()
     bad: list[SampleError] = field(default_factory=list)
+
+
+def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
+    """One batch of all rows of a job out of batches of some of them, which are not collated unless there is one."""
+    whole = replace(parts[0][1], job=job)
+    if len(parts) > 1:
+        whole.columns = assemble(len(job), [(rows, part.columns) for rows, part in parts])
+        whole.failures = {int(rows[row]): error for rows, part in parts for row, error in part.failures.items()}
+        whole.bytes_read = sum(part.bytes_read for _, part in parts)
+        whole.spans = tuple(span for _, part in parts for span in part.spans)
+    return whole

@@ -145,11 +145,14 @@ class TorchEngine:
 
     def _end_workers(self, at_once: bool = False) -> None:
         iterator, self._iterator = self._iterator, None
-        if iterator is not None:
-            self._loader = self._open_loader()  # the old one keeps an iterator over persistent workers
-            end = getattr(iterator, "end", None)  # torch's own ends them when nobody holds it any more
+        if iterator is None:
+            return
+        end = getattr(iterator, "end", None)  # torch's own ends them when nobody holds it any more
+        try:
             if end is not None:
                 end(at_once)
+        finally:
+            self._loader = self._open_loader()  # the old one keeps an iterator over persistent workers
 
     def leave(self, turn: int) -> None:
         """Nothing more is wanted of that stream."""

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch.utils.data
+from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Columns, Job
+from gpupipe.batch.batch import join
 from gpupipe.batch.collation import move
-from gpupipe.batch.columns import assemble
 from gpupipe.host.whereabouts import note
 from gpupipe.workers.board import IDLE, Board
 from gpupipe.workers.slots import Rest, Slots
@@ -97,16 +98,17 @@ class Workshop(torch.utils.data.Dataset[Answer]):
         assert task.slot is not None
         planes = self._slots.planes(task.slot, slice(task.first, task.first + len(task.job)))
         batch = (self._work if task.parts == 1 else self._work.rows)(task.job, planes)
-        columns = {name: None if name in planes else column for name, column in batch.columns.items()}
-        return self._slots.put(task.slot, {**vars(batch), "columns": columns, "job": None}, task.part, task.parts)
+        rest = vars(batch) | {"columns": {name: batch.columns[name] for name in batch.columns if name not in planes}}
+        del rest["job"]  # which the consumer's process has
+        return self._slots.put(task.slot, rest, task.part, task.parts)
 
 
 @dataclass
 class _Open:
-    """A job whose tasks are under way; what has come of them, by part, each with its first row."""
+    """A job whose tasks are under way: the rows of each part, and what has come of them by part."""
 
     job: Job
-    firsts: list[int]
+    shares: list[NDArray[np.int64]]
     made: dict[int, Rest] = field(default_factory=dict)
 
 
@@ -156,48 +158,27 @@ class Tasks:
     def _of(self, job: Job, parts: int) -> Iterator[Task]:
         turn, slot = self._board.turn, self._slots.give()
         shares = np.array_split(np.arange(len(job)), parts)
-        firsts = [int(share[0]) if parts > 1 else 0 for share in shares]
         if slot is not None and self._workers:
-            self._open[slot] = _Open(job, firsts)
-        for part, share in enumerate(shares):
-            yield Task(turn, slot, job if parts == 1 else job.take(share), firsts[part], part, parts)
+            self._open[slot] = _Open(job, shares)
+        for part, rows in enumerate(shares):
+            first = sum(map(len, shares[:part]))
+            yield Task(turn, slot, job if parts == 1 else job.take(rows), first, part, parts)
 
     def _received(self, answer: Answer) -> Batch | None:
         assert answer.slot is not None
         assert answer.rest is not None
-        open_ = self._open[answer.slot]
-        open_.made[answer.part] = answer.rest
-        if len(open_.made) < len(open_.firsts):
+        asked = self._open[answer.slot]
+        asked.made[answer.part] = answer.rest
+        if len(asked.made) < len(asked.shares):
             return None
         del self._open[answer.slot]
-        rests = [open_.made[part] for part in range(len(open_.firsts))]
-        taken, planes = self._slots.take(answer.slot, rests, len(open_.job))
-        made = [Batch(**{**one, "job": open_.job}) for one in taken]
-        batch = made[0] if len(made) == 1 else _joined(open_.job, open_.firsts, made)
+        rests = [asked.made[part] for part in range(len(asked.shares))]
+        taken, planes = self._slots.take(answer.slot, rests, len(asked.job))
+        parts = [(rows, Batch(job=asked.job, **made)) for rows, made in zip(asked.shares, taken, strict=True)]
+        batch = join(asked.job, parts)
         batch.columns |= planes
         return batch
 
 
 # The tasks of the engines of this process, for answers that come from workers.
 TASKS: weakref.WeakValueDictionary[int, Tasks] = weakref.WeakValueDictionary()
-
-
-def _joined(job: Job, firsts: list[int], made: list[Batch]) -> Batch:
-    """One batch of parts that are not collated, without its planes."""
-    ends = [*firsts[1:], len(job)]
-    rows = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True)]
-    columns = {name: _column([batch.columns[name] for batch in made], rows, len(job)) for name in made[0].columns}
-    joined = Batch(job, columns, augmented=made[0].augmented)
-    for first, batch in zip(firsts, made, strict=True):
-        joined.failures |= {first + row: error for row, error in batch.failures.items()}
-        joined.bytes_read += batch.bytes_read
-        joined.spans += batch.spans
-    return joined
-
-
-def _column(parts: list[Any], rows: list[Any], count: int) -> Any:
-    if parts[0] is None:  # planes
-        return None
-    if isinstance(parts[0], tuple):  # of views
-        return tuple(_column(list(views), rows, count) for views in zip(*parts, strict=True))
-    return assemble(count, [(share, {"": part}) for share, part in zip(rows, parts, strict=True)])[""]

@@ -66,6 +66,9 @@ class TorchEngine:
         self._dataset = dataset
         self._describe = describe
         self._worker_init_fn = worker_init_fn
+        self._workers = num_workers
+        self._persistent = bool(options.get("persistent_workers", False))
+        self._timeout = float(options.get("timeout", 0))
         count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
         if missing_parts():  # torch's own iterator gives a worker its next task before the batch is taken
             count += 1
@@ -84,7 +87,7 @@ class TorchEngine:
             received=received,
             **options,
         )
-        self._loader = self._open_loader()
+        self._loader: torch.utils.data.DataLoader[Any] | None = self._open_loader()  # which checks its arguments
         self._iterator: Any = None
         if num_workers > 0:
             guard_forks()
@@ -99,15 +102,17 @@ class TorchEngine:
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
-        if not self._loader.persistent_workers:
+        if not self._persistent:
             self._end_workers()
         turn = self._tasks.begin(jobs)
+        loader = self._loader = self._open_loader() if self._loader is None else self._loader
         if self._iterator is None:
             self._board.clear()
             # Of the process that iterates, which may be a fork of the one that built the loader.
-            start = partial(start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn)
-            self._loader.worker_init_fn = start
-        self._iterator = self._safely(lambda: iter(self._loader))
+            loader.worker_init_fn = partial(
+                start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn
+            )
+        self._iterator = self._safely(lambda: iter(loader))
         return _Batches(self, turn)
 
     def next(self, turn: int) -> Batch:
@@ -139,7 +144,7 @@ class TorchEngine:
         if isinstance(fault, WorkersDied):
             shown: Exception = death(fault, self._board, self._describe)
         else:
-            shown = hang(fault, self._board, self._describe, self._loader.timeout)
+            shown = hang(fault, self._board, self._describe, self._timeout)
         self._end_workers(at_once=True)
         return shown
 
@@ -147,23 +152,21 @@ class TorchEngine:
         iterator, self._iterator = self._iterator, None
         if iterator is None:
             return
+        self._loader = None  # it keeps an iterator over persistent workers
         end = getattr(iterator, "end", None)  # torch's own ends them when nobody holds it any more
-        try:
-            if end is not None:
-                end(at_once)
-        finally:
-            self._loader = self._open_loader()  # the old one keeps an iterator over persistent workers
+        if end is not None:
+            end(at_once)
 
     def leave(self, turn: int) -> None:
         """Nothing more is wanted of that stream."""
         if self._tasks.runs(turn):
             self._tasks.leave(turn)
-            if not self._loader.persistent_workers:
+            if not self._persistent:
                 self._end_workers()
 
     def ready(self) -> int | None:
         """Batches in the workers' queue, and those taken from it that wait for an earlier one."""
-        if self._loader.num_workers == 0 or self._iterator is None:
+        if self._workers == 0 or self._iterator is None:
             return 0
         ready = getattr(self._iterator, "ready", None)
         return None if ready is None else int(ready())

@@ -223,6 +223,14 @@ BROKEN: dict[str, tuple[type[Source], str]] = {
     "bytes as text": (broken("text", lambda column, indices: [b"" for _ in indices]), "is bytes; it must be a str"),
     "None": (broken("text", lambda column, indices: [None for _ in indices]), "is NoneType; it must be a str"),
     "other indices": (broken("index", lambda column, indices: indices + 1), "'index' of sample 0 is 1"),
+    "no empty batches": (
+        changed(fetch=lambda self, indices: Good.fetch(self, np.stack([*indices]))),
+        r"samples \[\] raised ValueError",
+    ),
+    "other errors": (
+        broken("text", lambda column, indices: [{}[9] for _ in indices]),
+        r"\[0\] raised KeyError: 9; what can't",
+    ),
     "no order": (broken("text", lambda column, indices: sorted(column)), "is not what it is when it is fetched alone"),
     "what differs": (broken("text", Unequal()), "is not what it is when it is fetched alone"),
 }

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from torchvision.transforms.v2 import functional as v2
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import check_source, open_source, shards
+from gpupipe.sources.values import as_value
 
 FIELDS = {
     "image": Image("jpg;png;webp"),
@@ -277,6 +280,17 @@ def test_hostile_members_are_refused_by_name(tmp_path: Path, name: str) -> None:
     assert rows(source, 0)["x"] == [MISSING]
     with pytest.raises(SampleError, match=rf"(?s)sample 1 \(key 'bad' .*its field 'x': .*({message})"):
         rows(source, 0, 1)
+
+
+def test_arrays_with_bytes_changed_at_random_are_read_or_refused() -> None:
+    rng = np.random.default_rng(0)
+    for number in range(2000):
+        broken = bytearray(npy(np.arange(6.0).reshape(2, 3)))
+        for place in rng.integers(len(broken), size=1 + number % 3):
+            broken[place] = rng.integers(256)
+        with suppress(ValueError, TypeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert as_value(Array(), np.frombuffer(broken, np.uint8)).nbytes <= 48
 
 
 def test_texts_of_gigabytes_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,15 @@ def _alone(source: Source, index: int) -> Columns | None:
 
 def _fetched(source: Source, indices: NDArray[np.int64]) -> Columns:
     """Columns, checked by their form."""
-    columns, shapes = source.fetch(indices), source.shapes(indices)
+    try:
+        columns, shapes = source.fetch(indices), source.shapes(indices)
+    except SampleError:
+        raise
+    except Exception as error:  # code of the user's
+        raise AssertionError(
+            f"fetch of the samples {indices.tolist()} raised {type(error).__name__}: {error}; what can't be read is a "
+            "gpupipe.SampleError"
+        ) from error
     _hold(isinstance(columns, dict), f"fetch gave {type(columns).__name__}; it must be a dict of columns")
     _hold(set(columns) == set(source.fields), f"fetch gave the columns {sorted(columns)} for {sorted(source.fields)}")
     for name, field in source.fields.items():

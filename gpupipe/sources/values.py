@@ -119,4 +119,4 @@ def _npy(data: NDArray[np.uint8]) -> NDArray[Any]:
     values, size = data[file.tell() :], math.prod(shape) * dtype.itemsize
     if len(values) != size:
         raise ValueError(f"its .npy has {len(values):,} bytes of values where its header says {size:,}")
-    return np.frombuffer(values.tobytes(), dtype).reshape(shape, order="F" if columns_first else "C")
+    return np.frombuffer(bytearray(values.data), dtype).reshape(shape, order="F" if columns_first else "C")

@@ -131,6 +131,21 @@ def test_a_bad_sample_has_its_index_in_the_part_and_its_file_by_name(whole: Any)
         assert [error.index for error in loader.bad_samples] == [2]
 
 
+def test_what_a_dataset_raises_keeps_its_type_in_a_part() -> None:
+    class Lost(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 2:
+                raise KeyError("no such blob")
+            return super().__getitem__(index)
+
+    part = open_source(Subset(open_source(Lost([(jpeg(0), 0)] * 4)), [3, 2, 1]))
+    for error in (KeyError, SampleError):
+        with pytest.raises(error, match=r"sample 1 \(Lost\[2\]\): .*KeyError: 'no such blob'") as raised:
+            part.fetch(np.arange(3))
+        assert raised.value.args == ("no such blob",)
+        assert isinstance(raised.value.__cause__, KeyError)
+
+
 def test_what_is_noted_is_the_index_in_the_part(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = memoryview(bytearray(16)).cast("q")
     monkeypatch.setattr(whereabouts, "_cell", cell)

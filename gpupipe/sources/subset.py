@@ -51,8 +51,9 @@ class SubsetSource(Source):
             with Renumbered(numbers):
                 return self.source.fetch(theirs) | self._own(indices)
         except SampleError as error:
-            index = numbers.get(error.index, error.index)
-            raise SampleError(index, error.location, error.reason, error.remedy, error.original) from error.__cause__
+            made = error.bare()  # of its type, which may be a user's, too
+            made.index, made.args = numbers.get(error.index, error.index), error.args
+            raise made from error.__cause__
 
     def _own(self, indices: NDArray[np.int64]) -> Columns:
         return {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}

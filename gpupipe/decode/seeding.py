@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,11 @@ from numpy.typing import NDArray
 from gpupipe.host.generators import global_generators, kept, peek, seed_all
 from gpupipe.host.tracing import beside_consumer
 from gpupipe.plan.stream import DATASET, WORKERS, Stream
+from gpupipe.sources.dataset import UserSource
 
 __all__ = ["seeding", "worker_seeds"]
 
 log = logging.getLogger("gpupipe")
-
-
-class AsksDataset(Protocol):
-    """A source that reads by a dataset of the user's. `draws`: whether that draws, None: not known yet."""
-
-    dataset: Any
-    draws: bool | None
 
 
 def worker_seeds(seed: int, rank: int) -> Any:
@@ -36,9 +30,7 @@ def worker_seeds(seed: int, rank: int) -> Any:
 
 
 @contextmanager
-def seeding(
-    source: AsksDataset, seed: int, epoch: int, positions: NDArray[np.int64]
-) -> Iterator[Callable[[int], None]]:
+def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int64]) -> Iterator[Callable[[int], None]]:
     """A function of the row, to be called before the dataset is asked for that row's sample.
 
     It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an Intel Xeon). A worker
@@ -96,7 +88,7 @@ def _nothing(row: int) -> None:
     return
 
 
-def _warn(source: AsksDataset) -> None:
+def _warn(source: UserSource) -> None:
     log.warning(
         "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's thread "
         "seeds for each sample while the training loop may draw from them, too; give the loop generators of its own, "

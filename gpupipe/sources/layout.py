@@ -50,8 +50,13 @@ class Layout:
         other = self.others[number]
         if other is None:
             return f"{self.base}/{key}"
-        folder, suffix = other
-        return f"{self.within(folder)}/{os.path.splitext(key)[0] + suffix if suffix else key}"
+        suffix = other[1]
+        return f"{self._paths[number]}/{os.path.splitext(key)[0] + suffix if suffix else key}"
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        """Of each file's folder."""
+        return [self.base if other is None else self.within(other[0]) for other in self.others]
 
     @property
     def folders(self) -> list[str]:

@@ -44,7 +44,7 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
     from gpupipe import imagenet_train, open_source
     from gpupipe.batch import Job
     from gpupipe.decode import rendering, torch as engine
-    from gpupipe.tools.benchmark.usage import cpu_seconds, memory_mb, process_tree
+    from gpupipe.host.usage import cpu_seconds, memory_mb, process_tree
 
     source = open_source(data)
 

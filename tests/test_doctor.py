@@ -48,7 +48,7 @@ def run_doctor(*arguments: str) -> int:
 def pretend(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], driver: tuple[int, int] | None) -> None:
     monkeypatch.setattr(selftest, "machine_facts", lambda: facts)
     monkeypatch.setattr(doctor, "driver_cuda", lambda: driver)
-    monkeypatch.setattr(doctor, "_driver_release", lambda: "")
+    monkeypatch.setattr(doctor, "driver_version", lambda: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -19,10 +19,10 @@ from images import write_folder
 from PIL import Image
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.usage import memory_mb
 from gpupipe.tools.benchmark.checks import antialiased, noise_folder, problem
 from gpupipe.tools.benchmark.child import Host, look
 from gpupipe.tools.benchmark.measurement import BenchSettings
-from gpupipe.tools.benchmark.usage import memory_mb
 
 BENCH = Path(__file__).parent.parent / "bench"
 LIBRARIES = {"tf_data": "tensorflow", "spdl_ffmpeg": "spdl.io", "mosaicml_streaming": "streaming"}

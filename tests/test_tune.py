@@ -27,14 +27,13 @@ from gpupipe.decode.tuned import Tuned, keep, tuned
 from gpupipe.errors import ConfigError
 from gpupipe.host.children import ChildError
 from gpupipe.host.system import usable_cpus
+from gpupipe.host.usage import busy_seconds, cpu_seconds, some_cpus
 from gpupipe.tools.benchmark.measurement import Round
-from gpupipe.tools.benchmark.usage import cpu_seconds
 from gpupipe.tools.cli import main
 from gpupipe.tools.tuning import run
 from gpupipe.tools.tuning.candidates import dali_engine, parts, threads, torch_engine, with_odds
-from gpupipe.tools.tuning.others import Others, busy_seconds, some_cpus
 from gpupipe.tools.tuning.report import code, rows
-from gpupipe.tools.tuning.run import Outcome, Rig, TuneSettings, search
+from gpupipe.tools.tuning.run import Others, Outcome, Rig, TuneSettings, search
 from gpupipe.tools.tuning.search import search_cpu, search_gpu
 from gpupipe.tools.tuning.trials import Trial, Trials, TuningError, choose, play_off
 
@@ -306,9 +305,9 @@ class TestOthers:
     def test_the_share_is_what_this_process_did_not_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 2 CPUs for 10 seconds: 8 seconds of work, of which 5 are this process's."""
         now = {"time": 100.0, "busy": 1000.0, "own": 50.0}
-        monkeypatch.setattr("gpupipe.tools.tuning.others.time.monotonic", lambda: now["time"])
-        monkeypatch.setattr("gpupipe.tools.tuning.others.busy_seconds", lambda cpus: now["busy"])
-        monkeypatch.setattr("gpupipe.tools.tuning.others.cpu_seconds", lambda: now["own"])
+        monkeypatch.setattr("gpupipe.tools.tuning.run.time.monotonic", lambda: now["time"])
+        monkeypatch.setattr("gpupipe.tools.tuning.run.busy_seconds", lambda cpus: now["busy"])
+        monkeypatch.setattr("gpupipe.tools.tuning.run.cpu_seconds", lambda: now["own"])
         others = Others([3, 4])
         assert others.share() == 0
         now.update(time=110.0, busy=1008.0, own=55.0)

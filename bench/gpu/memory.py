@@ -17,7 +17,7 @@ import torch
 from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
-from gpupipe.tools.benchmark.usage import memory_mb, process_tree
+from gpupipe.host.usage import memory_mb, process_tree
 
 __all__ = ["GROWTH", "main"]
 

@@ -6,7 +6,7 @@ than `gpupipe[bench]`, a tuple `REQUIREMENTS`, which bench/run.py installs into 
 
 from __future__ import annotations
 
-from gpupipe.tools.benchmark.contenders import CONTENDERS
+from gpupipe.tools.benchmark.contenders import reference
 
 __all__ = ["FILTERS", "PEERS", "TITLES"]
 
@@ -16,7 +16,7 @@ FILTERS = {"ffcv": "area"}  # what the check of white noise does not tell from a
 
 PEERS = {
     "floor": "peers.floor:Floor",
-    **{name: CONTENDERS[name] for name in SHARED},
+    **{name: reference(name) for name in SHARED},
     "simplejpeg": "peers.simplejpeg_torch:SimplejpegTorch",
     "timm": "peers.timm_loader:Timm",
     "webdataset": "peers.webdataset_v2:WebDatasetV2",

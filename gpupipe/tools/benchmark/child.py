@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpupipe.host.usage import cpu_seconds, memory_mb, process_tree
 from gpupipe.recipe import IMAGENET_STD
 from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import BenchSettings, Opened, Round
-from gpupipe.tools.benchmark.usage import cpu_seconds, memory_mb, process_tree
 
 if TYPE_CHECKING:
     from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, Contender

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from gpupipe.decode.selftest.plans import CPU_PLANS
 from gpupipe.decode.tuned import kept
 from gpupipe.errors import ConfigError
 from gpupipe.host import system
-from gpupipe.host.machine import DALI, NVIMAGECODEC, installed
+from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
 from gpupipe.tools.cli.options import Subparsers, add_command, option
 
 if TYPE_CHECKING:
@@ -154,7 +153,8 @@ def check_cuda(_: RunSettings) -> Finding:
     if driver is None:
         return _without_driver(builds)
     built = max(_release(facts[key] or "") for key in ("torch_cuda", "dali_cuda"))
-    supports = f"the driver{_driver_release()} supports up to CUDA {driver[0]}.{driver[1]}"
+    release = driver_version()
+    supports = f"the driver{f' {release}' if release else ''} supports up to CUDA {driver[0]}.{driver[1]}"
     if built and built[0] > driver[0]:  # within one major version newer builds run on older drivers
         remedy = f"install a driver for CUDA {built[0]}, or builds of torch and DALI for CUDA {driver[0]}"
         return Finding("CUDA", "fail", f"{builds}; {supports}", remedy)
@@ -184,16 +184,6 @@ def driver_cuda() -> tuple[int, int] | None:
     if library.cuDriverGetVersion(ctypes.byref(version)) != 0 or version.value == 0:
         return None
     return version.value // 1000, version.value % 1000 // 10
-
-
-def _driver_release() -> str:
-    """The driver's own version as nvidia-smi says it, with a leading space; empty where it can't be had."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f" {lines[0].strip()}" if lines else ""
 
 
 def check_gpus(_: RunSettings) -> Finding:

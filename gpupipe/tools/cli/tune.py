@@ -88,9 +88,8 @@ def tune_here(args: argparse.Namespace) -> int:
     from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
     from gpupipe.sources import open_source
-    from gpupipe.tools.tuning.others import BUSY
     from gpupipe.tools.tuning.report import write_all
-    from gpupipe.tools.tuning.run import permitted, tune
+    from gpupipe.tools.tuning.run import BUSY, permitted, tune
 
     _, device = choose("auto", "auto")
     settings = settings_from(args, device)
@@ -128,8 +127,8 @@ def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSetting
 def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:
     from rich.console import Console
 
-    from gpupipe.tools.tuning.others import BUSY
     from gpupipe.tools.tuning.report import code, table
+    from gpupipe.tools.tuning.run import BUSY
 
     Console().print(table(outcome))
     failed = Counter(trial.reason for trial in outcome.trials if trial.reason)

@@ -22,8 +22,7 @@ from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.child import consume, measured, synchronize
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import queued, worker_processes
-from gpupipe.tools.tuning.others import chosen
-from gpupipe.tools.tuning.run import TuneSettings
+from gpupipe.tools.tuning.run import TuneSettings, chosen
 
 __all__ = ["Bench"]
 

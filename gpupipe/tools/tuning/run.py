@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,17 +18,20 @@ from gpupipe.decode.tuned import Tuned
 from gpupipe.errors import ConfigError
 from gpupipe.host.children import Child, ChildError
 from gpupipe.host.system import usable_cpus
+from gpupipe.host.usage import busy_seconds, cpu_seconds, some_cpus
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import dali_engine, torch_engine
-from gpupipe.tools.tuning.others import Others, chosen
 from gpupipe.tools.tuning.search import Allowed, search_cpu, search_gpu
 from gpupipe.tools.tuning.trials import Measure, Trial, Trials, choose, play_off
 
-__all__ = ["Outcome", "Rig", "TuneSettings", "permitted", "search", "tune"]
+__all__ = ["BUSY", "Others", "Outcome", "Rig", "TuneSettings", "chosen", "permitted", "search", "tune"]
 
 Say = Callable[[str], None]
 
 SECONDS = (0.2, 5.0)  # the least and the most for a measured stretch
+BUSY = 0.10
+"""From this share of the CPUs' time on, others decide with which settings are fastest: those differ by less."""
+
 BENCH = "gpupipe.tools.tuning.child:Bench"
 READING = 1800  # seconds that opening the data and reading the sample may take
 STARTING = 90  # more seconds for a child's first candidate: imports, CUDA's start, kernels to compile
@@ -73,6 +78,28 @@ class TuneSettings:
         """Plain values for a report, which is shown to others: of the data's paths only the names."""
         data = [self.data] if isinstance(self.data, str) else self.data
         return asdict(self) | {"data": [Path(one).name for one in data]}
+
+
+def chosen(count: int) -> list[int]:
+    """So many of the CPUs that this process may use: those that candidates run on."""
+    return some_cpus(os.sched_getaffinity(0), count)
+
+
+class Others:
+    """Counts, from its making on, how long these CPUs worked for anyone but this process and its descendants."""
+
+    def __init__(self, cpus: Collection[int]) -> None:
+        self._cpus = cpus
+        self._start = time.monotonic()
+        self._before = self._taken()
+
+    def share(self) -> float:
+        """Their part of the CPUs' time so far, 0 to 1."""
+        seconds = len(self._cpus) * (time.monotonic() - self._start)
+        return min(max(self._taken() - self._before, 0.0) / seconds, 1.0) if seconds else 0.0
+
+    def _taken(self) -> float:
+        return busy_seconds(self._cpus) - cpu_seconds()
 
 
 class Rig:

@@ -1,13 +1,44 @@
-"""What this process and its descendants take: CPU time, and memory together, whatever others share with them."""
+"""CPUs and how busy they are; what this process and its descendants take of them, and of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cpu_seconds", "memory_mb", "process_tree"]
+__all__ = ["busy_seconds", "cpu_seconds", "memory_mb", "process_tree", "some_cpus"]
+
+TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
+STAT = Path("/proc/stat")
+WORK = (1, 2, 3, 8)  # user, nice, system, steal (what a virtual machine's host takes): words of a line; not interrupts
+
+
+def some_cpus(allowed: set[int], count: int, topology: str = TOPOLOGY) -> list[int]:
+    """`count` of these CPUs, of few sockets and whole cores.
+
+    On a machine that several processes share, each has as many halves of cores as the next; the first CPUs by number
+    are often the first halves of all cores, and so faster than a fair part.
+    """
+    return sorted(allowed, key=lambda cpu: (*_place(topology.format(cpu)), cpu))[:count]
+
+
+def _place(folder: str) -> tuple[int, int]:
+    """Socket and core; 0 where the kernel does not tell."""
+    try:
+        package, core = ((Path(folder) / name).read_text() for name in ("physical_package_id", "core_id"))
+        return int(package), int(core)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def busy_seconds(cpus: Collection[int], stat: Path = STAT) -> float:
+    """How long these CPUs have worked since the machine was started."""
+    names = {f"cpu{cpu}" for cpu in cpus}
+    lines = (line.split() for line in stat.read_text().splitlines())
+    ticks = sum(int(words[column]) for words in lines if words and words[0] in names for column in WORK)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def process_tree() -> list[Any]:

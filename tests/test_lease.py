@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpupipe.workers.lease import BufferPool, Draining, lend_cpu
+from gpupipe.decode.dali.draining import Draining
+from gpupipe.workers.lease import BufferPool, Loan, lend_cpu
 
 
 class Event:
@@ -56,6 +57,19 @@ def test_lent_memory_comes_back_when_the_last_view_is_gone():
     assert not returned
     del view
     assert returned == [True]
+
+
+def test_blocks_that_are_lent_as_one_come_back_together():
+    returned = []
+    loan = Loan(lambda: returned.append(True))
+    first, second = loan.lend(np.zeros(4, np.uint8)), loan.lend(np.zeros(4, np.uint8))
+    loan.over()
+    del first
+    assert not returned
+    del second
+    assert returned == [True]
+    Loan(lambda: returned.append(True)).over()  # of nothing
+    assert returned == [True, True]
 
 
 def test_a_dropped_gpu_buffer_waits_for_the_consumers_work():

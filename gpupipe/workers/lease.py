@@ -1,17 +1,8 @@
 """Memory that is lent as a torch tensor, and comes back when the last view of it is gone.
 
-    owner's buffer <- numpy array <- torch storage <- the tensor and every view of it, wherever they are kept
-                            |
-                            weakref.finalize: runs when torch frees the storage
-
-On a GPU the kernels that read a tensor may still wait in their stream when it is dropped:
-
-    host:    batch()   launch(batch)   del batch        batch()
-    stream:  .......................... | kernel(batch) |            <- runs later than the host's `del`
-                                        ^ the buffer must not be reused before this kernel has ended
-
-so a returned GPU buffer stays with `Draining` until an event has passed that is recorded at the time of the drop, on
-the stream on which the batch came. What reads it on another stream has to make that one wait.
+owner's buffer <- numpy array <- torch storage <- the tensor and every view of it, wherever they are kept
+                        |
+                        weakref.finalize: runs when torch frees the storage
 """
 
 from __future__ import annotations
@@ -20,12 +11,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["BufferPool", "Draining", "Loan", "lend_cpu"]
+__all__ = ["BufferPool", "Loan", "lend_cpu"]
 
 
 def lend_cpu(block: np.ndarray[Any, Any], on_return: Callable[[], object]) -> torch.Tensor:
@@ -89,51 +80,3 @@ class _Return:
 
     def __call__(self) -> None:
         self.free.append(self.block)
-
-
-class Event(Protocol):
-    """What `Draining` needs of a `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Whether all work before the event is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until it is."""
-        ...
-
-
-class Draining:
-    """Buffers that the consumer has dropped, kept until the work that may still read them is done."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Event, object]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Event]) -> None:
-        """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.
-
-        `record` is called at the drop, on whatever thread that happens, and returns an event on the stream that reads
-        it.
-        """
-        weakref.finalize(tensor.untyped_storage(), self._drop, buffer, record).atexit = False
-
-    def _drop(self, buffer: object, record: Callable[[], Event]) -> None:
-        self._waiting.append((record(), buffer))
-
-    def sweep(self, keep: int) -> None:
-        """Let go of the buffers whose events have passed.
-
-        Waits only where more than `keep` events are open, so that a consumer whose work lags far behind the host can't
-        make the buffers pile up.
-        """
-        while self._waiting and (len(self._waiting) > keep or self._waiting[0][0].query()):
-            event, buffer = self._waiting.popleft()
-            event.synchronize()
-            del event, buffer
-
-    def finish(self) -> None:
-        """Wait for all work, and let go of everything."""
-        self.sweep(keep=0)

@@ -17,6 +17,7 @@ import torch
 import torch.utils.dlpack
 
 from gpupipe.batch import Batch, Job
+from gpupipe.decode.dali.draining import Draining
 from gpupipe.decode.dali.feed import Feed, Feeder
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
@@ -25,7 +26,6 @@ from gpupipe.host.tracing import Stage
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
 from gpupipe.workers.forks import guard_forks
-from gpupipe.workers.lease import Draining
 
 __all__ = ["DaliEngine"]
 

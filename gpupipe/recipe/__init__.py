@@ -4,16 +4,12 @@ from __future__ import annotations
 
 # ruff: noqa: F403, F405  (the names that are public stand in __all__)
 from gpupipe.recipe.augmentations import *
-from gpupipe.recipe.augmenting import Augmenting as Augmenting, walk as walk
 from gpupipe.recipe.auto_augment import *
-from gpupipe.recipe.erasing import *
 from gpupipe.recipe.fields import check_fields as check_fields
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
 from gpupipe.recipe.presets import *
-from gpupipe.recipe.published import *
 from gpupipe.recipe.recipe import *
-from gpupipe.recipe.views import *
 
 __all__ = [
     "AutoAugment",

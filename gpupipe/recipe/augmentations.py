@@ -6,14 +6,15 @@ Names, settings and meaning are torchvision v2's (torchvision/transforms/v2).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmenting import Augmenting
-from gpupipe.recipe.checks import RangeLike, check_jitter, check_number, check_range, floats
+from gpupipe.recipe.checks import PROBABILITY, Fill, RangeLike, floats, jitter, number, settle, span
 
 __all__ = [
+    "Augmenting",
     "ColorJitter",
     "GaussianBlur",
     "RandomApply",
@@ -21,7 +22,39 @@ __all__ = [
     "RandomGrayscale",
     "RandomSolarize",
     "ThreeAugment",
+    "common_fill",
+    "walk",
 ]
+
+
+class Augmenting:
+    """An operation on the pixels of one image, between flip and normalization.
+
+    moves: whether it moves pixels, which masks, boxes and points can't follow; if so it has a `fill`.
+    """
+
+    moves: ClassVar[bool] = False
+
+    @property
+    def parts(self) -> tuple[Augmenting, ...]:
+        """The operations that it is made of."""
+        return ()
+
+
+def walk(operations: Sequence[Augmenting]) -> Iterator[Augmenting]:
+    """Every operation, each before those that it is made of."""
+    for operation in operations:
+        yield operation
+        yield from walk(operation.parts)
+
+
+def common_fill(operations: Sequence[Augmenting]) -> Fill:
+    """The fill on which all operations that need one agree; ConfigError where they don't."""
+    fills = {operation: operation.fill for operation in walk(operations) if operation.moves}  # type: ignore[attr-defined]
+    if len(set(fills.values())) > 1:
+        got = ", ".join(f"{type(operation).__name__}(fill={fill})" for operation, fill in fills.items())
+        raise ConfigError(f"Recipe: its operations must fill with one color, but got {got}; set the same fill in all")
+    return next(iter(fills.values()), None)
 
 
 @dataclass(frozen=True)
@@ -39,10 +72,8 @@ class ColorJitter(Augmenting):
     hue: RangeLike = None
 
     def __post_init__(self) -> None:
-        for field in ("brightness", "contrast", "saturation"):
-            value = check_jitter("ColorJitter", field, getattr(self, field), 1.0, 0.0, math.inf)
-            object.__setattr__(self, field, value)
-        object.__setattr__(self, "hue", check_jitter("ColorJitter", "hue", self.hue, 0.0, -0.5, 0.5))
+        factor = (jitter, 1.0, 0.0)
+        settle(self, brightness=factor, contrast=factor, saturation=factor, hue=(jitter, 0.0, -0.5, 0.5))
 
 
 @dataclass(frozen=True)
@@ -52,7 +83,7 @@ class RandomGrayscale(Augmenting):
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", check_number("RandomGrayscale", "p", self.p, 0, 1))
+        settle(self, p=PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -63,8 +94,7 @@ class RandomSolarize(Augmenting):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", check_number("RandomSolarize", "threshold", self.threshold, 0, 256))
-        object.__setattr__(self, "p", check_number("RandomSolarize", "p", self.p, 0, 1))
+        settle(self, threshold=(number, 0, 256), p=PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -81,8 +111,7 @@ class GaussianBlur(Augmenting):
         size = self.kernel_size
         if not isinstance(size, int) or size < 1 or size % 2 == 0:
             raise ConfigError(f"GaussianBlur: kernel_size={size!r} must be an odd, positive int")
-        sigma = floats(self.sigma) or floats([self.sigma]) * 2
-        object.__setattr__(self, "sigma", check_range("GaussianBlur", "sigma", sigma or self.sigma))  # type: ignore[arg-type]
+        settle(self, sigma=lambda said, sigma: span(said, floats(sigma) or floats([sigma]) * 2))
 
 
 @dataclass(frozen=True)
@@ -111,8 +140,7 @@ class RandomApply(Augmenting):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", _augmentations("RandomApply", self.operations))
-        object.__setattr__(self, "p", check_number("RandomApply", "p", self.p, 0, 1))
+        settle(self, operations=_augmentations, p=PROBABILITY)
 
     @property
     def parts(self) -> tuple[Augmenting, ...]:
@@ -127,7 +155,7 @@ class RandomChoice(Augmenting):
     p: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", _augmentations("RandomChoice", self.operations))
+        settle(self, operations=_augmentations)
         if self.p is None:
             return
         weights = floats(self.p)
@@ -143,11 +171,12 @@ class RandomChoice(Augmenting):
         return self.operations
 
 
-def _augmentations(owner: str, operations: object) -> tuple[Augmenting, ...]:
+def _augmentations(said: str, operations: object) -> tuple[Augmenting, ...]:
     if not isinstance(operations, Sequence) or not operations:
-        raise ConfigError(f"{owner}: operations={operations!r} must be a tuple of one operation or more")
+        raise ConfigError(f"{said} must be a tuple of one operation or more")
     for operation in operations:
         if not isinstance(operation, Augmenting):
             known = ", ".join(sorted(kind.__name__ for kind in Augmenting.__subclasses__()))
+            owner = said.partition(":")[0]
             raise ConfigError(f"{owner}: {operation!r} can't be one of its operations; these can: {known}")
     return tuple(operations)

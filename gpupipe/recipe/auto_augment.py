@@ -5,21 +5,17 @@ Those of torchvision v2's names do what its transforms do on uint8 images, withi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmenting import Augmenting
-from gpupipe.recipe.checks import Fill, check_count, check_fill, check_interpolation, check_number
+from gpupipe.recipe.augmentations import Augmenting
+from gpupipe.recipe.checks import PROBABILITY, Fill, count, filling, named, number, settle
 
 __all__ = ["AutoAugment", "RandAugment", "TimmRandAugment", "TrivialAugmentWide"]
 
 Sampling: TypeAlias = Literal["nearest", "bilinear"]
-SAMPLINGS = ("nearest", "bilinear")
-POLICIES = ("imagenet", "cifar10", "svhn")
-MOST_OPS = 100
-MOST_BINS = 1000
+SAMPLING = (named, "nearest", "bilinear")
+OPS, BINS = (count, 0, 100), (count, 2, 1000)
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,8 @@ class RandAugment(Augmenting):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_count("RandAugment", "num_ops", self.num_ops, 0, MOST_OPS)
-        check_count("RandAugment", "num_magnitude_bins", self.num_magnitude_bins, 2, MOST_BINS)
-        check_count("RandAugment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
-        check_interpolation("RandAugment", self.interpolation, SAMPLINGS)
-        object.__setattr__(self, "fill", check_fill("RandAugment", self.fill))
+        settle(self, num_ops=OPS, num_magnitude_bins=BINS, interpolation=SAMPLING, fill=filling)
+        settle(self, magnitude=(count, 0, self.num_magnitude_bins - 1))
 
 
 @dataclass(frozen=True)
@@ -65,9 +58,7 @@ class TrivialAugmentWide(Augmenting):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_count("TrivialAugmentWide", "num_magnitude_bins", self.num_magnitude_bins, 2, MOST_BINS)
-        check_interpolation("TrivialAugmentWide", self.interpolation, SAMPLINGS)
-        object.__setattr__(self, "fill", check_fill("TrivialAugmentWide", self.fill))
+        settle(self, num_magnitude_bins=BINS, interpolation=SAMPLING, fill=filling)
 
 
 @dataclass(frozen=True)
@@ -85,10 +76,7 @@ class AutoAugment(Augmenting):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ConfigError(f"AutoAugment: policy={self.policy!r} must be one of {', '.join(POLICIES)}")
-        check_interpolation("AutoAugment", self.interpolation, SAMPLINGS)
-        object.__setattr__(self, "fill", check_fill("AutoAugment", self.fill))
+        settle(self, policy=(named, "imagenet", "cifar10", "svhn"), interpolation=SAMPLING, fill=filling)
 
 
 @dataclass(frozen=True)
@@ -117,11 +105,5 @@ class TimmRandAugment(Augmenting):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "magnitude", check_number("TimmRandAugment", "magnitude", self.magnitude, 0, 10))
-        check_count("TimmRandAugment", "num_ops", self.num_ops, 0, MOST_OPS)
-        std = check_number("TimmRandAugment", "magnitude_std", self.magnitude_std, 0, math.inf)
-        object.__setattr__(self, "magnitude_std", std)
-        object.__setattr__(self, "increasing", bool(self.increasing))
-        object.__setattr__(self, "p", check_number("TimmRandAugment", "p", self.p, 0, 1))
-        check_interpolation("TimmRandAugment", self.interpolation, SAMPLINGS)
-        object.__setattr__(self, "fill", check_fill("TimmRandAugment", self.fill))
+        settle(self, magnitude=(number, 0, 10), num_ops=OPS, magnitude_std=(number, 0), p=PROBABILITY)
+        settle(self, increasing=lambda _, value: bool(value), interpolation=SAMPLING, fill=filling)

@@ -1,4 +1,8 @@
-"""What the settings of operations are checked with: each raises a ConfigError; most give the value in its one form."""
+"""What the settings of operations are checked with.
+
+Each check takes what a message calls a setting, such as "MixUp: p=2", its value and limits; it gives the value in its
+one form, or raises ConfigError.
+"""
 
 from __future__ import annotations
 
@@ -9,106 +13,105 @@ from typing import Any, TypeAlias
 from gpupipe.errors import ConfigError
 
 __all__ = [
-    "Fill",
-    "RangeLike",
-    "check_count",
-    "check_fill",
-    "check_interpolation",
-    "check_jitter",
-    "check_number",
-    "check_pair",
-    "check_range",
-    "check_triple",
-    "floats",
+    *("PROBABILITY", "Fill", "RangeLike", "count", "filling", "floats", "jitter", "named", "number", "pair", "settle"),
+    *("span", "triple"),
 ]
 
 Fill: TypeAlias = tuple[float, float, float] | None
 RangeLike: TypeAlias = float | tuple[float, float] | None
 
 
+def settle(settings: Any, **checks: Any) -> None:
+    """Put the named settings of a frozen dataclass into their one form, by a check each, or by a tuple of a check and
+    its limits."""
+    for name, given in checks.items():
+        check, *limits = given if isinstance(given, tuple) else (given,)
+        value = getattr(settings, name)
+        object.__setattr__(settings, name, check(f"{type(settings).__name__}: {name}={value!r}", value, *limits))
+
+
 def floats(value: Any) -> tuple[float, ...]:
     """`value` as floats; empty where it is no sequence of numbers."""
-    if isinstance(value, str):
-        return ()
     try:
-        return tuple(float(v) for v in value)
+        return () if isinstance(value, str) else tuple(float(v) for v in value)
     except (TypeError, ValueError):
         return ()
 
 
-def check_pair(owner: str, field: str, value: int | Sequence[int]) -> tuple[int, int]:
-    """`value` as (height, width), both at least 1."""
-    pair = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
-        raise ConfigError(f"{owner}: {field}={value!r} must be a positive int or a (height, width) pair of them")
-    return (pair[0], pair[1])
+def pair(said: str, value: Any) -> tuple[int, int]:
+    """(height, width) of a pair or of one int, both at least 1."""
+    sides = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
+        raise ConfigError(f"{said} must be a positive int or a (height, width) pair of them")
+    return (sides[0], sides[1])
 
 
-def check_range(owner: str, field: str, value: Sequence[float], highest: float = math.inf) -> tuple[float, float]:
-    """`value` as (low, high) with 0 < low <= high, and high at most `highest`, or finite."""
-    pair = floats(value)
-    if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= highest or pair[1] == math.inf:
+def span(said: str, value: Any, highest: float = math.inf) -> tuple[float, ...]:
+    """(low, high) with 0 < low <= high, and high at most `highest`, or finite."""
+    ends = floats(value)
+    if len(ends) != 2 or not 0 < ends[0] <= ends[1] <= highest or ends[1] == math.inf:
         limit = f" <= {highest:g}" if highest < math.inf else ""
-        raise ConfigError(f"{owner}: {field}={value!r} must be (low, high) with 0 < low <= high{limit}")
-    return (pair[0], pair[1])
+        raise ConfigError(f"{said} must be (low, high) with 0 < low <= high{limit}")
+    return ends
 
 
-def check_triple(owner: str, field: str, value: Sequence[float]) -> tuple[float, float, float]:
-    """`value` as three finite numbers."""
-    triple = floats(value)
-    if len(triple) != 3 or not all(math.isfinite(v) for v in triple):
-        raise ConfigError(f"{owner}: {field}={value!r} must have one value for each of R, G, B")
-    return (triple[0], triple[1], triple[2])
+def triple(said: str, value: Any) -> tuple[float, ...]:
+    """Three finite numbers."""
+    numbers = floats(value)
+    if len(numbers) != 3 or not all(math.isfinite(v) for v in numbers):
+        raise ConfigError(f"{said} must have one value for each of R, G, B")
+    return numbers
 
 
-def check_number(owner: str, field: str, value: Any, low: float, high: float) -> float:
-    """`value` as a float in [low, high]."""
-    number = () if isinstance(value, str) else floats([value])
-    if not number or not low <= number[0] <= high or math.isinf(number[0]):
-        span = f"lie in [{low:g}, {high:g}]" if high < math.inf else f"be {low:g} or more"
-        raise ConfigError(f"{owner}: {field}={value!r} must {span}")
-    return number[0]
+def number(said: str, value: Any, low: float, high: float = math.inf) -> float:
+    """A finite float in [low, high]."""
+    found = () if isinstance(value, str) else floats([value])
+    if not found or not low <= found[0] <= high or math.isinf(found[0]):
+        limits = f"lie in [{low:g}, {high:g}]" if high < math.inf else f"be {low:g} or more"
+        raise ConfigError(f"{said} must {limits}")
+    return found[0]
 
 
-def check_count(owner: str, field: str, value: Any, low: int, high: int) -> None:
-    """Raise ConfigError unless `value` is an int in [low, high]."""
+PROBABILITY = (number, 0, 1)
+
+
+def count(said: str, value: Any, low: int, high: int) -> int:
+    """An int in [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(f"{owner}: {field}={value!r} must be an int from {low} to {high}")
+        raise ConfigError(f"{said} must be an int from {low} to {high}")
+    return value
 
 
-def check_fill(owner: str, value: Any) -> Fill:
-    """`value`, a level or three of them from 0 to 255, as three; None stays."""
-    if value is None:
-        return None
-    levels = floats(value) or floats([value]) * 3
-    if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
-        raise ConfigError(f"{owner}: fill={value!r} must be None, a level from 0 to 255 or three of them, R, G and B")
-    return (levels[0], levels[1], levels[2])
-
-
-def check_interpolation(owner: str, value: Any, known: Sequence[str]) -> None:
-    """Raise ConfigError unless `value` is one of the names in `known`."""
+def named(said: str, value: Any, *known: str) -> Any:
+    """One of the names."""
     if value not in known:
-        raise ConfigError(f"{owner}: interpolation={value!r} must be one of {', '.join(known)}")
+        raise ConfigError(f"{said} must be one of {', '.join(known)}")
+    return value
 
 
-def check_jitter(
-    owner: str, field: str, value: Any, middle: float, low: float, high: float
-) -> tuple[float, float] | None:
+def filling(said: str, value: Any) -> tuple[float, ...] | None:
+    """A level or three of them from 0 to 255, as three; None stays."""
+    levels = () if value is None else floats(value) or floats([value]) * 3
+    if value is not None and (len(levels) != 3 or not all(0 <= level <= 255 for level in levels)):
+        raise ConfigError(f"{said} must be None, a level from 0 to 255 or three of them, R, G and B")
+    return levels or None
+
+
+def jitter(said: str, value: Any, middle: float, low: float, high: float = math.inf) -> tuple[float, ...] | None:
     """torchvision's rule for ColorJitter: a number is the distance from `middle` to either side; (low, high) stays.
 
     None where nothing would change.
     """
     if value is None:
         return None
-    pair = floats(value)
-    if not pair:
+    ends = floats(value)
+    if not ends:
         (distance,) = (() if isinstance(value, str) else floats([value])) or (math.nan,)
         # Only factors are cut at 0; a turn of the hue can go both ways.
-        pair = (max(middle - distance, 0.0) if low == 0 else middle - distance, middle + distance)
-    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high or math.isinf(pair[1]):
+        ends = (max(middle - distance, 0.0) if low == 0 else middle - distance, middle + distance)
+    if len(ends) != 2 or not low <= ends[0] <= ends[1] <= high or math.isinf(ends[1]):
         raise ConfigError(
-            f"{owner}: {field}={value!r} must be a number of 0 or more, or (low, high) with "
+            f"{said} must be a number of 0 or more, or (low, high) with "
             f"{low:g} <= low <= high{f' <= {high:g}' if high < math.inf else ''}"
         )
-    return None if pair[0] == pair[1] == middle else (pair[0], pair[1])
+    return None if ends[0] == ends[1] == middle else ends

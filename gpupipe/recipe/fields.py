@@ -6,9 +6,8 @@ import numpy as np
 
 from gpupipe.batch import Array, Image, Schema
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmenting import walk
-from gpupipe.recipe.recipe import Recipe
-from gpupipe.recipe.views import MultiCrop
+from gpupipe.recipe.augmentations import walk
+from gpupipe.recipe.recipe import MultiCrop, Recipe
 
 __all__ = ["check_fields"]
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import check_count, check_number
+from gpupipe.recipe.checks import PROBABILITY, count, number, settle
 
 __all__ = ["CutMix", "MixUp", "MixUpOrCutMix", "Mixing"]
 
 
-def _check_alpha(owner: str, field: str, value: float) -> float:
-    number = check_number(owner, field, value, 0, math.inf)
-    if number == 0:
-        raise ConfigError(f"{owner}: {field}=0 mixes nothing; give a number above 0, or leave {owner} out")
-    return number
+def _alpha(said: str, value: Any) -> float:
+    alpha = number(said, value, 0)
+    if alpha == 0:
+        raise ConfigError(f"{said} mixes nothing; give a number above 0, or leave {said.partition(':')[0]} out")
+    return alpha
 
 
-def _check_common(mixing: _Alone | MixUpOrCutMix) -> None:
-    owner = type(mixing).__name__
-    if mixing.num_classes is not None:
-        check_count(owner, "num_classes", mixing.num_classes, 1, 2**31 - 1)
-    object.__setattr__(mixing, "p", check_number(owner, "p", mixing.p, 0, 1))
-    object.__setattr__(mixing, "label_smoothing", check_number(owner, "label_smoothing", mixing.label_smoothing, 0, 1))
+def _classes(said: str, value: Any) -> int | None:
+    return None if value is None else count(said, value, 1, 2**31 - 1)
+
+
+COMMON = {"num_classes": _classes, "p": PROBABILITY, "label_smoothing": PROBABILITY}
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ class _Alone:
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_common(self)
-        object.__setattr__(self, "alpha", _check_alpha(type(self).__name__, "alpha", self.alpha))
+        settle(self, alpha=_alpha, **COMMON)
 
     @property
     def alphas(self) -> tuple[float, float]:
@@ -88,10 +85,7 @@ class MixUpOrCutMix:
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_common(self)
-        object.__setattr__(self, "mixup_alpha", _check_alpha("MixUpOrCutMix", "mixup_alpha", self.mixup_alpha))
-        object.__setattr__(self, "cutmix_alpha", _check_alpha("MixUpOrCutMix", "cutmix_alpha", self.cutmix_alpha))
-        object.__setattr__(self, "switch_p", check_number("MixUpOrCutMix", "switch_p", self.switch_p, 0, 1))
+        settle(self, mixup_alpha=_alpha, cutmix_alpha=_alpha, switch_p=PROBABILITY, **COMMON)
 
     @property
     def alphas(self) -> tuple[float, float]:

@@ -1,12 +1,13 @@
-"""The operations of every recipe: crop, flip and normalize."""
+"""The operations that most recipes have: crop, flip, normalize and, after that, random erasing."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import check_interpolation, check_number, check_pair, check_range, check_triple
+from gpupipe.recipe.checks import PROBABILITY, floats, named, pair, settle, span, triple
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -14,13 +15,13 @@ __all__ = [
     "Crop",
     "Filter",
     "Normalize",
+    "RandomErasing",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "ResizeCenterCrop",
 ]
 
 Filter: TypeAlias = Literal["bilinear", "bicubic"]
-FILTERS = ("bilinear", "bicubic")
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's RGB values in [0, 1], as torchvision's reference training uses it."""
@@ -35,8 +36,7 @@ class Crop:
     interpolation: Filter
 
     def _settle(self) -> None:
-        object.__setattr__(self, "size", check_pair(type(self).__name__, "size", self.size))
-        check_interpolation(type(self).__name__, self.interpolation, FILTERS)
+        settle(self, size=pair, interpolation=(named, "bilinear", "bicubic"))
 
     def __repr__(self) -> str:
         """As a dataclass prints itself, without the filter where it is the usual one: saved states hold these texts'
@@ -67,8 +67,7 @@ class RandomResizedCrop(Crop):
 
     def __post_init__(self) -> None:
         self._settle()
-        object.__setattr__(self, "scale", check_range("RandomResizedCrop", "scale", self.scale))
-        object.__setattr__(self, "ratio", check_range("RandomResizedCrop", "ratio", self.ratio))
+        settle(self, scale=span, ratio=span)
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +98,7 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", check_number("RandomHorizontalFlip", "p", self.p, 0, 1))
+        settle(self, p=PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,40 @@ class Normalize:
     std: tuple[float, float, float] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", check_triple("Normalize", "mean", self.mean))
-        object.__setattr__(self, "std", check_triple("Normalize", "std", self.std))
+        settle(self, mean=triple, std=triple)
         if min(self.std) <= 0:
             raise ConfigError(f"Normalize: std={self.std!r} must be above 0 in every channel")
+
+
+@dataclass(frozen=True)
+class RandomErasing:
+    """A random box of the image is replaced, with probability `p` (Zhong et al. 2017, arXiv 1708.04896).
+
+    scale: (low, high), the box's part of the image's area. ratio: (low, high), its height by its width.
+    value: a number or three of them, for R, G and B, in what comes out, so after `Normalize`; or "random":
+           independent standard normal numbers.
+
+    As torchvision's `v2.RandomErasing` after `Normalize`, in the order of its reference training. Raises ConfigError.
+    """
+
+    p: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)
+    ratio: tuple[float, float] = (0.3, 3.3)
+    value: float | tuple[float, float, float] | Literal["random"] = 0
+
+    def __post_init__(self) -> None:
+        settle(self, p=PROBABILITY, scale=(span, 1.0), ratio=span, value=_erased)
+
+    @property
+    def constant(self) -> tuple[float, float, float] | None:
+        """The three numbers; None for random ones."""
+        return self.value if isinstance(self.value, tuple) else None
+
+
+def _erased(said: str, value: Any) -> Any:
+    if value == "random":
+        return "random"
+    numbers = floats(value) or (() if isinstance(value, str) else floats([value]) * 3)
+    if len(numbers) != 3 or not all(math.isfinite(number) for number in numbers):
+        raise ConfigError(f"{said} must be a number, three of them, or 'random'")
+    return numbers

@@ -1,29 +1,27 @@
-"""A recipe: the operations on an image in their order, and the form in which the batch comes out."""
+"""A recipe: the operations on an image in their order, and the form in which the batch comes out; several for views."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from textwrap import indent
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmenting import Augmenting, common_fill, walk
-from gpupipe.recipe.checks import Fill, check_count
-from gpupipe.recipe.erasing import RandomErasing
+from gpupipe.recipe.augmentations import Augmenting, common_fill, walk
+from gpupipe.recipe.checks import Fill, count, named, settle
 from gpupipe.recipe.mixing import Mixing
-from gpupipe.recipe.operations import Crop, Normalize, RandomHorizontalFlip
+from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip
 
-__all__ = ["Decode", "Layout", "Operation", "OutputSpec", "Recipe", "dtype_name"]
+__all__ = ["Decode", "Layout", "MultiCrop", "Operation", "OutputSpec", "Recipe", "Views", "dtype_name"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
 Layout: TypeAlias = Literal["NCHW", "channels_last"]
 Operation: TypeAlias = Crop | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
-LAYOUTS = ("NCHW", "channels_last")
-DECODES = ("exact", "fast")
 MOST_VIEWS = 256
 """So many views of a sample can be drawn independently."""
 MOST_OF_A_KIND = 15
@@ -101,11 +99,7 @@ class Recipe:
             raise ConfigError(f"Recipe: operations={self.operations!r} must be a tuple of operations; put it in ( , )")
         object.__setattr__(self, "operations", tuple(self.operations))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
-        if self.layout not in LAYOUTS:
-            raise ConfigError(f"Recipe: layout={self.layout!r} must be one of {', '.join(LAYOUTS)}")
-        if self.decode not in DECODES:
-            raise ConfigError(f"Recipe: decode={self.decode!r} must be one of {', '.join(DECODES)}")
-        check_count("Recipe", "views", self.views, 1, MOST_VIEWS)
+        settle(self, layout=(named, *get_args(Layout)), decode=(named, *get_args(Decode)), views=(count, 1, MOST_VIEWS))
         self._check_order()
         self._check_augmentations()
         self._check_combination()
@@ -122,9 +116,9 @@ class Recipe:
 
     def _check_augmentations(self) -> None:
         kinds = Counter(type(operation).__name__ for operation in walk(self.augmentations))
-        for kind, count in kinds.items():
-            if count > MOST_OF_A_KIND:
-                raise ConfigError(f"Recipe: {count} {kind} in one recipe; at most {MOST_OF_A_KIND} can be drawn")
+        for kind, number in kinds.items():
+            if number > MOST_OF_A_KIND:
+                raise ConfigError(f"Recipe: {number} {kind} in one recipe; at most {MOST_OF_A_KIND} can be drawn")
         common_fill(self.augmentations)
 
     def _check_combination(self) -> None:
@@ -213,3 +207,55 @@ class Recipe:
             or (field.name in ("exif_orientation", "decode", "views") and getattr(self, field.name) != field.default)
         ]
         return "\n".join(["Recipe(", "    (", *lines, "    ),", *settings, ")"])
+
+
+Views: TypeAlias = tuple[Recipe, ...]
+"""The recipe of each view of a sample, as `view_recipes` gives them: the same in dtype, layout, orientation, decode."""
+
+SAME = ("dtype", "layout", "exif_orientation", "decode")
+
+
+@dataclass(frozen=True)
+class MultiCrop:
+    """Views of each sample by several recipes, each of which makes as many as its `views` say.
+
+    DINO's two sizes, for one (Caron et al. 2021, arXiv 2104.14294). The recipes have the same dtype, layout,
+    exif_orientation and decode, together 256 views at most, and no mixing, else ConfigError.
+    """
+
+    recipes: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        recipes = self.recipes
+        if not isinstance(recipes, Sequence) or not recipes or not all(isinstance(r, Recipe) for r in recipes):
+            raise ConfigError(f"MultiCrop: recipes={recipes!r} must be a tuple of one Recipe or more")
+        object.__setattr__(self, "recipes", tuple(recipes))
+        for field in SAME:
+            values = [getattr(recipe, field) for recipe in recipes]
+            if len(set(values)) > 1:
+                raise ConfigError(f"MultiCrop: {field} must be the same in all recipes, but they have {values}")
+        for recipe in recipes:
+            if recipe.mixing is not None:
+                raise ConfigError(f"MultiCrop: views are not mixed, but a recipe has {recipe.mixing!r}; drop that")
+        if self.views > MOST_VIEWS:
+            raise ConfigError(f"MultiCrop: {self.views} views together are too many; at most {MOST_VIEWS} can be drawn")
+
+    @property
+    def views(self) -> int:
+        """How many views of each sample there are in all."""
+        return sum(recipe.views for recipe in self.recipes)
+
+    @property
+    def view_recipes(self) -> Views:
+        """The recipe of each view, which has one view, in the order of `recipes`."""
+        return tuple(view for recipe in self.recipes for view in recipe.view_recipes)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that differ where a `Recipe`'s would."""
+        text = "|".join(["MultiCrop", *(recipe.fingerprint for recipe in self.recipes)])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def __repr__(self) -> str:
+        recipes = ",\n".join(indent(repr(recipe), "        ") for recipe in self.recipes)
+        return f"MultiCrop(\n    (\n{recipes},\n    ),\n)"

@@ -92,6 +92,12 @@ class TestDraws:
             assert [labels_of(loader) for _ in range(2)] == epochs
 
     @pytest.mark.parametrize("engine", ENGINES)
+    def test_are_those_of_the_position_in_a_part_too(self, engine: dict[str, Any], epochs: list[list[int]]) -> None:
+        whole = torch.utils.data.Subset(open_source(Drawing()), range(SIZE))  # type: ignore[arg-type]
+        with open_loader(torch.utils.data.Subset(whole, range(SIZE - 1, -1, -1)), **engine) as loader:
+            assert [labels_of(loader) for _ in range(2)] == epochs
+
+    @pytest.mark.parametrize("engine", ENGINES)
     def test_ranks_share_them_out(self, engine: dict[str, Any], epochs: list[list[int]]) -> None:
         ranks = []
         for rank in range(2):

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Columns, Field, Images, Job, Scalar, Schema
-from gpupipe.batch.columns import assemble
+from gpupipe.batch.columns import assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import SampleError, SkippedSampleError
-from gpupipe.sources import DatasetSource, Source
+from gpupipe.sources import DatasetSource, Source, SubsetSource
 from gpupipe.sources.headers import DAMAGED, probe_bytes
 
 __all__ = ["Fetched", "fetch", "upright"]
@@ -31,8 +31,11 @@ Parts = list[tuple[Rows, Columns]]
 
 @dataclass
 class Fetched:
-    """A job's columns, a row for each sample, and an error for each row that can't be had."""
+    """A job's samples as their source has them: columns with a row for each, and an error for each row that can't be
+    had."""
 
+    source: Source
+    job: Job
     columns: Columns
     failures: Failures
 
@@ -42,17 +45,29 @@ class Fetched:
         images = (column for column in self.columns.values() if isinstance(column, Images))
         return sum(data.nbytes for column in images for data in column.data if data is not None)
 
+    def fail(self, row: int, reason: str, remedy: str = "", kind: type[SampleError] = SampleError) -> None:
+        """That row can't be had, for this reason unless there is an earlier one."""
+        if row not in self.failures:
+            index = int(self.job.indices[row])
+            self.failures[row] = kind(index, self.source.location(index), reason, remedy)
+
+    def part(self, rows: Rows, failures: Failures) -> Fetched:
+        """Some of the rows."""
+        return Fetched(self.source, self.job.take(rows), take(self.columns, rows), failures)
+
 
 def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, threads: int = 1) -> Fetched:
     """The columns of a job's samples.
 
     What a user's dataset draws from the global random generators follows from the job, too; it is asked by one thread,
-    other sources by up to `threads` of `pool` at once.
+    also for a part of it, other sources by up to `threads` of `pool` at once.
     """
     rows, failures = np.arange(len(job)), Failures()
-    if isinstance(source, DatasetSource):
-        with seeding(source, job.seed, job.epoch, job.positions) as seed:
-            parts = _read(lambda rows: source.fetch(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures)
+    dataset = _dataset(source)
+    if dataset is not None:
+        with seeding(dataset, job.seed, job.epoch, job.positions) as seed:
+            ask: Any = source.fetch  # with what is called before each sample
+            parts = _read(lambda rows: ask(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures)
     elif pool is None or threads < 2:
         parts = _read(lambda rows: source.fetch(job.indices[rows]), rows, failures)
     else:
@@ -61,11 +76,18 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         parts = [part for parts in read for part in parts]
     if job.ahead is not None:
         source.ahead(job.ahead)  # it can read while this batch is decoded
-    fetched = Fetched(_whole(parts, len(job), source.fields), failures)
+    fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures)
     for name, field in source.fields.items():
-        _settle(fetched, name, field, source, job)
-    _check_shared_sizes(fetched, source, job)
+        _settle(fetched, name, field)
+    _check_shared_sizes(fetched)
     return fetched
+
+
+def _dataset(source: Source) -> DatasetSource | None:
+    """The user's dataset that is asked, maybe for a part of it."""
+    while isinstance(source, SubsetSource):
+        source = source.source
+    return source if isinstance(source, DatasetSource) else None
 
 
 def _read(read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
@@ -92,34 +114,33 @@ def _whole(parts: Parts, count: int, schema: Schema) -> Columns:
 # What a sample lacks, and what is of the wrong kind.
 
 
-def _settle(fetched: Fetched, name: str, field: Field, source: Source, job: Job) -> None:
+def _settle(fetched: Fetched, name: str, field: Field) -> None:
     """Apply the field's policy where it is missing, its dtype, and read the headers of images of unknown size."""
     column = fetched.columns[name]
+    missing: list[int] = []
     if isinstance(column, Images):
-        _fail_missing(fetched, name, field, source, job, [row for row, data in enumerate(column.data) if data is None])
+        missing = [row for row, data in enumerate(column.data) if data is None]
         if column.sizes is None:
-            column.sizes = _sizes(column)
+            column.sizes = np.array([_header(data) for data in column.data], np.int32).reshape(-1, 3)
     elif isinstance(column, list):
         missing = [row for row, value in enumerate(column) if value is MISSING]
-        if missing and field.missing == "default":
-            for row in missing:
-                column[row] = field.absent
-        else:
-            _fail_missing(fetched, name, field, source, job, missing)
-    if isinstance(field, Array):
-        fetched.columns[name] = _typed(fetched, name, field, source, job)
-
-
-def _fail_missing(fetched: Fetched, name: str, field: Field, source: Source, job: Job, rows: list[int]) -> None:
     kind = SkippedSampleError if field.missing == "skip" else SampleError
-    for row in rows:
-        if row not in fetched.failures:
-            fetched.failures[row] = _error(
-                source, job, row, f"has no {name!r}", f"add it, or pass missing='skip' or 'default' for {name!r}", kind
-            )
+    for row in missing:
+        if field.missing == "default":
+            column[row] = field.absent
+        else:
+            fetched.fail(row, f"has no {name!r}", f"add it, or pass missing='skip' or 'default' for {name!r}", kind)
+    if isinstance(field, Array):
+        fetched.columns[name] = _typed(fetched, name, field)
 
 
-def _typed(fetched: Fetched, name: str, field: Array, source: Source, job: Job) -> Any:
+def _header(data: NDArray[np.uint8] | None) -> tuple[int, int, int]:
+    if data is None:
+        return DAMAGED
+    return probe_bytes(data.data) if data.ndim == 1 else (data.shape[0], data.shape[1], 1)
+
+
+def _typed(fetched: Fetched, name: str, field: Array) -> Any:
     """The values as arrays of the field's dtype; a scalar's without sides."""
     column = fetched.columns[name]
     if isinstance(column, np.ndarray) and (column.ndim == 1 or not isinstance(field, Scalar)):
@@ -132,7 +153,7 @@ def _typed(fetched: Fetched, name: str, field: Array, source: Source, job: Job) 
             typed[row] = np.asarray(value) if field.dtype is None else np.asarray(value).astype(field.dtype)
             _check_array(typed[row], field)
         except (TypeError, ValueError, OverflowError) as error:
-            fetched.failures[row] = _error(source, job, row, f"{name!r} is {reprlib.repr(value)}: {error}")
+            fetched.fail(row, f"{name!r} is {reprlib.repr(value)}: {error}")
     return typed
 
 
@@ -143,43 +164,20 @@ def _check_array(array: NDArray[Any], field: Array) -> None:
         raise ValueError(f"an array of shape {array.shape}, where one number is wanted; use gpupipe.Array")
 
 
-def _sizes(column: Images) -> NDArray[np.int32]:
-    headers = [DAMAGED if data is None else _header(data) for data in column.data]
-    return np.array(headers, np.int32).reshape(-1, 3)
-
-
-def _header(data: NDArray[np.uint8]) -> tuple[int, int, int]:
-    return probe_bytes(data.data) if data.ndim == 1 else (data.shape[0], data.shape[1], 1)
-
-
-def _check_shared_sizes(fetched: Fetched, source: Source, job: Job) -> None:
+def _check_shared_sizes(fetched: Fetched) -> None:
     """What shares the crop of another image must be of its size, as for torchvision's transforms."""
-    schema = source.fields
+    schema = fetched.source.fields
     for name in schema.images:
         leader = schema.drawn_as(name)
-        if leader == name:
-            continue
         own, other = fetched.columns[name].sizes, fetched.columns[leader].sizes
-        for row in np.flatnonzero((upright(own) != upright(other)).any(axis=1)).tolist():
-            fetched.failures.setdefault(
+        for row in np.flatnonzero((upright(own) != upright(other)).any(axis=1)).tolist() if name != leader else ():
+            fetched.fail(
                 row,
-                _error(
-                    source,
-                    job,
-                    row,
-                    f"{name!r} has {own[row, 0]} x {own[row, 1]} pixels, {leader!r} {other[row, 0]} x {other[row, 1]}",
-                    f"geometry={leader!r} needs images of one size; leave it out, and {name!r} gets draws of its own",
-                ),
+                f"{name!r} has {own[row, 0]} x {own[row, 1]} pixels, {leader!r} {other[row, 0]} x {other[row, 1]}",
+                f"geometry={leader!r} needs images of one size; leave it out, and {name!r} gets draws of its own",
             )
 
 
 def upright(sizes: NDArray[np.int32]) -> NDArray[np.int32]:
     """(N, 2) heights and widths after the turn that the orientation asks for: 5 to 8 swap the axes (EXIF 2.3)."""
     return np.where(sizes[:, 2:] >= 5, sizes[:, 1::-1], sizes[:, :2])
-
-
-def _error(
-    source: Source, job: Job, row: int, reason: str, remedy: str = "", kind: type[SampleError] = SampleError
-) -> SampleError:
-    index = int(job.indices[row])
-    return kind(index, source.location(index), reason, remedy)

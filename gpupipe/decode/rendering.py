@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Boxes, Columns, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import collate
@@ -15,10 +14,9 @@ from gpupipe.decode.augmenting import augmented as with_augmentations
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels
 from gpupipe.decode.pixels import DecodeError, render
-from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
-from gpupipe.kernels import BadImage, Crops, decode_crops, native
+from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.plan import cropping, follow_boxes, follow_mask, follow_points
 from gpupipe.recipe import Recipe, Views
 from gpupipe.sources import Source
@@ -39,8 +37,6 @@ class Rendering:
 
     augmented: whether to apply the recipes' augmentations, too. collated: whether to collate it, unless a row failed.
     """
-
-    plain = False
 
     def __init__(self, source: Source, views: Views, *, augmented: bool, collated: bool = True) -> None:
         self.source = source
@@ -89,11 +85,11 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     with Stage("decode") as decode:
         note(BATCH)
         crops = crops_of(schema, views, job, fetched.columns)
-        decode_images(fetched, source, views, crops, job, out, threads)
+        decode_images(fetched, views, crops, out, threads)
         for name in schema.images if augmented else ():
             for view, images in enumerate(out[name]):
                 with_augmentations(views[view], job, view, schema.number(name), images, threads)  # in place
-        followed = follow(fetched, schema, views, crops, source, job, out)
+        followed = follow(fetched, views, crops, out)
     return Batch(
         job,
         followed | out,
@@ -127,120 +123,89 @@ def _crops(views: Views, job: Job, images: Images, field: int) -> list[Crops]:
 # Pixels.
 
 
-def decode_images(
-    fetched: Fetched, source: Source, views: Views, crops: FieldCrops, job: Job, out: Columns, threads: int = 1
-) -> None:
+def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns, threads: int = 1) -> None:
     """Make the images of a job into `out`; rows that can't be made become failures."""
-    for name in source.fields.images:
-        _decode(fetched, name, views, crops[name], source, job, out[name], threads)
+    names = fetched.source.fields.images
+    for name in names:
+        said = "" if len(names) == 1 else f"{name!r}: "
+        for row, reason in _decoded(fetched, name, views[0], crops[name], out[name], threads).items():
+            fetched.fail(row, said + reason)
 
 
-def _decode(
-    fetched: Fetched,
-    name: str,
-    views: Views,
-    crops: list[Crops],
-    source: Source,
-    job: Job,
-    out: Sequence[torch.Tensor],
-    threads: int,
-) -> None:
-    """Make the rows of one image field whose bytes are there; those that can't be made become failures."""
-    column: Images = fetched.columns[name]
-    assert column.sizes is not None
+def _decoded(
+    fetched: Fetched, name: str, recipe: Recipe, crops: list[Crops], out: Sequence[torch.Tensor], threads: int
+) -> dict[int, str]:
+    """Make the rows of one image field whose bytes are there: by the kernel, what that refuses one by one. Why others
+    can't be made."""
+    images: Images = fetched.columns[name]
+    assert images.sizes is not None
     reasons: dict[int, str] = {}
-    rest: Iterable[int] = range(len(column))
-    if native.library() is not None and any(data is not None and data.ndim == 1 for data in column.data):
-        rest = refused = _by_kernel(column, crops, views[0], out, threads)
+    rest: Iterable[int] = range(len(images))
+    files = [NOTHING if data is None or data.ndim != 1 else data for data in images.data]
+    if native.library() is not None and any(map(len, files)):
+        rest = refused = decode_crops(
+            files,
+            crops,
+            out=[view.numpy() for view in out],
+            orientations=images.sizes[:, 2] if recipe.exif_orientation else None,
+            sizes=images.sizes[:, :2],
+            decode=recipe.decode,
+            threads=threads,
+        ).failures
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
-        data = column.data[row]
+        data = images.data[row]
         if data is None or row in reasons or row in fetched.failures:
             continue
-        note(int(job.indices[row]))
+        note(int(fetched.job.indices[row]))
+        height, width, orientation = images.sizes[row].tolist()
+        if height == 0:
+            reasons[row] = explain_damage(data.tobytes())
+            continue
+        if recipe.exif_orientation and orientation >= 5:
+            height, width = width, height
         try:
-            _one_by_one(data, column.sizes[row], crops, row, views[0].exif_orientation, [images[row] for images in out])
+            own = [planned.row(row) for planned in crops]
+            render(data, height, width, own, recipe.exif_orientation, [view[row] for view in out])
         except DecodeError as error:
             reasons[row] = str(error)
-    for row, reason in reasons.items():
-        index = int(job.indices[row])
-        text = reason if len(source.fields.images) == 1 else f"{name!r}: {reason}"
-        fetched.failures.setdefault(row, SampleError(index, source.location(index), text))
-
-
-def _by_kernel(
-    column: Images, crops: list[Crops], recipe: Recipe, out: Sequence[torch.Tensor], threads: int
-) -> dict[int, BadImage]:
-    """Make what the kernel can; the rows that it refused."""
-    assert column.sizes is not None
-    return decode_crops(
-        [NOTHING if data is None or data.ndim != 1 else data for data in column.data],
-        crops,
-        out=[images.numpy() for images in out],
-        orientations=column.sizes[:, 2] if recipe.exif_orientation else None,
-        sizes=column.sizes[:, :2],
-        decode=recipe.decode,
-        threads=threads,
-    ).failures
-
-
-def _one_by_one(
-    data: NDArray[np.uint8],
-    sizes: NDArray[np.int32],
-    crops: list[Crops],
-    row: int,
-    exif: bool,
-    out: list[torch.Tensor],
-) -> None:
-    height, width, orientation = sizes.tolist()
-    if height == 0:
-        raise DecodeError(explain_damage(data.tobytes()))
-    if exif and orientation >= 5:
-        height, width = width, height
-    render(data, height, width, [one.row(row) for one in crops], exif, out)
+    return reasons
 
 
 # What follows.
 
 
-def follow(
-    fetched: Fetched, schema: Schema, views: Views, crops: FieldCrops, source: Source, job: Job, out: Columns
-) -> Columns:
+def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> Columns:
     """The columns that are not images, after the crops: masks are written into `out`, boxes and points moved.
 
     Where there are several views, what follows a view is a tuple with a list for each.
     """
+    schema = fetched.source.fields
     columns = {name: column for name, column in fetched.columns.items() if name not in schema.images}
     for name, field in schema.items():
-        if not isinstance(field, Mask | Boxes | Points):
-            continue
-        leader = schema.drawn_as(name)
         one: Callable[[int], None]
         if isinstance(field, Mask):
-            sizes = fetched.columns[leader].sizes
-            sizes = upright(sizes) if views[0].exif_orientation else sizes[:, :2]
-            one = _mask_follower(columns.pop(name), field, leader, sizes, crops[leader], out[name])
+            del columns[name]
+            one = _mask_follower(fetched, name, field, views[0].exif_orientation, crops, out[name])
+        elif isinstance(field, Boxes | Points):
+            one = _shape_follower(columns, name, field, schema.labels_of(name), crops[schema.drawn_as(name)])
         else:
-            one = _shape_follower(columns, name, field, schema.labels_of(name), crops[leader])
-        for row in range(len(job)):
-            if row in fetched.failures:
-                continue
-            try:
-                one(row)
-            except ValueError as error:
-                index = int(job.indices[row])
-                fetched.failures[row] = SampleError(index, source.location(index), f"{name!r}: {error}")
+            continue
+        for row in range(len(fetched.job)):
+            if row not in fetched.failures:
+                try:
+                    one(row)
+                except ValueError as error:
+                    fetched.fail(row, f"{name!r}: {error}")
     return columns
 
 
 def _mask_follower(
-    column: Sequence[Any],
-    field: Mask,
-    leader: str,
-    sizes: NDArray[np.int32],
-    crops: list[Crops],
-    out: Sequence[torch.Tensor],
+    fetched: Fetched, name: str, field: Mask, exif: bool, crops: FieldCrops, out: Sequence[torch.Tensor]
 ) -> Callable[[int], None]:
+    leader = fetched.source.fields.drawn_as(name)
+    column, sizes = fetched.columns[name], fetched.columns[leader].sizes
+    sizes = upright(sizes) if exif else sizes[:, :2]
     made = [view.numpy() for view in out]
 
     def one(row: int) -> None:
@@ -253,7 +218,7 @@ def _mask_follower(
             raise ValueError(
                 f"the mask has {mask.shape[0]} x {mask.shape[1]} pixels, {leader!r} {sizes[row, 0]} x {sizes[row, 1]}"
             )
-        for planned, view in zip(crops, made, strict=True):
+        for planned, view in zip(crops[leader], made, strict=True):
             follow_mask(mask, planned, row, view[row], field.ignore)
 
     return one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +44,16 @@ class SubsetSource(Source):
         labels.setflags(write=False)
         return labels
 
-    def fetch(self, indices: NDArray[np.int64]) -> Columns:
-        """As the source has them, at once. What is noted or raised meanwhile is about their indices here."""
+    def fetch(self, indices: NDArray[np.int64], *before: Any) -> Columns:
+        """As the source has them, at once. What is noted or raised meanwhile is about their indices here.
+
+        before: what a source by a user's dataset calls before each sample.
+        """
         theirs = self._indices[indices]
         numbers = dict(zip(theirs.tolist(), indices.tolist(), strict=True))
         try:
             with Renumbered(numbers):
-                return self.source.fetch(theirs) | self._own(indices)
+                return self.source.fetch(theirs, *before) | self._own(indices)
         except SampleError as error:
             made = error.bare()  # of its type, which may be a user's, too
             made.index, made.args = numbers.get(error.index, error.index), error.args

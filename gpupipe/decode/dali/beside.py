@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Boxes, Columns, Images, Job, Mask, Points
-from gpupipe.batch.columns import take
+from gpupipe.batch import Boxes, Columns, Images, Mask, Points
 from gpupipe.decode.fetching import Failures, Fetched
 from gpupipe.decode.rendering import FieldCrops, crops_of, decode_images, follow, planes
 from gpupipe.recipe import Views
@@ -28,7 +27,7 @@ __all__ = ["Beside", "Part", "Threads"]
 
 Rows = NDArray[np.int64]
 Made = tuple[Columns, Failures]
-Make = Callable[[Job, Fetched, FieldCrops, Rows], Columns]
+Make = Callable[[Fetched, FieldCrops, Rows], Columns]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ class Beside:
     """Makes parts of jobs. pinned: whether in page-locked memory, for their way to a GPU."""
 
     def __init__(self, source: Source, views: Views, threads: Threads, pinned: bool) -> None:
-        self._source = source
         self._views = views
         self._threads = threads
         self._pinned = pinned
@@ -78,39 +76,38 @@ class Beside:
         self._images = [plane for plane in layout if plane.name in schema.images]
         self._masks = [plane for plane in layout if plane.name not in schema.images]
 
-    def images(self, job: Job, fetched: Fetched, rows: Sequence[int]) -> list[Part]:
+    def images(self, fetched: Fetched, rows: Sequence[int]) -> list[Part]:
         """The images of those rows."""
         count = min(self._threads.count, len(rows))
-        shares = [np.array(rows[first::count], np.int64) for first in range(count)]
-        return [self._part(self._decoded, job, fetched, share) for share in shares]
+        return [self._part(self._decoded, fetched, np.array(rows[first::count], np.int64)) for first in range(count)]
 
-    def others(self, job: Job, fetched: Fetched) -> tuple[Columns, list[Part]]:
+    def others(self, fetched: Fetched) -> tuple[Columns, list[Part]]:
         """The columns that are no images: those that are there, masks as they are being written, and the rest."""
         if not self._follows:
             return {name: column for name, column in fetched.columns.items() if not isinstance(column, Images)}, []
-        masks = new_planes(self._masks, len(job), self._pinned)
+        count = len(fetched.job)
+        masks = new_planes(self._masks, count, self._pinned)
 
-        def followed(job: Job, part: Fetched, crops: FieldCrops, rows: Rows) -> Columns:
+        def followed(part: Fetched, crops: FieldCrops, rows: Rows) -> Columns:
             here = slice(rows[0], rows[-1] + 1)
             out = {name: tuple(view[here] for view in views) for name, views in masks.items()}
-            return follow(part, self._source.fields, self._views, crops, self._source, job, out)
+            return follow(part, self._views, crops, out)
 
-        shares = np.array_split(np.arange(len(job)), min(self._threads.count, len(job)))
-        return masks, [self._part(followed, job, fetched, share) for share in shares]
+        shares = np.array_split(np.arange(count), min(self._threads.count, count))
+        return masks, [self._part(followed, fetched, share) for share in shares]
 
-    def _part(self, make: Make, job: Job, fetched: Fetched, rows: Rows) -> Part:
-        return Part(rows, self._threads.making.submit(self._made, make, job, fetched, rows))
+    def _part(self, make: Make, fetched: Fetched, rows: Rows) -> Part:
+        return Part(rows, self._threads.making.submit(self._made, make, fetched, rows))
 
     # In a thread of the pool.
 
-    def _made(self, make: Make, job: Job, fetched: Fetched, rows: Rows) -> Made:
+    def _made(self, make: Make, fetched: Fetched, rows: Rows) -> Made:
         bad = {place: fetched.failures[row] for place, row in enumerate(rows.tolist()) if row in fetched.failures}
-        part = Fetched(take(fetched.columns, rows), dict(bad))
-        job = job.take(rows)
-        columns = make(job, part, crops_of(self._source.fields, self._views, job, part.columns), rows)
+        part = fetched.part(rows, dict(bad))
+        columns = make(part, crops_of(part.source.fields, self._views, part.job, part.columns), rows)
         return columns, {place: error for place, error in part.failures.items() if place not in bad}
 
-    def _decoded(self, job: Job, part: Fetched, crops: FieldCrops, rows: Rows) -> Columns:
+    def _decoded(self, part: Fetched, crops: FieldCrops, rows: Rows) -> Columns:
         out = new_planes(self._images, len(rows), self._pinned)
-        decode_images(part, self._source, self._views, crops, job, out)
+        decode_images(part, self._views, crops, out)
         return out

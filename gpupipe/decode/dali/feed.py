@@ -20,7 +20,7 @@ from gpupipe.decode.rendering import crops_of
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
 from gpupipe.recipe import Views
-from gpupipe.sources import DatasetSource, Source, SubsetSource
+from gpupipe.sources import Source
 
 __all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
 
@@ -39,7 +39,6 @@ class Feed:
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
 
-    job: Job
     inputs: tuple[Any, ...]
     fetched: Fetched
     read: Span
@@ -47,6 +46,11 @@ class Feed:
     followed: list[Part]
     hidden: set[int] = field(default_factory=set)
     declined: list[Part] = field(default_factory=list)
+
+    @property
+    def job(self) -> Job:
+        """What it is for."""
+        return self.fetched.job
 
     def hide(self, rows: Collection[int]) -> None:
         """DALI gets the placeholder in these rows, in new inputs."""
@@ -77,13 +81,6 @@ class Feed:
             part.made.cancel()
 
 
-def _is_dataset(source: Source) -> bool:
-    """Whether code of the user's is asked, by one thread at a time."""
-    while isinstance(source, SubsetSource):
-        source = source.source
-    return isinstance(source, DatasetSource)
-
-
 def _result(part: Part, batch: Batch) -> Columns:
     """The part's columns; its failures become the batch's."""
     columns, failures = part.made.result()
@@ -99,7 +96,6 @@ class Feeder:
         self._source = source
         self._views = views
         self._threads = Threads(threads)
-        self._readers = 1 if _is_dataset(source) else threads
         self._beside = Beside(source, views, self._threads, pinned)
         self._refused: set[int] = set()  # by DALI, while it decoded them: their indices
 
@@ -107,13 +103,13 @@ class Feeder:
         """The job's inputs; what the CPU makes of it has begun."""
         fields = self._source.fields
         with Stage("read") as read:
-            fetched = fetch(self._source, job, self._threads.reading, self._readers)
+            fetched = fetch(self._source, job, self._threads.reading, self._threads.count)
         crops = crops_of(fields, self._views, job, fetched.columns)
         inputs: list[Any] = []
         for name in fields.images:
             inputs.append(list(fetched.columns[name].data))
             inputs += [array for planned in crops[name] for array in view_inputs(planned)]
-        feed = Feed(job, tuple(inputs), fetched, read.span("consumer"), *self._beside.others(job, fetched))
+        feed = Feed(tuple(inputs), fetched, read.span("consumer"), *self._beside.others(fetched))
         self._decline(feed, self._unfit(feed))
         feed.hide(fetched.failures.keys())
         return feed
@@ -132,7 +128,7 @@ class Feeder:
         """The CPU makes these rows."""
         if rows:
             feed.hide(rows)
-            feed.declined += self._beside.images(feed.job, feed.fetched, sorted(rows))
+            feed.declined += self._beside.images(feed.fetched, sorted(rows))
 
     def _unfit(self, feed: Feed) -> set[int]:
         """Rows that could be read, and that DALI must not see."""

@@ -6,7 +6,7 @@ in ten have a longer side of 500 pixels. Draws are stratified, so that a few hun
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -68,37 +68,22 @@ KINDS = (
 RANK_NOISE = 0.35  # of the range of ranks: how loosely quality follows bytes per pixel
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """All tables together; a change of any of them makes another sample set."""
-
-    sizes: SizeTable = field(default_factory=SizeTable)
-    kinds: tuple[JpegKind, ...] = KINDS
-    rank_noise: float = RANK_NOISE
-
-
 def imagenet_like_specs(count: int, seed: int) -> list[ImageSpec]:
     """`count` specifications in shuffled order; the same for the same `count` and `seed`."""
     rng = np.random.default_rng(seed)
-    distribution = Distribution()
-    sides = draw_sides(rng, distribution.sizes, count)
+    sides = draw_sides(rng, SizeTable(), count)
     rng.shuffle(sides)
     specs: list[ImageSpec] = []
-    for kind, share in zip(distribution.kinds, kind_counts(distribution.kinds, count), strict=True):
+    rest = [round(kind.share * count) for kind in KINDS[1:]]
+    for kind, share in zip(KINDS, [count - sum(rest), *rest], strict=True):  # the first takes what rounding leaves
         start = len(specs)
-        specs += kind_specs(rng, kind, sides[start : start + share], distribution.rank_noise)
+        specs += kind_specs(rng, kind, sides[start : start + share])
     return [specs[i] for i in rng.permutation(count)]
 
 
 def table_parameters() -> dict[str, Any]:
     """Everything that decides the distribution, for the version of a sample set."""
-    return asdict(Distribution())
-
-
-def kind_counts(kinds: tuple[JpegKind, ...], count: int) -> list[int]:
-    """How many of `count` images each kind gets; the first kind takes what rounding leaves."""
-    rest = [round(kind.share * count) for kind in kinds[1:]]
-    return [count - sum(rest), *rest]
+    return {"sizes": asdict(SizeTable()), "kinds": [asdict(kind) for kind in KINDS], "rank_noise": RANK_NOISE}
 
 
 def draw_sides(rng: np.random.Generator, table: SizeTable, count: int) -> np.ndarray:
@@ -114,11 +99,11 @@ def draw_sides(rng: np.random.Generator, table: SizeTable, count: int) -> np.nda
     return sides
 
 
-def kind_specs(rng: np.random.Generator, kind: JpegKind, sides: np.ndarray, rank_noise: float) -> list[ImageSpec]:
+def kind_specs(rng: np.random.Generator, kind: JpegKind, sides: np.ndarray) -> list[ImageSpec]:
     """Specifications of one kind, one for each row of `sides`."""
     count = len(sides)
     density = stratified(rng, kind.bytes_per_pixel, count)
-    noisy_rank = density.argsort().argsort() + rng.normal(0, rank_noise * max(count, 1), count)
+    noisy_rank = density.argsort().argsort() + rng.normal(0, RANK_NOISE * max(count, 1), count)
     quality = np.sort(stratified(rng, kind.quality, count))[noisy_rank.argsort().argsort()]
     return [
         ImageSpec(int(w), int(h), kind.subsampling, round(q), round(d * w * h))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.cache import cache_folder
@@ -38,7 +37,7 @@ def sample_set(folder: str | Path | None = None, count: int = 512) -> Path:
         raise ConfigError(f"count={count}: the sample set has {CLASSES} classes, so ask for at least {CLASSES} images")
     parent = Path(folder) if folder is not None else cache_folder() / "samples"
     target = parent / f"imagenet-like-{count}-{parameters_hash()}"
-    if not is_complete(target, count):
+    if sum(1 for _ in target.glob("*/*.jpg")) != count:  # someone may have cleared a part of the cache
         shutil.rmtree(target, ignore_errors=True)
         make_folder(target, lambda root: write_samples(root, count))
     return target
@@ -48,11 +47,6 @@ def parameters_hash() -> str:
     """Eight hex digits that change with whatever decides the images."""
     parameters = {"version": VERSION, "seed": SEED, "look": asdict(Look()), "table": table_parameters()}
     return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def is_complete(folder: Path, count: int) -> bool:
-    """Whether all images are there: someone may have cleared a part of the cache."""
-    return sum(1 for _ in folder.glob("*/*.jpg")) == count
 
 
 def make_folder(target: Path, write: Callable[[Path], None]) -> None:
@@ -85,11 +79,7 @@ def write_samples(root: Path, count: int) -> None:
         data = fit_jpeg(bank, spec, seed=(SEED, index))
         (root / f"class_{index % CLASSES:02d}" / f"{index:05d}.jpg").write_bytes(data)
 
-    run_with_progress(write_one, list(enumerate(specs)), "Making the sample set (once)")
-
-
-def run_with_progress(work: Callable[[Any], None], jobs: list[Any], title: str) -> None:
-    """Run `work` on each of the jobs, on one thread for each usable CPU (NumPy and Pillow release the GIL)."""
-    with ThreadPoolExecutor(usable_cpus()) as pool, progress(title, len(jobs)) as advance:
-        for _ in pool.map(work, jobs):
+    # NumPy and Pillow release the GIL.
+    with ThreadPoolExecutor(usable_cpus()) as pool, progress("Making the sample set (once)", count) as advance:
+        for _ in pool.map(write_one, enumerate(specs)):
             advance(1)

@@ -32,31 +32,18 @@ import torch
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.machine import machine
-from gpupipe.tools.benchmark.measurement import Spread, spread
+from gpupipe.tools.benchmark.measurement import columns
 from gpupipe.tools.benchmark.report import plot
 from gpupipe.tools.figures import write_csv
 from gpupipe.tools.profiling.rounds import ProfileSettings, Stretch, run_part
 from gpupipe.tools.profiling.training import TrainingStep
 from training.loaders import make_loader, workers
 
-__all__ = ["CEILING", "COLUMNS", "Result", "compare", "facts_of", "rows", "settings_of", "table", "write_all"]
+__all__ = ["CEILING", "Result", "compare", "facts_of", "rows", "settings_of", "table", "write_all"]
 
 CEILING = "device"
 FORMS = {"img_per_s": ",.0f", "waited": ".1%", "of_ceiling": ".1%"}
 Row = dict[str, Any]
-COLUMNS = (
-    "contender",
-    "img_per_s",
-    "img_per_s_min",
-    "img_per_s_max",
-    "waited",
-    "waited_min",
-    "waited_max",
-    "of_ceiling",
-    "of_ceiling_min",
-    "of_ceiling_max",
-    "not_measured",
-)
 
 
 @dataclass
@@ -167,7 +154,7 @@ def facts_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """One plain row for each contender, with the keys of `COLUMNS`; None where there is no value.
+    """One plain row for each contender; None where there is no value.
 
     of_ceiling: the rate over that of `device` in the same round.
     """
@@ -177,17 +164,14 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 def row(result: Result, ceiling: Sequence[Stretch]) -> Row:
     """A contender's row."""
-    values = (
-        *of(spread([part.rate for part in result.parts])),
-        *of(spread([part.waited for part in result.parts])),
-        *of(spread([part.rate / best.rate for part, best in zip(result.parts, ceiling, strict=False)])),
-    )
-    return dict(zip(COLUMNS, (result.name, *values, result.reason), strict=True))
-
-
-def of(values: Spread | None) -> tuple[float | None, float | None, float | None]:
-    """Median, smallest and largest."""
-    return (values.median, values.low, values.high) if values else (None, None, None)
+    shares = [part.rate / best.rate for part, best in zip(result.parts, ceiling, strict=False)]
+    return {
+        "contender": result.name,
+        **columns("img_per_s", [part.rate for part in result.parts]),
+        **columns("waited", [part.waited for part in result.parts]),
+        **columns("of_ceiling", shares),
+        "not_measured": result.reason,
+    }
 
 
 def table(measured: Sequence[Row]) -> str:

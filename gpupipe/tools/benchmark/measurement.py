@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpupipe.errors import ConfigError
 
-__all__ = ["DTYPES", "BenchSettings", "Opened", "Result", "Round", "Spread", "ratio", "spread"]
+__all__ = ["DTYPES", "BenchSettings", "Opened", "Result", "Round", "Spread", "columns", "ratio", "spread"]
 
 DTYPES = ("float32", "uint8")
 
@@ -110,6 +110,12 @@ class Spread:
     median: float
     low: float
     high: float
+
+
+def columns(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The same as columns of a table: `name`, and with _min and _max behind it; None without values."""
+    found = (statistics.median(values), min(values), max(values)) if values else (None, None, None)
+    return dict(zip((name, f"{name}_min", f"{name}_max"), found, strict=True))
 
 
 def spread(values: Sequence[float]) -> Spread | None:

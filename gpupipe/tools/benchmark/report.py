@@ -12,7 +12,7 @@ from rich.table import Table
 from gpupipe.host.machine import machine
 from gpupipe.tools.benchmark.checks import antialiased
 from gpupipe.tools.benchmark.contenders import BASELINE
-from gpupipe.tools.benchmark.measurement import BenchSettings, Result, ratio, spread
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, columns, ratio, spread
 from gpupipe.tools.figures import figures, write_csv, write_json
 
 __all__ = ["by_rate", "cells", "describe", "environment", "number", "remarks", "rows", "table", "write_all"]
@@ -44,13 +44,10 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 def row(result: Result, baseline: Result | None) -> Row:
     """A contender's row; `ratio` is its median over the baseline's."""
-    rate = spread([one.rate for one in result.rounds])
     cpu = spread([one.cpu_ms for one in result.rounds])
     return {
         "contender": result.name,
-        "img_per_s": rate and rate.median,
-        "img_per_s_min": rate and rate.low,
-        "img_per_s_max": rate and rate.high,
+        **columns("img_per_s", [one.rate for one in result.rounds]),
         "ratio": ratio(result, baseline),
         "first_batch_s": result.opened and result.opened.first_batch,
         "cpu_ms_per_img": cpu and cpu.median,

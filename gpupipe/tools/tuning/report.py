@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from gpupipe.decode.tuned import Tuned
+from gpupipe.tools.benchmark.measurement import columns
 from gpupipe.tools.figures import figures, write_csv, write_json
 from gpupipe.tools.tuning.candidates import threads, worker_processes
 from gpupipe.tools.tuning.run import Outcome
@@ -31,7 +32,7 @@ def rows(trials: Sequence[Trial]) -> list[Row]:
 
 
 def _row(trial: Trial) -> Row:
-    candidate, decoders, final = trial.candidate, trial.candidate.decoders, trial.final
+    candidate, decoders = trial.candidate, trial.candidate.decoders
     return {
         "stage": trial.stage,
         "engine": candidate.engine,
@@ -43,9 +44,7 @@ def _row(trial: Trial) -> Row:
         "hw_decoder_load": decoders and decoders.hw_decoder_load,
         "crop_decode": decoders and decoders.crop_decode,
         "search_img_per_s": trial.rate or None,
-        "img_per_s": final and final.median,
-        "img_per_s_min": final and final.low,
-        "img_per_s_max": final and final.high,
+        **columns("img_per_s", [one.rate for one in trial.finals]),
         "rounds": len(trial.finals),
         "cpus_busy": trial.cores or None,
         "failed": trial.reason,

@@ -44,10 +44,10 @@ class LoaderTimeoutError(GpupipeError, RuntimeError):
 class WorkerError(GpupipeError, RuntimeError):
     """A worker process of the torch engine died.
 
-    `batches` lists the samples of the batch that each worker was making that has died, if it was at one.
+    `batches` has the epoch and step of the batch that each worker was making that has died, if it was at one.
     """
 
-    def __init__(self, message: str, batches: tuple[tuple[int, ...], ...] = ()) -> None:
+    def __init__(self, message: str, batches: tuple[tuple[int, int], ...] = ()) -> None:
         self.batches = batches
         super().__init__(message)
 

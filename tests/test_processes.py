@@ -32,6 +32,7 @@ from reliability.rows import ROWS  # noqa: E402
 from reliability.sandbox import Sandbox  # noqa: E402
 
 import gpupipe  # noqa: E402
+from gpupipe.batch import Job  # noqa: E402
 from gpupipe.host import processes, whereabouts  # noqa: E402
 from gpupipe.workers.board import BATCH, IDLE, Board  # noqa: E402
 from gpupipe.workers.interrupts import interrupts_held  # noqa: E402
@@ -371,7 +372,9 @@ def test_a_board_tells_what_each_worker_is_at() -> None:
         assert board.doing(1) == "at its start"
         board.open_row(1)
         assert (board.starting(1), board.doing(1)) == (False, "between two batches")
-        board.begin(1, np.arange(100, 108))
+        assert board.place(1) is None
+        board.begin(1, Job(0, 3, np.arange(8), np.arange(100, 108), step=2))
+        assert board.place(1) == (3, 2)
         assert board.sample(1) is None
         assert board.doing(1) == "at a batch of 8 samples (100, 101, 102, 103, 104, 105, ...)"
         whereabouts.note(104)
@@ -381,6 +384,7 @@ def test_a_board_tells_what_each_worker_is_at() -> None:
         assert board.sample(1) is None
         whereabouts.note(IDLE)
         assert board.doing(1) == "between two batches"
+        assert board.place(1) is board.place(0) is None
         assert board.starting(0)
         board.clear()
         assert board.starting(1)

@@ -49,7 +49,7 @@ class Iteration:
         if self._turn != loader._place.turn:
             self._begin()
         at = self._at
-        if (at.epoch, at.step) >= self._end:
+        if at.key >= self._end:
             self._leave(at_end=True)
             loader._place.ended()
             raise StopIteration

@@ -59,8 +59,12 @@ class Jobs:
 def looking_ahead(jobs: Iterable[Job], distance: int) -> Iterator[Job]:
     """The jobs, each with the samples of the one that comes so many later, which its reader gets next."""
     waiting: deque[Job] = deque()
-    for job in jobs:
-        waiting.append(job)
-        if len(waiting) > distance:
-            yield replace(waiting.popleft(), ahead=job.indices)
+    try:
+        for job in jobs:
+            waiting.append(job)
+            if len(waiting) > distance:
+                yield replace(waiting.popleft(), ahead=job.indices)
+    except Exception:  # what can't be made comes after what is before it
+        yield from waiting
+        raise
     yield from waiting

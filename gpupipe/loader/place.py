@@ -21,6 +21,11 @@ class Point:
     batches: RankBatches
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Epoch and step."""
+        return self.epoch, self.step
+
+    @property
     def following(self) -> Point:
         """The next step; after the last one the next epoch's first."""
         return (

@@ -1,7 +1,7 @@
 """What a loader's iterations take their batches from: one stream of the engine, which goes on from epoch to epoch.
 
     order ──► jobs ──► engine ──► repair ──► finish ──► Iteration
-                       └── Repaired ──┘         └ in the consumer's thread, or for a GPU ahead in one of their own
+                                                └ in the consumer's thread, or for a GPU ahead in one of their own
 
 The jobs of the next epoch follow those of this one, so that workers have them while its last batches are consumed:
 
@@ -17,17 +17,14 @@ import atexit
 import logging
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpupipe.batch import Batch, Job
-from gpupipe.decode.engine import Engine
+from gpupipe.decode.engine import Batches, Engine
 from gpupipe.device.ahead import Ahead, Lane
 from gpupipe.device.finishing import Finished
 from gpupipe.errors import GpupipeError, SampleError, WorkerError
@@ -42,9 +39,6 @@ __all__ = ["Failed", "Supply"]
 log = logging.getLogger("gpupipe")
 
 Made = TypeVar("Made")
-Repair = Callable[[Batch], Batch]
-Finish = Callable[[Batch], Finished]
-
 DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
 
 
@@ -67,7 +61,7 @@ class Supply:
 
     It does not hold the loader, nor does what it gives to engines and threads: a loader that is dropped goes at once.
 
-    finish:  the last step on a batch; told whether its samples are mixed, if the recipe does.
+    repair, finish: the steps on an engine's batch; the last is told whether samples are mixed, if the recipe does.
     lane:    where a thread makes batches ahead; None: nowhere.
     goes_on: whether the next epoch's batches are made before it begins.
     looks_ahead: 0, or how many jobs later the reader of a job has its next one, which the source is told of.
@@ -77,7 +71,7 @@ class Supply:
         self,
         engine: Engine,
         jobs: Jobs,
-        repair: Repair,
+        repair: Callable[[Batch], Batch],
         finish: Callable[[Batch, bool], Finished],
         meter: Meter,
         lane: Lane[Finished | Failed] | None,
@@ -95,10 +89,9 @@ class Supply:
         self._at: Point | None = None  # what comes next
         self._mixes = False
         self._turn = 0  # the iteration that it works for
-        self._ordered: _Ordered | None = None
-        self._batches: _Repaired | Ahead[Finished | Failed] | None = None
+        self._batches: _Stream[Batch] | Ahead[Finished | Failed] | None = None
         self._thread: Ahead[Finished | Failed] | None = None
-        self._failing: dict[Point, Exception] = {}  # what is known to fail before it is due
+        self._failing: dict[tuple[int, int], Exception] = {}  # what is known to fail before it is due
         self.owner: int | None = None  # the process that has opened a stream
 
     def begin(self, turn: int, at: Point, mixes: bool) -> None:
@@ -115,7 +108,7 @@ class Supply:
                 self._open(at)
             except Exception as error:
                 if not (isinstance(error, WorkerError) and self._put_off(error, at)):
-                    self._failing[at] = error
+                    self._failing[at.key] = error
 
     def take(self, at: Point) -> Finished | Failed:
         """The batch of that step, or why there is none; a Ctrl-C leaves the step to come."""
@@ -160,7 +153,7 @@ class Supply:
         return engine.ready() if self.lane is None else 0 if thread is None else len(thread)
 
     def _known_to_fail(self, at: Point) -> Failed | None:
-        error = self._failing.pop(at, None)
+        error = self._failing.pop(at.key, None)
         if error is None:
             return None
         self._close_batches()
@@ -171,26 +164,15 @@ class Supply:
     def _made(self, at: Point) -> Finished | Failed | None:
         """What comes from the stream; None where another one has to begin."""
         try:
-            batches = self._open(at) if self._batches is None else self._batches
-            item = self._meter.waited(batches)
-        except WorkerError as error:
+            item = self._meter.waited(self._open(at) if self._batches is None else self._batches)
+            assert item is not None  # a stream has no end within an epoch
+            return _attempt(self._finishing(at), item) if isinstance(item, Batch) else item
+        except BaseException as error:
             self._close_batches()
-            return None if self._put_off(error, at) else Failed(error)
-        except Exception as error:  # the engine's own
-            self._close_batches()
-            return Failed(error)
-        except BaseException:  # a Ctrl-C
-            self._close_batches()
-            raise
-        if item is None:  # an order has failed, so what comes after that has not been asked for
-            self._close_batches()
-        if not isinstance(item, Batch):
-            return item
-        try:
-            return _attempt(self._finishes(at), item)
-        except BaseException:
-            self._close_batches()
-            raise
+            if not isinstance(error, Exception):  # a Ctrl-C
+                raise
+            put_off = isinstance(error, WorkerError) and self._put_off(error, at)
+            return None if put_off else Failed(error)
 
     def _put_off(self, error: WorkerError, at: Point) -> bool:
         """Whether the error is not for the batch that is due: new workers make that.
@@ -198,39 +180,37 @@ class Supply:
         If it is for a later one it will take that one's place. Else chance would decide which batch it costs: workers
         are ahead, and die with what they have not sent. Nothing comes of it if it is for one that has been dropped.
         """
-        ordered = self._ordered
-        points = [point for samples in error.batches if ordered and (point := ordered.point_of(samples)) is not None]
-        first = min(points, key=lambda point: (point.epoch, point.step), default=None)
-        if first == at or not error.batches:
+        due = at.key
+        first = min(error.batches, default=due)
+        if first == due:
             return False
         log.warning("gpupipe: %s. New workers make the batches before the one at which that was", error)
-        if first is not None:
+        if first > due:
             self._failing[first] = error.with_traceback(None)  # whose frames hold this
         return True
 
-    def _open(self, at: Point) -> _Repaired | Ahead[Finished | Failed]:
+    def _open(self, at: Point) -> _Stream[Batch] | Ahead[Finished | Failed]:
         """A stream from there on."""
         self._end_thread()
         engine = self.check_open()
         self.owner = os.getpid()
         _LIVE.add(self)
-        ordered = self._ordered = _Ordered(
-            self._jobs, _points(at, frozenset(self._failing), self._goes_on), self._looks_ahead
-        )
+        jobs = _following(self._jobs, at, frozenset(self._failing), self._goes_on)
+        stream = partial(engine.stream, looking_ahead(jobs, self._looks_ahead) if self._looks_ahead else jobs)
         if self.lane is None:
-            self._batches = _Repaired(engine, ordered, self._repair)
+            self._batches = _Stream(stream, self._repair).begun()
             return self._batches
         with suppress(Exception):  # raised again where the batch is due
             self._jobs(at)  # a sampler lists here: it draws from the generators that threads share
-        finishing = _Finishing(partial(_Repaired, engine, ordered, self._repair), self._finishes(at))
-        thread = self._batches = self._thread = Ahead(finishing, DEPTH, self.lane, engine.interrupt)
+        finished = _Stream(stream, partial(_both, self._repair, self._finishing(at)))
+        thread = self._batches = self._thread = Ahead(finished, DEPTH, self.lane, engine.interrupt)
         try:
             return iter(thread)
         except BaseException:
             self._close_batches()
             raise
 
-    def _finishes(self, begun: Point) -> Finish:
+    def _finishing(self, begun: Point) -> Callable[[Batch], Finished]:
         return partial(_finished, self._finish, self._mixes, begun)
 
     def _end_thread(self) -> None:
@@ -257,86 +237,35 @@ class Supply:
         self.drop()
 
 
-def _points(at: Point, failing: frozenset[Point], goes_on: bool) -> Iterator[Point]:
-    """The steps from there on without those that are known to fail: of that epoch, or of all that follow, too."""
+def _following(jobs: Jobs, at: Point, failing: frozenset[tuple[int, int]], goes_on: bool) -> Iterator[Job]:
+    """The jobs from there on but those that are known to fail: of that epoch, or of all that follow, too."""
     epoch = at.epoch
     while at.step < len(at.batches) and (goes_on or at.epoch == epoch):
-        if at not in failing:
-            yield at
+        if at.key not in failing:
+            yield jobs(at)
         at = at.following
 
 
-class _Ordered:
-    """The jobs of some steps, each kept until its batch has come. One that can't be made ends them: see `failed`."""
+class _Stream(Generic[Made]):
+    """What `step` makes of the batches of an engine's stream, which begins with the first that is asked for."""
 
-    def __init__(self, jobs: Jobs, points: Iterator[Point], looks_ahead: int) -> None:
-        self._jobs = jobs
-        self._points = points
-        self._looks_ahead = looks_ahead
-        self._open: deque[tuple[Point, Job]] = deque()
-        self.failed: Failed | None = None
+    def __init__(self, opened: Callable[[], Batches], step: Callable[[Batch], Made]) -> None:
+        self._opened = opened
+        self._step = step
+        self._batches: Batches | None = None
 
-    def __iter__(self) -> Iterator[Job]:
-        return looking_ahead(self._made(), self._looks_ahead) if self._looks_ahead else self._made()
-
-    def _made(self) -> Iterator[Job]:
-        for point in self._points:
-            try:
-                job = self._jobs(point)
-            except Exception as error:  # of the user's order or sampler; the batches before it are still to come
-                self.failed = Failed(error)
-                return
-            self._open.append((point, job))
-            yield job
-
-    def point_of(self, samples: tuple[int, ...]) -> Point | None:
-        """The first of those still open whose batch has these samples."""
-        return next((point for point, job in list(self._open) if np.isin(samples, job.indices).all()), None)
-
-    def next_open(self) -> tuple[Point, Job]:
-        """What the batch that has come was asked for."""
-        return self._open.popleft()
-
-
-class _Repaired:
-    """The batches of an engine, in order, each with its job, made good by `repair`."""
-
-    def __init__(self, engine: Engine, ordered: _Ordered, repair: Repair) -> None:
-        self._ordered = ordered
-        self._repair = repair
-        self._stream = engine.stream(ordered)
-
-    def __iter__(self) -> _Repaired:
+    def begun(self) -> _Stream[Made]:
+        """The same; workers are at it."""
+        self._batches = self._opened()
         return self
 
-    def __next__(self) -> Batch | Failed:
-        batch = next(self._stream, None)
-        if batch is not None:
-            self._ordered.next_open()
-            return _attempt(self._repair, batch)
-        failed, self._ordered.failed = self._ordered.failed, None
-        if failed is None:
-            raise StopIteration
-        return failed
+    def __iter__(self) -> _Stream[Made]:
+        return self
 
-    def close(self) -> None:
-        """End the engine's stream."""
-        self._stream.close()
-
-
-class _Finishing:
-    """Finished batches, for a thread of their own: everything begins with the first that is asked for."""
-
-    def __init__(self, opened: Callable[[], _Repaired], finish: Finish) -> None:
-        self._opened = opened
-        self._finish = finish
-        self._batches: _Repaired | None = None
-
-    def __next__(self) -> Finished | Failed:
+    def __next__(self) -> Made | Failed:
         if self._batches is None:
             self._batches = self._opened()
-        made = next(self._batches)
-        return made if isinstance(made, Failed) else _attempt(self._finish, made)
+        return _attempt(self._step, next(self._batches))
 
     def close(self) -> None:
         """End the engine's stream."""
@@ -350,6 +279,10 @@ def _attempt(step: Callable[[Batch], Made], batch: Batch) -> Made | Failed:
         return step(batch)
     except Exception as error:
         return Failed(error, batch.bad)
+
+
+def _both(repair: Callable[[Batch], Batch], finish: Callable[[Batch], Finished], batch: Batch) -> Finished:
+    return finish(repair(batch))
 
 
 def _finished(finish: Callable[[Batch, bool], Finished], mixes: bool, begun: Point, batch: Batch) -> Finished:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import time
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from gpupipe.batch import Job
 from gpupipe.host.whereabouts import note, note_in
 from gpupipe.workers.memory import SharedMemory
 
@@ -17,7 +16,7 @@ __all__ = ["BATCH", "IDLE", "Board"]
 STARTING, IDLE, BATCH = -1, -2, -3
 """What `note` is told where there is no one sample: before the first task, between tasks, at a whole batch."""
 
-NOTE, SINCE, COUNT, SAMPLES = range(4)  # the columns; the samples of the task take the rest
+NOTE, SINCE, EPOCH, STEP, COUNT, SAMPLES = range(6)  # the columns; the samples of the task take the rest
 LISTED = 6  # samples of a batch that a message lists
 
 
@@ -61,11 +60,11 @@ class Board:
         note_in(self._rows[worker, : SINCE + 1].numpy().data)
         note(IDLE)
 
-    def begin(self, worker: int, indices: NDArray[np.int64]) -> None:
-        """The worker has a task: the batch of these samples."""
+    def begin(self, worker: int, job: Job) -> None:
+        """The worker has a task: the batch of that job, or some of its rows."""
         row = self._rows[worker].numpy()
-        row[COUNT] = len(indices)
-        row[SAMPLES : SAMPLES + len(indices)] = indices
+        row[EPOCH], row[STEP], row[COUNT] = job.epoch, job.step, len(job)
+        row[SAMPLES : SAMPLES + len(job)] = job.indices
         note(BATCH)
 
     # In the loader's process.
@@ -75,12 +74,11 @@ class Board:
         index = int(self._rows[worker, NOTE])
         return index if index >= 0 else None
 
-    def batch(self, worker: int) -> tuple[int, ...]:
-        """The samples of the batch that it makes; none between two batches."""
+    def place(self, worker: int) -> tuple[int, int] | None:
+        """Epoch and step of the batch that it makes; None between two batches."""
         if self.starting(worker) or self.idle(worker):
-            return ()
-        count = int(self._rows[worker, COUNT])
-        return tuple(self._rows[worker, SAMPLES : SAMPLES + count].tolist())
+            return None
+        return int(self._rows[worker, EPOCH]), int(self._rows[worker, STEP])
 
     def seconds(self, worker: int) -> float:
         """For how long it has been there."""
@@ -100,6 +98,6 @@ class Board:
             return "at its start"
         if self.idle(worker):
             return "between two batches"
-        samples = self.batch(worker)
+        samples = self._rows[worker, SAMPLES : SAMPLES + int(self._rows[worker, COUNT])].tolist()
         listed = ", ".join(map(str, samples[:LISTED]))
         return f"at a batch of {len(samples)} samples ({listed}{', ...' if len(samples) > LISTED else ''})"

@@ -52,7 +52,7 @@ def death(fault: WorkersDied, board: Board, describe: Describe) -> WorkerError:
         for number, code in fault.exit_codes.items()
     ]
     first, code = next(iter(fault.exit_codes.items()))
-    batches = tuple(samples for number in fault.exit_codes if (samples := board.batch(number)))
+    batches = tuple(place for number in fault.exit_codes if (place := board.place(number)) is not None)
     return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", batches)
 
 

@@ -84,7 +84,7 @@ class Workshop(torch.utils.data.Dataset[Answer]):
             return Answer(self._tasks, batch=self._work(task.job, self._planes(task)))
         if task.turn != self._board.turn:  # left, and workers are wanted for another
             return Answer(self._tasks)
-        self._board.begin(worker.id, task.job.indices)
+        self._board.begin(worker.id, task.job)
         rest = self._made(task)
         note(IDLE)
         return Answer(self._tasks, task.slot, task.part, rest)

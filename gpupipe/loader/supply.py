@@ -92,7 +92,7 @@ class Supply:
         self._batches: _Stream[Batch] | Ahead[Finished | Failed] | None = None
         self._thread: Ahead[Finished | Failed] | None = None
         self._failing: dict[tuple[int, int], Exception] = {}  # what is known to fail before it is due
-        self.owner: int | None = None  # the process that has opened a stream
+        self.owner: int | None = None  # the process that has opened a stream, until it is closed
 
     def begin(self, turn: int, at: Point, mixes: bool) -> None:
         """An iteration begins there: workers start, if they are not at it already.
@@ -135,7 +135,7 @@ class Supply:
     def close(self) -> None:
         """End the stream and the engine. May be called twice."""
         self.drop()
-        engine, self.engine = self.engine, None
+        engine, self.engine, self.owner = self.engine, None, None
         if engine is not None:
             engine.close()
 
@@ -231,10 +231,10 @@ class Supply:
             batches.close()
 
     def end_at_exit(self) -> None:
-        """Whoever waits for workers ends soon, and so does the stream."""
+        """As `close`, and whoever waits for workers ends soon."""
         if self.engine is not None:
             self.engine.interrupt()
-        self.drop()
+        self.close()
 
 
 def _following(jobs: Jobs, at: Point, failing: frozenset[tuple[int, int]], goes_on: bool) -> Iterator[Job]:

@@ -291,6 +291,13 @@ class TestErrors:
             assert [one[1].tolist() for one in (found[0], found[2])] == [expected(1)[0], expected(1)[2]]
             assert labels_of(loader) == expected(2)
 
+    def test_of_an_order_come_in_their_place_where_the_source_looks_ahead(self, thread, engine):
+        with opened(Numbered(60, [IMAGE]), thread, order=Fails(), **engine) as loader:
+            loader._supply._looks_ahead = 2
+            assert labels_of(loader) == expected(0)
+            assert [type(one) for one in tolerant(loader)] == [tuple, gpupipe.ConfigError, tuple]
+            assert labels_of(loader) == expected(2)
+
     @pytest.mark.parametrize("data", [Numbered(60, [IMAGE]), Deadly(60, [IMAGE])], ids=["order", "death"])
     def test_of_an_epoch_that_never_comes_are_not_raised(self, thread, data):
         order = Following() if isinstance(data, Deadly) else Fails()
@@ -376,6 +383,12 @@ def fork():
     child = os.fork()
     if not child:
         global loader
+        try:
+            next(iter(loader))
+        except gpupipe.GpupipeError as error:
+            assert "is a fork" in str(error)
+        else:
+            os._exit(1)
         if loader.engine == "torch":  # a pipeline of DALI's waits for threads that a fork lacks
             del loader
         supply._end_all()

@@ -135,15 +135,26 @@ class Supply:
     def close(self) -> None:
         """End the stream and the engine. May be called twice."""
         self.drop()
-        engine, self.engine, self.owner = self.engine, None, None
-        if engine is not None:
+        engine, is_inherited = self.engine, self._is_inherited
+        self.engine = self.owner = None
+        if engine is not None and not is_inherited:
             engine.close()
 
     def check_open(self) -> Engine:
-        """The engine. Raises GpupipeError where it was closed."""
+        """The engine. Raises GpupipeError where it was closed, or is at work for another process."""
         if self.engine is None:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
+        if self._batches is not None and self._is_inherited:
+            raise GpupipeError(
+                f"this Loader's batches are made for process {self.owner}, of which this one ({os.getpid()}) is a fork; "
+                "build another Loader here, or pass persistent_workers=False and fork between two epochs"
+            )
         return self.engine
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that has opened a stream, which is not for it to end."""
+        return self.owner not in (None, os.getpid())
 
     def ready(self) -> int | None:
         """Batches that are made and wait to be taken; None where the engine can't tell."""
@@ -165,7 +176,9 @@ class Supply:
         """What comes from the stream; None where another one has to begin."""
         try:
             item = self._meter.waited(self._open(at) if self._batches is None else self._batches)
-            assert item is not None  # a stream has no end within an epoch
+            if item is None:
+                self.check_open()
+                raise GpupipeError("the engine has ended its batches before the epoch; iterate again, or report this")
             return _attempt(self._finishing(at), item) if isinstance(item, Batch) else item
         except BaseException as error:
             self._close_batches()
@@ -227,7 +240,7 @@ class Supply:
 
     def _close_batches(self) -> None:
         batches, self._batches = self._batches, None
-        if batches is not None:
+        if batches is not None and not self._is_inherited:
             batches.close()
 
     def end_at_exit(self) -> None:

@@ -146,7 +146,7 @@ class Supply:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
         if self._batches is not None and self._is_inherited:
             raise GpupipeError(
-                f"this Loader's batches are made for process {self.owner}, of which this one ({os.getpid()}) is a fork; "
+                f"this Loader's batches are made for process {self.owner}, of which process {os.getpid()} is a fork; "
                 "build another Loader here, or pass persistent_workers=False and fork between two epochs"
             )
         return self.engine

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.workers import memory
 from gpupipe.workers.memory import SharedMemory
 from gpupipe.workers.slots import Slots
 from gpupipe.workers.work import Plane
@@ -200,3 +201,17 @@ def test_memory_that_a_full_disk_lacks_is_refused_by_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(gpupipe.ConfigError, match=r"/dev/shm has no room for the 3 MiB .*--shm-size=6m"):
         SharedMemory(3 << 20)
+
+
+@pytest.mark.parametrize("folder", ["/no/such/folder", "/proc"])
+def test_memory_needs_no_folder_for_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "FOLDER", folder)
+    slots = Slots(2, 2, [plane("image", 4)], shared=True)
+    slot = slots.give()
+    assert slot is not None
+    child = os.fork()
+    if child == 0:
+        slots.planes(slot, slice(0, 2))["image"][0].fill_(3)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert slots.take(slot, (), 2)[1]["image"][0].tolist() == [[3] * 4] * 2

@@ -6,7 +6,6 @@ import mmap
 import os
 import tempfile
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ __all__ = ["PAGE", "SharedMemory"]
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 
-FOLDER = Path("/dev/shm")
+FOLDER = "/dev/shm"
 
 
 class SharedMemory:
@@ -32,9 +31,7 @@ class SharedMemory:
     """
 
     def __init__(self, size: int) -> None:
-        # As torch's own shared memory: limited by what the container gave /dev/shm.
-        with tempfile.TemporaryFile(dir=FOLDER if FOLDER.is_dir() else None, buffering=0) as file:
-            self._fd = os.dup(file.fileno())
+        self._fd = _unnamed()
         try:
             os.posix_fallocate(self._fd, 0, max(size, 1))
         except OSError as error:
@@ -83,3 +80,11 @@ class SharedMemory:
         """
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         return np.frombuffer(mmap.mmap(self._fd, size, flags=flags, offset=place), np.uint8)
+
+
+def _unnamed() -> int:
+    try:  # as torch's own shared memory: limited by what the container gave /dev/shm
+        with tempfile.TemporaryFile(dir=FOLDER, buffering=0) as file:
+            return os.dup(file.fileno())
+    except OSError:  # it is not there, or not for this user
+        return os.memfd_create("gpupipe")

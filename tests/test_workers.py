@@ -221,6 +221,23 @@ def test_what_the_jobs_raise_comes_after_the_batches_before_it(workers: int) -> 
         engine.close()
 
 
+def test_what_a_stopped_worker_has_sent_is_there() -> None:
+    """Large tensors, too: nothing has to be asked of it."""
+    engine = opened(Objects(), 2, timeout=2)
+    try:
+        stream = engine.stream(jobs(20))
+        next(stream)
+        while engine.ready() < 4:
+            time.sleep(0.01)
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGSTOP)
+        assert [float(next(stream).columns[""].first["images"][0, 1, 2]) for _ in range(4)] == [6, 12, 18, 24]
+        with pytest.raises(gpupipe.LoaderTimeoutError, match="is stopped between two batches"):
+            next(stream)
+    finally:
+        engine.close()
+
+
 # Parts of torch that a later one may lack.
 
 

@@ -262,6 +262,25 @@ def test_a_child_that_hangs_is_ended_with_its_children(ending: str, tmp_path: Pa
     assert gone(int((tmp_path / "log").read_text()))
 
 
+ORPHAN = """
+import os, sys
+from gpupipe.host.children import Child
+code = "import subprocess; print(subprocess.Popen(['sleep', '99']).pid, flush=True)"
+child = Child("selftest_fakes:Coded", (code,), open(sys.argv[1], "wb"), 60)
+child.ask("work")
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_child_that_stands_still_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n{ORPHAN}"]
+    done = subprocess.run([*command, str(tmp_path / "log")], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    assert gone(int(done.stdout))
+    assert gone(int((tmp_path / "log").read_text()))
+
+
 def test_no_child_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(psutil.Process().children())  # other tests' resource tracker may live on
     children_that(monkeypatch, "time.sleep(99)")

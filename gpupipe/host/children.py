@@ -24,7 +24,9 @@ __all__ = ["Child", "ChildError", "python_path", "serve"]
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 LENGTH = 400  # characters of an error: DALI's go on with a stack trace
-CODE = "import sys; from gpupipe.host.children import serve; serve(int(sys.argv[1]))"
+# A process group of its own: a terminal's Ctrl-C is for the parent, which ends the child, and signals reach all of it.
+# In the parent's session, whose kernel wakes and ends the group where it stands still and the parent is gone.
+CODE = "import os, sys; os.setpgrp(); from gpupipe.host.children import serve; serve(int(sys.argv[1]))"
 
 
 class ChildError(GpupipeError):
@@ -62,7 +64,6 @@ class Child:
             stdout=log,
             stderr=log,
             env=os.environ | {"PYTHONPATH": python_path()},
-            start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends the child; signals reach all
         )
         theirs.close()
         with contextlib.suppress(ConnectionError):  # `ask` says how it died
@@ -123,8 +124,10 @@ class Child:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(self.pid, number)
+            except ProcessLookupError:  # it has just been started
+                self._process.send_signal(number)
 
 
 def _ending(code: int | None) -> str:

@@ -141,6 +141,17 @@ class TestOneStream:
             assert len(begun) == 3
 
 
+@pytest.mark.parametrize("persistent", [False, None])
+@pytest.mark.parametrize("thread", [False, True], ids=["alone", "thread"])
+def test_an_epoch_whose_end_is_not_asked_for(engine, thread, persistent):
+    """As where a loop breaks at its last batch."""
+    with opened(Numbered(60, [IMAGE]), thread, persistent_workers=persistent, **engine) as loader:
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            assert labels_of(batch for _, batch in zip(range(3), loader, strict=False)) == expected(epoch)
+        assert labels_of(loader) == expected(3)
+
+
 def test_without_workers_nothing_is_asked_for_before_its_time():
     with opened(Numbered(60, [IMAGE]), engine="torch", num_workers=0) as loader:
         asked = loader.order.asked

@@ -118,7 +118,8 @@ class Supply:
         item: Finished | Failed | None = self._known_to_fail(at)
         while item is None:
             item = self._made(at)
-        self._at = at.following
+        following = at.following
+        self._at = following if self._goes_on or following.epoch == at.epoch else None
         return item
 
     def leave(self, turn: int, at_end: bool) -> None:

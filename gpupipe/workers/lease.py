@@ -65,18 +65,8 @@ class BufferPool:
             block = free.pop()
         except IndexError:
             block = np.empty(size, dtype=np.uint8)
-        return lend_cpu(block, _Return(free, block)).view(dtype).view(shape)
+        return lend_cpu(block, lambda: free.append(block)).view(dtype).view(shape)
 
     def clear(self) -> None:
         """Forget all free buffers; those that are lent are freed when they come back."""
         self._free.clear()
-
-
-class _Return:
-    """Puts a block back into its pool."""
-
-    def __init__(self, free: deque[np.ndarray[Any, Any]], block: np.ndarray[Any, Any]) -> None:
-        self.free, self.block = free, block
-
-    def __call__(self) -> None:
-        self.free.append(self.block)

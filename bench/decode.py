@@ -111,7 +111,7 @@ def measure_crops(work: Work, rounds: int) -> list[Row]:
     contenders: dict[tuple[str, int], Callable[[], object]] = {}
     for threads in thread_counts():
         contenders["floor: decoding alone", threads] = partial(
-            decode_windows, work.encoded, work.planned.windows, threads
+            decode_windows, work.encoded, work.crops.windows, threads
         )
         for variant in native.variants():
             assert np.array_equal(work.decode(threads, variant), truth), f"{variant} makes other pixels"

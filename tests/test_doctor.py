@@ -16,9 +16,8 @@ import torch
 
 from gpupipe.decode import selftest
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.selftest.made import made_images
-from gpupipe.decode.selftest.plans import GPU_PLANS, DecodePlan, Outcome, PlanTrial
-from gpupipe.decode.selftest.verdict import Verdict
+from gpupipe.decode.selftest.trial import made_images
+from gpupipe.decode.selftest.verdict import GPU_PLANS, DecodePlan, Outcome, PlanTrial, Verdict
 from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
 from gpupipe.host import system

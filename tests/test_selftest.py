@@ -27,10 +27,9 @@ from PIL import Image
 import gpupipe
 from gpupipe import Decoders, EngineUnavailableError
 from gpupipe.decode import selftest
-from gpupipe.decode.selftest import facts, plans, trial, verdict
-from gpupipe.decode.selftest.made import image_size, made_images, made_pixels
-from gpupipe.decode.selftest.plans import CPU_PLANS, GPU_PLANS, DecodePlan, Outcome, PlanTrial
-from gpupipe.decode.selftest.verdict import Verdict
+from gpupipe.decode.selftest import facts, trial, verdict
+from gpupipe.decode.selftest.trial import image_size, made_images, made_pixels
+from gpupipe.decode.selftest.verdict import CPU_PLANS, GPU_PLANS, DecodePlan, Outcome, PlanTrial, Verdict
 from gpupipe.host import cache
 from gpupipe.host.children import Child, ChildError
 
@@ -193,7 +192,7 @@ def children_that(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     def child(what: str, arguments: tuple[Any, ...], log: Any, timeout: float) -> Child:
         return Child("selftest_fakes:Coded", (code,), log, timeout)
 
-    monkeypatch.setattr(plans, "Child", child)
+    monkeypatch.setattr(verdict, "Child", child)
     monkeypatch.setattr(facts, "Child", child)
 
 
@@ -497,7 +496,7 @@ def test_without_a_cache_folder_a_process_tries_once(
 RANK = """
 import sys, time
 from gpupipe.decode.selftest import verdict
-from gpupipe.decode.selftest.plans import GPU_PLANS, PlanTrial
+from gpupipe.decode.selftest.verdict import GPU_PLANS, PlanTrial
 
 def try_plans(device, plans):
     with open(sys.argv[1], "a") as out:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from gpupipe.decode.selftest.plans import CPU_PLANS, PlanTrial, try_plans
-from gpupipe.decode.selftest.verdict import new_verdict
+from gpupipe.decode.selftest import CPU_PLANS, PlanTrial, new_verdict, try_plans
 from gpupipe.host.machine import decoder_facts
 
 

@@ -10,10 +10,20 @@ methods that work.
 from __future__ import annotations
 
 from gpupipe.decode.selftest.facts import machine_facts, run_start_methods
-from gpupipe.decode.selftest.plans import DecodePlan, PlanTrial, try_plans
-from gpupipe.decode.selftest.verdict import Verdict, find_verdict, fit, fitted, new_verdict
+from gpupipe.decode.selftest.verdict import (
+    CPU_PLANS,
+    DecodePlan,
+    PlanTrial,
+    Verdict,
+    find_verdict,
+    fit,
+    fitted,
+    new_verdict,
+    try_plans,
+)
 
 __all__ = [
+    "CPU_PLANS",
     "DecodePlan",
     "PlanTrial",
     "Verdict",

@@ -25,27 +25,26 @@ def machine_facts(timeout: float = TIMEOUT) -> dict[str, Any]:
     `cuda_available`, `gpus` (a list of `name`, `total`, `free` in bytes).
     """
     try:
-        found: dict[str, Any] = _asked("of_machine", timeout)
+        return _asked("of_machine", timeout)
     except ChildError as error:
         reason = f"the child that imports torch and DALI {error}"
         return {"errors": [reason], "cuda_available": False, "gpus": []}
-    return found
 
 
 def run_start_methods(timeout: float = 60.0) -> dict[str, str]:
     """Start method -> "ok" or what went wrong, tried with a process and a queue (which needs /dev/shm)."""
     try:
-        found: dict[str, str] = _asked("of_start_methods", timeout)
+        return _asked("of_start_methods", timeout)
     except ChildError as error:
         return dict.fromkeys(START_METHODS, str(error))
-    return found
 
 
-def _asked(question: str, timeout: float) -> Any:
+def _asked(question: str, timeout: float) -> dict[str, Any]:
     with tempfile.TemporaryFile() as log:
         child = Child(FACTS, (), log, timeout)
         try:
-            return child.ask(question)
+            found: dict[str, Any] = child.ask(question)
+            return found
         finally:
             child.kill()
 

@@ -8,6 +8,8 @@ are not there yet (pytorch/vision issue 9606 shows such a fault of nvJPEG's hard
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import signal
 import threading
 from collections import deque
@@ -17,18 +19,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.utils.dlpack
+from PIL import Image
 
 from gpupipe.decode.dali.feed import view_inputs
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.reference import render_reference
-from gpupipe.decode.selftest.made import image_size, made_images
-from gpupipe.decode.selftest.plans import MARKER, DecodePlan
+from gpupipe.decode.selftest.verdict import MARKER, DecodePlan
 from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
 
-__all__ = ["MadeBatch", "SelfTest", "make_batch"]
+__all__ = ["MadeBatch", "Pixels", "SelfTest", "image_size", "made_images", "made_pixels", "make_batch"]
 
 RECIPE = imagenet_train(224)
 DEPTH = 3  # of DALI's queue, as the engine's default
@@ -69,14 +72,55 @@ class MadeBatch:
         return MadeBatch(tuple(self.names[row] for row in rows), inputs, self.truth[rows].to(device))
 
 
+Pixels = npt.NDArray[np.uint8]
+
+# Start of a baseline frame (ITU-T T.81, table B.1), whose payload holds precision, height, width, number of components
+# and for each component its id, its sampling factors (horizontal in the high nibble) and its table.
+SOF0 = b"\xff\xc0"
+
+
 @dataclass
 class Findings:
     """What the comparisons of a trial found: the worst differences with their images, each complaint once, in order."""
 
+    device: torch.device
+    crop_decode: bool
     batches: int = 0
     mean: tuple[float, str] = (0.0, "")
     largest: tuple[int, str] = (0, "")
     complaints: dict[str, None] = field(default_factory=dict)
+
+    def check(self, hw_decoder_load: float, batches: list[MadeBatch], doing: str = "") -> None:
+        """Decode the batches and compare them, on the device and without waiting for it; look at the end. `doing` is
+        said before, else each image's name."""
+        if doing:
+            print(MARKER + doing, flush=True)
+        in_flight: deque[MadeBatch] = deque()
+        pipeline = build_pipeline(
+            _feed(batches, in_flight, aloud=not doing),
+            batch_size=max(len(batch.names) for batch in batches),
+            num_threads=4,
+            device_id=self.device.index,
+            prefetch_queue_depth=DEPTH if doing else 1,
+            views=(RECIPE,),
+            mixed=self.device.type == "cuda",
+            crop_decode=self.crop_decode,
+            hw_decoder_load=hw_decoder_load,
+        )
+        for batch, differences in _compared(pipeline, in_flight, self.device):
+            self._note(batch, differences.tolist(), doing)
+
+    def _note(self, batch: MadeBatch, differences: list[list[float]], doing: str) -> None:
+        mean_bound, largest_bound = TOLERANCE[self.device.type]
+        self.batches += 1
+        for name, largest, mean in zip(batch.names, *differences, strict=True):
+            self.mean = max(self.mean, (mean, name))
+            self.largest = max(self.largest, (int(largest), name))
+            if mean > mean_bound or largest > largest_bound:
+                place = f"{name} in {doing}" if doing else name
+                off = f"{mean:.1f} levels off in the mean (limit {mean_bound:g})"
+                if not any(complaint.startswith(f"{place}: ") for complaint in self.complaints):
+                    self.complaints[f"{place}: {off}, {largest:g} in a pixel ({largest_bound})"] = None
 
 
 class SelfTest:
@@ -105,17 +149,14 @@ class SelfTest:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         signal.alarm(LONGEST)  # ends even a decoder that hangs, where nobody is left to do that
-        findings = Findings()
-        crop, load = decode_plan.crop_decode, 1.0 if decode_plan.hardware else 0.0
-        singles = [batch.on(self._device) for batch in self._singles]
-        refused = self._check_singles(findings, crop, load, singles)
+        findings, load = Findings(self._device, decode_plan.crop_decode), 1.0 if decode_plan.hardware else 0.0
+        refused = self._refused(findings, load)
         full = [batch.on(self._device, without=refused) for batch in self._full]
-        self._check(findings, crop, load, full)
+        findings.check(load, full, "full batches")
         if self._device.type == "cuda":
             for share in (load, 0.65) if decode_plan.hardware else (load,):
-                doing = f"full batches under load, hw_decoder_load={share:g}"
                 with _busy(self._device):
-                    self._check(findings, crop, share, full * LOADED_ROUNDS, doing=doing)
+                    findings.check(share, full * LOADED_ROUNDS, f"full batches under load, hw_decoder_load={share:g}")
         return {
             "images": len(self._names) - len(refused),
             "batches": findings.batches,
@@ -126,48 +167,21 @@ class SelfTest:
             "wrong": list(findings.complaints)[:MOST_COMPLAINTS],
         }
 
-    def _check_singles(
-        self, findings: Findings, crop_decode: bool, hw_decoder_load: float, singles: list[MadeBatch]
-    ) -> set[str]:
-        """Each image alone; the rare ones that DALI refuses. Raises its error for any other."""
-        common = [batch for batch in singles if batch.names[0] not in RARE]
-        self._check(findings, crop_decode, hw_decoder_load, common, depth=1)
+    def _refused(self, findings: Findings, hw_decoder_load: float) -> set[str]:
+        """Decodes each image alone; the rare ones that DALI refuses. Raises its error for any other."""
+        singles = [batch.on(self._device) for batch in self._singles]
+        findings.check(hw_decoder_load, [batch for batch in singles if batch.names[0] not in RARE])
         refused = set()
         for batch in singles:
-            (name,) = batch.names
-            if name in RARE:
+            if batch.names[0] in RARE:
                 try:  # in a pipeline of its own, as an error ends it
-                    self._check(findings, crop_decode, hw_decoder_load, [batch], depth=1)
+                    findings.check(hw_decoder_load, [batch])
                 except RuntimeError:
-                    refused.add(name)
+                    refused.add(batch.names[0])
         return refused
 
-    def _check(
-        self,
-        findings: Findings,
-        crop_decode: bool,
-        hw_decoder_load: float,
-        batches: list[MadeBatch],
-        depth: int = DEPTH,
-        doing: str = "full batches",
-    ) -> None:
-        """Decode the batches and compare them, on the device and without waiting for it; look at the end."""
-        if depth > 1:
-            print(MARKER + doing, flush=True)
-        in_flight: deque[MadeBatch] = deque()
-        pipeline = build_pipeline(
-            _feed(batches, in_flight, aloud=depth == 1),
-            batch_size=max(len(batch.names) for batch in batches),
-            num_threads=4,
-            device_id=self._device.index,
-            prefetch_queue_depth=depth,
-            views=(RECIPE,),
-            mixed=self._device.type == "cuda",
-            crop_decode=crop_decode,
-            hw_decoder_load=hw_decoder_load,
-        )
-        for batch, differences in _compared(pipeline, in_flight, self._device):
-            _note(findings, batch, differences.tolist(), TOLERANCE[self._device.type], doing if depth > 1 else "")
+
+# Batches, and what DALI makes of them.
 
 
 def make_batch(images: dict[str, bytes], names: list[str], number: int) -> MadeBatch:
@@ -200,53 +214,31 @@ def _compared(pipeline: Any, in_flight: deque[MadeBatch], device: torch.device) 
 
     As the engine does it, outputs are taken on a stream of the consumer's own, without a wait of the host.
     """
-    if device.type == "cpu":
-        return list(_taken(pipeline, in_flight, None))
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.default_stream(device))  # the truth came on that one
-    with torch.cuda.stream(stream):
-        found = list(_taken(pipeline, in_flight, stream))
-    stream.synchronize()
-    return found
-
-
-def _taken(
-    pipeline: Any, in_flight: deque[MadeBatch], stream: torch.cuda.Stream | None
-) -> Iterator[tuple[MadeBatch, torch.Tensor]]:
+    stream = None if device.type == "cpu" else torch.cuda.Stream(device)
+    if stream is not None:
+        stream.wait_stream(torch.cuda.default_stream(device))  # the truth came on that one
+    found = []
     held: deque[tuple[Any, torch.cuda.Event]] = deque()  # DALI may reuse a buffer once its event has passed
-    pipeline.schedule_run()
-    while in_flight:
-        (output,) = pipeline.outputs() if stream is None else pipeline.outputs(cuda_stream=stream)
-        batch = in_flight.popleft()
+    with torch.cuda.stream(stream):
         pipeline.schedule_run()
-        buffer = output.as_tensor()
-        yield batch, _differences(torch.utils.dlpack.from_dlpack(buffer), batch.truth)
-        if stream is not None:
-            held.append((buffer, stream.record_event()))
-            if len(held) > 2:
-                held.popleft()[1].synchronize()
+        while in_flight:
+            (output,) = pipeline.outputs() if stream is None else pipeline.outputs(cuda_stream=stream)
+            batch = in_flight.popleft()
+            pipeline.schedule_run()
+            buffer = output.as_tensor()
+            found.append((batch, _differences(torch.utils.dlpack.from_dlpack(buffer), batch.truth)))
+            if stream is not None:
+                held.append((buffer, stream.record_event()))
+                if len(held) > 2:
+                    held.popleft()[1].synchronize()
     if stream is not None:
         stream.synchronize()
+    return found
 
 
 def _differences(pixels: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     off = (pixels.to(torch.int16) - truth.to(torch.int16)).abs().flatten(1)
     return torch.stack([off.amax(1).float(), off.float().mean(1)])
-
-
-def _note(
-    findings: Findings, batch: MadeBatch, differences: list[list[float]], bounds: tuple[float, int], doing: str
-) -> None:
-    mean_bound, largest_bound = bounds
-    findings.batches += 1
-    for name, largest, mean in zip(batch.names, *differences, strict=True):
-        findings.mean = max(findings.mean, (mean, name))
-        findings.largest = max(findings.largest, (int(largest), name))
-        if mean > mean_bound or largest > largest_bound:
-            off = f"{mean:.1f} levels off in the mean (limit {mean_bound:g}), {largest:g} in a pixel ({largest_bound})"
-            place = f"{name} in {doing}" if doing else name
-            if not any(complaint.startswith(f"{place}: ") for complaint in findings.complaints):
-                findings.complaints[f"{place}: {off}"] = None
 
 
 @contextlib.contextmanager
@@ -272,3 +264,83 @@ def _busy(device: torch.device) -> Iterator[None]:
         finally:
             stop.set()
             products.result()
+
+
+# The made set: small images of every kind that datasets hold, encoded in memory.
+
+
+def made_images() -> dict[str, bytes]:
+    """Name -> encoded bytes: each sampling of JPEG, odd, tiny and large sizes, what hardware refuses, PNG and WebP."""
+    jpeg = functools.partial(_encode, kind="JPEG", quality=92)
+    return {
+        "jpeg 4:4:4": jpeg(made_pixels(96, 128, 1), subsampling=0),
+        "jpeg 4:2:2": jpeg(made_pixels(96, 128, 2), subsampling=1),
+        "jpeg 4:2:0": jpeg(made_pixels(96, 128, 3), subsampling=2),
+        "jpeg 4:4:0": _jpeg_440(made_pixels(96, 128, 4)),
+        "jpeg 4:4:4 of odd size": jpeg(made_pixels(101, 67, 5), subsampling=0),
+        "jpeg 4:2:2 of odd size": jpeg(made_pixels(97, 131, 6), subsampling=1),
+        "jpeg 4:2:0 of odd size": jpeg(made_pixels(61, 83, 7), subsampling=2),
+        "jpeg gray": jpeg(made_pixels(72, 80, 8), mode="L"),
+        "jpeg progressive": jpeg(made_pixels(80, 72, 9), subsampling=2, progressive=True),
+        "jpeg cmyk": jpeg(made_pixels(64, 64, 10), mode="CMYK"),
+        "jpeg with restart markers": jpeg(made_pixels(88, 120, 11), subsampling=2, restart_marker_blocks=3),
+        "jpeg of photo size": jpeg(made_pixels(375, 500, 12), subsampling=2),
+        "jpeg 3000x4000": jpeg(_enlarged(made_pixels(375, 500, 13), 8), subsampling=2),
+        "jpeg 1x1": jpeg(made_pixels(1, 1, 14)),
+        "jpeg 3x200": jpeg(made_pixels(3, 200, 15), subsampling=0),
+        "png": _encode(made_pixels(50, 70, 16), kind="PNG"),
+        "webp": _encode(made_pixels(70, 50, 17), kind="WEBP", lossless=True),
+    }
+
+
+def made_pixels(height: int, width: int, seed: int) -> Pixels:
+    """RGB uint8 (height, width, 3): waves whose colours and directions differ by `seed`.
+
+    They are long, so that decoders that interpolate chroma in different ways differ little.
+    """
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    waves = [np.sin(x / (45 + 10 * c + seed) + y / (80 - 12 * c) + seed * (c + 1)) for c in range(3)]
+    return np.asarray(128 + 100 * np.stack(waves, axis=-1), dtype=np.uint8)
+
+
+def image_size(encoded: bytes) -> tuple[int, int]:
+    """(height, width) as the file's header says."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        return image.height, image.width
+
+
+def _encode(pixels: Pixels, kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    return _saved(Image.fromarray(pixels).convert(mode), kind, **options)
+
+
+def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _enlarged(pixels: Pixels, times: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    return np.asarray(Image.fromarray(pixels).resize((width * times, height * times), Image.Resampling.BICUBIC))
+
+
+def _jpeg_440(pixels: Pixels) -> bytes:
+    """A JPEG whose chroma is halved from top to bottom; height in multiples of 16, width of 8.
+
+    Pillow can't write that. But 4:2:2 has the same blocks in the same order: two of luma, one of each chroma, side by
+    side in 4:2:2 and one above the other in 4:4:0. So luma is cut into blocks and laid out for 4:2:2, each chroma row
+    is the mean of two, and the header says 4:4:0.
+    """
+    height, width = pixels.shape[:2]
+    luma, *chroma = np.moveaxis(np.asarray(Image.fromarray(pixels).convert("YCbCr")), -1, 0)
+    blocks = luma.reshape(height // 16, 2, 8, width // 8, 8)
+    planes = [blocks.transpose(0, 2, 3, 1, 4).reshape(height // 2, 2 * width)]
+    for plane in chroma:
+        halved = plane.reshape(height // 2, 2, width).mean(axis=1).round().astype(np.uint8)
+        planes.append(np.repeat(halved, 2, axis=1))  # 4:2:2 takes the mean of two columns
+    wide = Image.merge("YCbCr", [Image.fromarray(plane) for plane in planes])
+    encoded = bytearray(_saved(wide, "JPEG", quality=92, subsampling=1))
+    frame = encoded.index(SOF0) + 5  # past marker, length and precision
+    encoded[frame : frame + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    encoded[frame + 6] = 0x12  # luma's factors: 2 x 1 becomes 1 x 2
+    return bytes(encoded)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.decode import selftest
-from gpupipe.decode.selftest.plans import CPU_PLANS
 from gpupipe.decode.tuned import kept
 from gpupipe.errors import ConfigError
 from gpupipe.host import system
@@ -318,7 +317,7 @@ def _turbo_release(number: int) -> str:
 
 def check_cpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     """Whether DALI decodes the made images on the CPU, by each plan."""
-    return tuple(map(_cpu_finding, selftest.try_plans("cpu", CPU_PLANS)))
+    return tuple(map(_cpu_finding, selftest.try_plans("cpu", selftest.CPU_PLANS)))
 
 
 def _cpu_finding(trial: selftest.PlanTrial) -> Finding:

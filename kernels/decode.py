@@ -1,4 +1,4 @@
-"""Encoded JPEGs to cropped, resized, mirrored pixels on the CPU, a batch at a time."""
+"""JPEGs, a batch at a time on the CPU: cropped, resized, mirrored pixels; and which of them all decoders take alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import native
 from gpupipe.kernels.crops import Crops
 
-__all__ = ["BadImage", "Decoded", "Limits", "crop_resize", "decode_crops"]
+__all__ = ["BadImage", "Decoded", "Limits", "Walked", "crop_resize", "decode_crops", "walk_jpegs"]
 
 Pixels = NDArray[np.uint8]
 FILTERS = {"bilinear": 0, "bicubic": 1}
@@ -135,6 +135,39 @@ def crop_resize(
     arrays = [np.ascontiguousarray(array) for array in windows]
     call = _Call(arrays, [replace(crops, windows=inside)], None if out is None else [out], threads, variant)
     return call.run("gp_resize").images[0]
+
+
+@dataclass(frozen=True)
+class Walked:
+    """headers: int32 (N, 3), height and width as stored, and the EXIF orientation: 1 to 8, 1 where there is none, 0
+             where decoders may read it differently; all three are 0 for what is odd.
+    odd:     row -> why it is no plain JPEG.
+    """
+
+    headers: NDArray[np.int32]
+    odd: dict[int, str]
+
+
+def walk_jpegs(encoded: Sequence[NDArray[np.uint8]], threads: int = 1) -> Walked:
+    """Walk the segments of N files strictly, each 1-D contiguous uint8: which of them every decoder takes alike.
+
+    A plain JPEG has 8 bits, Huffman codes, and one frame, baseline or progressive, of 1 or 3 components; its segments
+    are filled to their ends with what ITU T.81, annex B, allows there; its scans find all their tables, and are no more
+    than `Limits().max_scans`. Anything else is odd, which need not be damage. What is coded is not looked at.
+    Releases the GIL. Raises RuntimeError where the kernels were not built.
+    """
+    opened = native.library()
+    if opened is None:
+        raise RuntimeError(native.problem())
+    count = len(encoded)
+    data = native.addresses(encoded)
+    sizes = np.array([len(each) for each in encoded], np.int64)
+    headers = np.zeros((count, 3), np.int32)
+    odd = (ctypes.c_char_p * count)()
+    arrays = (array.ctypes.data for array in (data, sizes, headers))
+    files = native.Walks(count, threads, Limits().max_scans, *arrays, ctypes.addressof(odd))
+    opened.gp_walk_files(ctypes.byref(files))
+    return Walked(headers, {row: reason.decode() for row, reason in enumerate(odd) if reason is not None})
 
 
 class _View:

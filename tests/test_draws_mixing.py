@@ -12,7 +12,7 @@ from test_draws import SURELY, scalar_philox
 from torchvision.transforms import v2
 
 from gpupipe.plan import Mixing, erasing, mixing
-from gpupipe.plan.beta import symmetric_beta
+from gpupipe.plan.elementary import symmetric_beta
 from gpupipe.plan.stream import MIX, Stream
 from gpupipe.recipe import CutMix, MixUp, MixUpOrCutMix, RandomErasing, RandomResizedCrop, Recipe
 

@@ -135,12 +135,10 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
-    if found.type == "cpu":
-        return found
-    if found.type != "cuda":
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
         raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
-    return _cuda_device(found)
+    return found if found.type == "cpu" else _cuda_device(found)
 
 
 def _cuda_device(device: torch.device) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 
 __all__ = ["Decoders"]
 
@@ -36,8 +37,7 @@ class Decoders:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be a number")
         if not 0 <= self.cpu_share < 1:
             raise ConfigError(f"cpu_share={self.cpu_share} must be in [0, 1); for 1 use engine='torch'")
-        if not isinstance(self.cpu_workers, int) or isinstance(self.cpu_workers, bool) or self.cpu_workers < 0:
-            raise ConfigError(f"cpu_workers={self.cpu_workers!r} must be an int of 0 or more")
+        whole("cpu_workers", self.cpu_workers, 0)
         if (self.cpu_share > 0) != (self.cpu_workers > 0):
             raise ConfigError(
                 f"cpu_share={self.cpu_share} and cpu_workers={self.cpu_workers}: both must be 0, or neither"

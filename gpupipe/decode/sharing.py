@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Columns, Image, Images, Job, Schema
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.engine import Batches, Engine
-from gpupipe.decode.merging import put
 from gpupipe.decode.rendering import crops_of
 from gpupipe.kernels.philox import uniform
+from gpupipe.kernels.transfer import put
 from gpupipe.plan.stream import DECODER, Stream
 from gpupipe.recipe import Views
 from gpupipe.sources import Source

@@ -9,7 +9,7 @@ import torch
 
 from gpupipe.batch import Batch, Columns, Schema
 from gpupipe.batch.collation import move
-from gpupipe.decode.augmenting import THREADS, augmented
+from gpupipe.decode.rendering import THREADS, augment_view
 from gpupipe.host.tracing import Stage
 from gpupipe.kernels import finish, soft_targets
 from gpupipe.kernels.finish import empty_batch
@@ -78,7 +78,7 @@ class Finisher:
     def _finished(self, images: torch.Tensor, view: int, field: int, batch: Batch, how: Mixing | None) -> torch.Tensor:
         recipe, job = self._views[view], batch.job
         if not batch.augmented:
-            images = augmented(recipe, job, view, field, images)
+            images = augment_view(recipe, job, view, field, images)
         dtype: torch.dtype = getattr(torch, recipe.dtype)
         return finish(
             images,

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 from gpupipe.order.feistel import permute, round_keys, square, subkeys
-from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, check_count, digest
+from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
 __all__ = ["BlockShuffled"]
 
@@ -46,7 +47,7 @@ class BlockShuffled(OnceEach):
         sizes = as_array("BlockShuffled: block_sizes", self.block_sizes)
         if sizes.ndim != 1 or not np.issubdtype(sizes.dtype, np.integer) or (sizes < 0).any():
             raise ConfigError("BlockShuffled: block_sizes must be one list of integers of 0 or more")
-        check_count("BlockShuffled: window", self.window, low=1)
+        whole("BlockShuffled: window", self.window, 1, 2**62)
         begins = _begins(sizes.astype(np.int64))
         object.__setattr__(self, "_begins", begins)
         object.__setattr__(

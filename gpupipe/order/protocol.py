@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -14,8 +13,8 @@ from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = [
-    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_count", "check_order", "classes_of", "digest"),
-    *("name_of", "samples_of", "words"),
+    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest", "name_of"),
+    *("samples_of", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -102,13 +101,6 @@ def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indi
         )
     found, of_sample, counts = np.unique(array, return_inverse=True, return_counts=True)
     return found, of_sample.astype(np.int64), counts.astype(np.int64)
-
-
-def check_count(where: str, value: Any, low: int, high: int = 2**62) -> None:
-    """Raise ConfigError unless `value` is an integer in [low, high)."""
-    if not isinstance(value, Integral) or not low <= int(value) < high:
-        bound = "2**62" if high == 2**62 else high
-        raise ConfigError(f"{where}={value!r} must be an integer in [{low}, {bound})")
 
 
 Made = TypeVar("Made")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 from gpupipe.order.protocol import Indices
 
 __all__ = ["RankBatches"]
@@ -40,8 +41,7 @@ class RankBatches:
     origin: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ConfigError(f"batch_size={self.batch_size!r} must be an int of at least 1")
+        whole("batch_size", self.batch_size, 1)
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ConfigError(f"rank={self.rank}, world_size={self.world_size}: rank must lie in [0, world_size)")
         assert 0 <= self.origin < self.global_batch, self

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.protocol import Indices, Order, check_count, check_order, digest, samples_of
+from gpupipe.host.checks import whole
+from gpupipe.order.protocol import Indices, Order, check_order, digest, samples_of
 
 __all__ = ["Repeated", "VirtualEpochs"]
 
@@ -40,10 +41,10 @@ class Repeated:
 
     def __post_init__(self) -> None:
         check_order("Repeated", self.order)
-        check_count("Repeated: repeats", self.repeats, low=1)
+        whole("Repeated: repeats", self.repeats, 1, 2**62)
         if self.num_samples is None:
             return
-        check_count("Repeated: num_samples", self.num_samples, low=0)
+        whole("Repeated: num_samples", self.num_samples, 0, 2**62)
         if self.num_samples > self.repeats * len(self.order):
             raise ConfigError(
                 f"Repeated: num_samples={self.num_samples} is more than {self.repeats} copies of {len(self.order)} "
@@ -82,7 +83,7 @@ class VirtualEpochs:
 
     def __post_init__(self) -> None:
         check_order("VirtualEpochs", self.order)
-        check_count("VirtualEpochs: num_samples", self.num_samples, low=1)
+        whole("VirtualEpochs: num_samples", self.num_samples, 1, 2**62)
 
     def __len__(self) -> int:
         return self.num_samples

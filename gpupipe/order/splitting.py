@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.order.protocol import Indices, check_count, classes_of
+from gpupipe.host.checks import whole
+from gpupipe.order.protocol import Indices, classes_of
 
 __all__ = ["split"]
 
@@ -50,7 +51,7 @@ def split(source: Keyed | Sized, fractions: Iterable[float], seed: int = 0, stra
     known without reading.
     """
     cuts = _cuts(list(fractions))
-    check_count("split: seed", seed, low=0, high=2**64)
+    whole("split: seed", seed, 0, 2**64)
     keyed = _keyed(source)
     hashes = _hashes(keyed, seed)
     parts = _in_each_class(hashes, keyed.targets, cuts) if stratify else _by_hash(hashes, cuts)

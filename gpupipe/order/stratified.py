@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys
 from gpupipe.order.protocol import (
     BATCHES,
@@ -19,7 +20,6 @@ from gpupipe.order.protocol import (
     EpochCache,
     Indices,
     OnceEach,
-    check_count,
     classes_of,
     digest,
     words,
@@ -58,7 +58,7 @@ class Stratified(OnceEach):
     _drawn: EpochCache[_Drawn] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("Stratified: batch_size", self.batch_size, low=1)
+        whole("Stratified: batch_size", self.batch_size, 1, 2**62)
         found, of_sample, counts = classes_of("Stratified", self.labels)
         _refuse_rare(found, counts, int(self.batch_size))
         plan = _plan(of_sample, counts, int(self.batch_size))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 from gpupipe.kernels.philox import uniform
 from gpupipe.order.protocol import (
     WEIGHTED,
@@ -16,7 +17,6 @@ from gpupipe.order.protocol import (
     EpochCache,
     Indices,
     as_array,
-    check_count,
     classes_of,
     digest,
     words,
@@ -60,7 +60,7 @@ class Weighted:
         if weights.sum() <= 0:
             raise ConfigError("Weighted: all weights are 0, so nothing can be drawn")
         if self.num_samples is not None:
-            check_count("Weighted: num_samples", self.num_samples, low=0)
+            whole("Weighted: num_samples", self.num_samples, 0, 2**62)
         object.__setattr__(self, "_cumulative", np.cumsum(weights))
         object.__setattr__(self, "_permutation", EpochCache(partial(_permutation, weights, len(self))))
         if not self.replacement and len(self) > np.count_nonzero(weights):

@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from gpupipe.plan.augmentation import Augmentation, augmentation
-from gpupipe.plan.crops import cropping
-from gpupipe.plan.erasing import erasing
+from gpupipe.plan.crops import cropping, erasing
 from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
 

@@ -16,28 +16,20 @@ from gpupipe.recipe import ColorJitter, GaussianBlur, RandomGrayscale, RandomSol
 __all__ = ["KINDS"]
 
 
-def _ranges(jitter: ColorJitter) -> dict[Op, tuple[float, float]]:
-    ranges = {
-        Op.BRIGHTNESS: jitter.brightness,
-        Op.CONTRAST: jitter.contrast,
-        Op.SATURATION: jitter.saturation,
-        Op.HUE: jitter.hue,
-    }
-    return {op: bounds for op, bounds in ranges.items() if isinstance(bounds, tuple)}
-
-
 def color_jitter(jitter: ColorJitter, words: Words, size: Size) -> Steps:
     """A step for each factor, in random order. Two blocks: the four factors; the order."""
-    ranges = _ranges(jitter)
+    factors = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
+    kinds = (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)
+    ranges = {op: bounds for op, bounds in zip(kinds, factors, strict=True) if bounds is not None}
     count, steps = words.shape[2], len(ranges)
     orders = np.array(list(permutations(range(steps))), np.int64)
     order = orders[below(words[0, 1], len(orders))]  # (N, steps)
     ops = np.array(list(ranges), np.int32)
     low, high = np.array(list(ranges.values()), np.float64).reshape(steps, 2).T
     places = ops - Op.BRIGHTNESS  # each factor has its own word, whichever are left out
-    factors = low + uniform(words[places, 0].T) * (high - low)  # (N, steps)
+    drawn = low + uniform(words[places, 0].T) * (high - low)  # (N, steps)
     values = np.zeros((count, steps, VALUES), np.float32)
-    values[..., 0] = np.take_along_axis(factors, order, axis=1)
+    values[..., 0] = np.take_along_axis(drawn, order, axis=1)
     return ops[order], values
 
 

@@ -1,26 +1,32 @@
-"""Crops and flips: which pixels of the source image become which, in integers, so that no engine is left to round."""
+"""Crops, flips and boxes to erase: which pixels become which, in integers, so that no engine is left to round."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Crops
+from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan.boxes import drawn_sides, first_fits, placed
-from gpupipe.plan.stream import CROP, FLIP, Stream
-from gpupipe.recipe import Crop, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.plan.elementary import coarse, exp
+from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
+from gpupipe.recipe import RandomErasing, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
-__all__ = ["cropping"]
+__all__ = ["cropping", "erasing"]
 
 Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Attempt = Callable[[range, Longs], tuple[NDArray[np.bool_], Longs]]
+TRIES = 10  # as torchvision's get_params
 
 
 def cropping(
     recipe: Recipe,
     seed: int,
     epoch: int,
-    positions: NDArray[np.int64],
+    positions: Longs,
     heights: Ints,
     widths: Ints,
     view: int = 0,
@@ -36,7 +42,12 @@ def cropping(
     """
     stream = Stream(seed, epoch, positions, view, field)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
-    windows, resized, anchors = _geometry(recipe.crop, stream, tall, wide)
+    if isinstance(recipe.crop, ResizeCenterCrop):
+        windows, resized, anchors = _resize_center_crop(recipe.crop, tall, wide)
+    else:
+        assert isinstance(recipe.crop, RandomResizedCrop)
+        windows = _random_boxes(recipe.crop, stream, tall, wide)
+        resized, anchors = np.tile(recipe.crop.output_size, (len(tall), 1)), np.zeros((len(tall), 2), np.int64)
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
@@ -53,21 +64,9 @@ def _flips(flip: RandomHorizontalFlip | None, stream: Stream, count: int) -> NDA
     return uniform(stream.words(FLIP)[0]) < flip.p
 
 
-Geometry = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-
-def _geometry(crop: Crop, stream: Stream, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Geometry:
-    """Windows, resized sizes and anchors of a crop, int64."""
-    if isinstance(crop, ResizeCenterCrop):
-        return _resize_center_crop(crop, heights, widths)
-    assert isinstance(crop, RandomResizedCrop)
-    windows = _random_boxes(crop, stream, heights, widths)
-    count = len(heights)
-    return windows, np.tile(np.array(crop.output_size, np.int64), (count, 1)), np.zeros((count, 2), np.int64)
-
-
-def _resize_center_crop(crop: ResizeCenterCrop, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Geometry:
-    """torchvision's arithmetic: the longer side is truncated, the crop's corner rounded half to even."""
+def _resize_center_crop(crop: ResizeCenterCrop, heights: Longs, widths: Longs) -> tuple[Longs, Longs, Longs]:
+    """Windows, resized sizes and anchors by torchvision's arithmetic: the longer side is truncated, the crop's corner
+    rounded half to even."""
     shorter = np.minimum(heights, widths)
     resized = np.stack([crop.resize * heights // shorter, crop.resize * widths // shorter], axis=1)
     anchors = np.rint((resized - np.array(crop.output_size, np.int64)) / 2).astype(np.int64)
@@ -75,24 +74,22 @@ def _resize_center_crop(crop: ResizeCenterCrop, heights: NDArray[np.int64], widt
     return np.stack([corner, corner, heights, widths], axis=1), resized, anchors
 
 
-def _random_boxes(
-    crop: RandomResizedCrop, stream: Stream, heights: NDArray[np.int64], widths: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _random_boxes(crop: RandomResizedCrop, stream: Stream, heights: Longs, widths: Longs) -> Longs:
     """(N, 4) boxes by torchvision's algorithm: ten tries, then the central box of the nearest allowed ratio."""
 
-    def attempt(tries: range, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def attempt(tries: range, rows: Longs) -> tuple[NDArray[np.bool_], Longs]:
         area, ratio, down, right = stream.words(np.array([CROP | number for number in tries], np.uint64)[:, None], rows)
         tall, wide = heights[rows], widths[rows]
-        height, width = drawn_sides(crop.scale, crop.ratio, tall * wide, uniform(area), uniform(ratio))
+        height, width = _drawn_sides(crop.scale, crop.ratio, tall * wide, uniform(area), uniform(ratio))
         fits = (width > 0) & (width <= wide) & (height > 0) & (height <= tall)
-        return fits, placed(fits, (height, width), (tall, wide), (down, right))
+        return fits, _placed(fits, (height, width), (tall, wide), (down, right))
 
     boxes = _central_boxes(crop, heights, widths)
-    first_fits(boxes, np.arange(len(heights)), attempt)
+    _first_fits(boxes, np.arange(len(heights)), attempt)
     return boxes
 
 
-def _central_boxes(crop: RandomResizedCrop, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _central_boxes(crop: RandomResizedCrop, heights: Longs, widths: Longs) -> Longs:
     """The fallback of torchvision's algorithm: the whole image, cut to the nearest allowed ratio, in the middle.
 
     At least one pixel remains, where torchvision's arithmetic leaves none of a tiny image (1 x 1, ratio up to 0.2).
@@ -102,3 +99,82 @@ def _central_boxes(crop: RandomResizedCrop, heights: NDArray[np.int64], widths: 
     width = np.where(ratio > high, np.maximum(np.rint(heights * high), 1), widths).astype(np.int64)
     height = np.where(ratio < low, np.maximum(np.rint(widths / low), 1), heights).astype(np.int64)
     return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
+
+
+def erasing(recipe: Recipe, seed: int, epoch: int, positions: Longs, view: int = 0, field: int = 0) -> Erase | None:
+    """What `kernels.finish` erases of the images at these positions of an epoch; None if the recipe erases nothing.
+
+    positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
+    images, as for `cropping`.
+    The same arguments give the same boxes on every machine, in any batch, in any order.
+    """
+    if recipe.erasing is None:
+        return None
+    stream = Stream(seed, epoch, positions, view, field)
+    erased, _, *keys = stream.words(ERASE)
+    boxes = np.zeros((len(positions), 4), np.int64)
+    rows = np.flatnonzero(uniform(erased) < recipe.erasing.p)
+    if len(rows):
+        _draw(boxes, rows, recipe.erasing, recipe.crop.output_size, stream)
+    constant = recipe.erasing.constant
+    noise = np.stack(keys, axis=1).astype(np.uint32) if constant is None else None
+    return Erase(boxes.astype(np.int32), constant, noise)
+
+
+def _draw(boxes: Longs, rows: Longs, settings: RandomErasing, size: tuple[int, int], stream: Stream) -> None:
+    """torchvision's RandomErasing: up to ten tries for a box smaller than the image, else none."""
+    tall, wide = size
+
+    def attempt(tries: range, rows: Longs) -> tuple[NDArray[np.bool_], Longs]:
+        blocks = np.array([ERASE | 1 + number for number in tries], np.uint64)[:, None]
+        area, ratio, down, right = stream.words(blocks, rows)
+        width, height = _drawn_sides(settings.scale, settings.ratio, tall * wide, uniform(area), uniform(ratio))
+        fits = (height < tall) & (width < wide)
+        return fits, _placed(fits, (height, width), size, (down, right))
+
+    _first_fits(boxes, rows, attempt)
+
+
+# Random boxes by the algorithm that torchvision's RandomResizedCrop and RandomErasing share: some tries, the first box
+# that fits.
+
+
+def _first_fits(boxes: Longs, rows: Longs, attempt: Attempt) -> None:
+    """Sets boxes[rows] (N, 4) to the first of ten tries that fits, where one does.
+
+    attempt(tries, rows) says whether each try's box fits, (tries, rows), and gives the boxes, (tries, rows, 4). Later
+    tries are drawn only for the images that need them; each try has its own counter, so that changes nothing.
+    """
+    for tries in (range(1), range(1, TRIES)):
+        fits, drawn = attempt(tries, rows)
+        first, found = fits.argmax(axis=0), fits.any(axis=0)
+        boxes[rows[found]] = drawn[first[found], found.nonzero()[0]]
+        rows = rows[~found]
+
+
+def _drawn_sides(
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    total: Longs | int,
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+) -> tuple[Longs, Longs]:
+    """sqrt(area / ratio) and sqrt(area * ratio), rounded, for an area that is a uniform share of `total` and a
+    log-uniform ratio; `first` and `second` are uniform numbers."""
+    area = total * (scale[0] + first * (scale[1] - scale[0]))
+    low, high = (coarse(math.log(bound)) for bound in ratio)
+    aspect = exp(low + second * (high - low))
+    return np.rint(np.sqrt(area / aspect)).astype(np.int64), np.rint(np.sqrt(area * aspect)).astype(np.int64)
+
+
+def _placed(
+    fits: NDArray[np.bool_],
+    sides: tuple[Longs, Longs],
+    image: tuple[Longs | int, Longs | int],
+    words: tuple[NDArray[np.uint64], NDArray[np.uint64]],
+) -> Longs:
+    """Boxes (..., 4) of these heights and widths at random places of the image, where they fit."""
+    (height, width), (tall, wide), (down, right) = sides, image, words
+    top = below(down, np.where(fits, tall - height + 1, 1))
+    left = below(right, np.where(fits, wide - width + 1, 1))
+    return np.stack([top, left, height, width], axis=-1)

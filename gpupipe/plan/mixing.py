@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpupipe.kernels import Mix
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan.beta import symmetric_beta
+from gpupipe.plan.elementary import symmetric_beta
 from gpupipe.plan.stream import MIX, Stream, below
 from gpupipe.recipe import Recipe
 

@@ -8,18 +8,19 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Op, affine_matrix
+from gpupipe.kernels import Op
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.searched import SEARCHED
-from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
+from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op, moved
 from gpupipe.plan.stream import below
 from gpupipe.recipe import AutoAugment, RandAugment, TrivialAugmentWide
 
-__all__ = ["KINDS", "Space", "magnitudes", "steps_of"]
+__all__ = ["KINDS", "Space", "magnitudes"]
 
 COLORS = ("Brightness", "Color", "Contrast", "Sharpness")
-SIGNED = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", *COLORS)
+MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+SIGNED = (*MOVES, *COLORS)
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,13 @@ def _linspace(start: float, end: float, count: int) -> Floats:
     return out
 
 
-def steps_of(name: str, magnitude: Floats, size: Size, affine: Op) -> tuple[Op, NDArray[np.float32]]:
+def _step(name: str, magnitude: Floats, size: Size, affine: Op) -> tuple[Op, NDArray[np.float32]]:
     """The step that does what torchvision does for this name and these magnitudes, of shape S: values (*S, 6).
 
     As `_apply_image_or_video_transform` in torchvision/transforms/v2/_auto_augment.py.
     """
-    if name in ("ShearX", "ShearY"):
-        angle = np.degrees(np.arctan(magnitude))
-        shear = (angle, 0.0) if name == "ShearX" else (0.0, angle)
-        return affine, affine_matrix(size, shear=shear, center=(0, 0))
-    if name in ("TranslateX", "TranslateY"):
-        pixels = np.trunc(magnitude)
-        return affine, affine_matrix(size, translate=(pixels, 0.0) if name == "TranslateX" else (0.0, pixels))
-    if name == "Rotate":
-        return affine, affine_matrix(size, angle=-magnitude)
+    if name in MOVES:
+        return affine, moved(name, np.trunc(magnitude) if name.startswith("Translate") else magnitude, size)
     values = np.zeros((*magnitude.shape, VALUES), np.float32)
     if name in COLORS:
         values[..., 0] = 1 + magnitude
@@ -110,7 +104,7 @@ def _table(space: Space, bins: int, size: Size, affine: Op) -> tuple[NDArray[np.
     ops, values = [], []
     for name in space.names:
         signs = np.array([1, -1 if name in SIGNED else 1])
-        op, value = steps_of(name, magnitudes(space, name, bins, size)[:, None] * signs, size, affine)
+        op, value = _step(name, magnitudes(space, name, bins, size)[:, None] * signs, size, affine)
         ops.append(op)
         values.append(value)
     return np.array(ops, np.int32), np.stack(values)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Op
+from gpupipe.kernels import Op, affine_matrix
 from gpupipe.kernels.operations import VALUES
 
-__all__ = ["Floats", "Kind", "Size", "Steps", "Words", "affine_op", "beside", "chosen", "single"]
+__all__ = ["Floats", "Kind", "Size", "Steps", "Words", "affine_op", "beside", "chosen", "moved", "single"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Size: TypeAlias = tuple[int, int]
@@ -36,6 +36,17 @@ class Kind(NamedTuple):
 def affine_op(interpolation: str) -> Op:
     """The affine operation of a policy's `interpolation`."""
     return Op.AFFINE_NEAREST if interpolation == "nearest" else Op.AFFINE_BILINEAR
+
+
+def moved(name: str, amount: Floats, size: Size) -> NDArray[np.float32]:
+    """The values of the affine operation that a policy calls Shear... (tangents), Translate... (pixels) or Rotate
+    (degrees)."""
+    if name == "Rotate":
+        return affine_matrix(size, angle=-amount)
+    if name.startswith("Translate"):
+        return affine_matrix(size, translate=(amount, 0.0) if "X" in name else (0.0, amount))
+    angle = np.degrees(np.arctan(amount))
+    return affine_matrix(size, shear=(angle, 0.0) if name == "ShearX" else (0.0, angle), center=(0, 0))
 
 
 def single(op: Op, done: NDArray[np.bool_], value: NDArray[np.floating] | float = 0.0) -> Steps:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Op, affine_matrix
+from gpupipe.kernels import Op
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import normal
-from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
+from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op, moved
 from gpupipe.plan.stream import below
 from gpupipe.recipe import TimmRandAugment
 
@@ -58,16 +58,10 @@ def argument(name: str, level: Floats, sign: Floats, increasing: bool) -> Floats
 
 def _values(name: str, argument: Floats, size: Size) -> NDArray[np.float32]:
     """The values (N, 6) with which our operation does what timm's does with this argument, on a Pillow image."""
-    height, width = size
-    if name in ("ShearX", "ShearY"):
-        angle = np.degrees(np.arctan(argument))
-        return affine_matrix(size, shear=(angle, 0.0) if name == "ShearX" else (0.0, angle), center=(0, 0))
-    if name == "TranslateXRel":  # Pillow's transform says where pixels come from, so the image moves the other way
-        return affine_matrix(size, translate=(-argument * width, 0.0))
-    if name == "TranslateYRel":
-        return affine_matrix(size, translate=(0.0, -argument * height))
-    if name == "Rotate":
-        return affine_matrix(size, angle=-argument)
+    if OPERATIONS[name] is Op.AFFINE_BILINEAR:
+        # Pillow's transform says where pixels come from, so the image moves the other way.
+        sides = {"TranslateXRel": -size[1], "TranslateYRel": -size[0]}
+        return moved(name, argument * sides.get(name, 1), size)
     values = np.zeros((len(argument), VALUES), np.float32)
     values[:, 0] = argument
     return values

@@ -15,10 +15,10 @@ from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch
-from gpupipe.decode.merging import put
 from gpupipe.decode.rendering import crops_of
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
+from gpupipe.kernels.transfer import put
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
 

@@ -120,7 +120,13 @@ class TestSchemas:
         ]
         assert len({Schema(fields).fingerprint for fields in some}) == len(some)
         assert Schema(some[0]).fingerprint == Schema(dict(some[0])).fingerprint
-        assert Schema.of(None).fingerprint == ""
+
+    def test_only_the_usual_image_and_label_have_no_fingerprint(self) -> None:
+        usual: list[Any] = [None, {"image": Image(), "label": Scalar()}, {"image": Image(), "label": Array()}]
+        assert {Schema.of(fields).fingerprint for fields in usual} == {""}
+        labels = [Scalar("json:a"), Scalar("json:b"), Array(dtype="float32"), Scalar(collate=len)]
+        others = {Schema({"image": Image(), "label": label}).fingerprint for label in labels}
+        assert len(others | {Schema({"image": Image("jpg"), "label": Scalar()}).fingerprint, ""}) == 6
 
 
 class TestColumns:

@@ -384,3 +384,12 @@ class TestLookingAhead:
     def test_others_are_not_bothered(self) -> None:
         with gpupipe.Loader(Scenes({"image": Image()}), TRAIN, 4, num_workers=0) as loader:
             assert not loader.source.looks_ahead
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_values_that_can_not_be_stacked_are_named_by_their_samples(engine: dict[str, Any]) -> None:
+    source = Scenes({"image": Image(), "key": Key(), "classes": Array()})
+    with pytest.raises(
+        gpupipe.DataError, match=r"\(0,\) in row 0, \(3,\) in row 1.*; row 1 is sample 3 \(Scenes\[3\]\)"
+    ):
+        list(batches(source, EVAL, shuffle=False, order=gpupipe.Subset([0, 3, 4]), **engine))

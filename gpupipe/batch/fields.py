@@ -7,7 +7,7 @@ follows each crop, resize and flip; what is colour touches images alone; the res
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -69,24 +69,12 @@ Collate: TypeAlias = Usual | Pad | Callable[[list[Any]], Any]
 """How the samples' values become one of the batch's: a tensor (N, ...); `Ragged` values and offsets; a padded tensor; a
 list; or what a function makes of the list of the values, in a worker process. Lists have arrays as tensors."""
 
+Choices: TypeAlias = dict[str, tuple[str, ...]]
 PLAIN = ("stack", "ragged", "list")
-POLICIES = ("error", "skip", "default")
-BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """What all kinds have by name."""
-
-    folder: str | None = None
-    suffix: str | None = None
-    missing: Literal["error", "skip", "default"] = "error"
-    default: Any = None
-    collate: Collate | None = None
 
 
 @dataclass(frozen=True)
-class Field(_Options):
+class Field:
     """What all kinds have.
 
     source:  where in a sample it lies; None: under the field's own name. In shards the members' extensions, of which
@@ -103,31 +91,55 @@ class Field(_Options):
     """
 
     source: str | int | None = None
+    _: KW_ONLY
+    folder: str | None = None
+    suffix: str | None = None
+    missing: Literal["error", "skip", "default"] = "error"
+    default: Any = None
+    collate: Collate | None = None
 
     usual: ClassVar[Usual] = "stack"
     geometric: ClassVar[bool] = False
+    empty: ClassVar[Any] = None
+    choices: ClassVar[Choices] = {"missing": ("error", "skip", "default")}
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if self.source is not None and (isinstance(self.source, bool) or not isinstance(self.source, str | int)):
-            raise ConfigError(f"{name}: source={self.source!r} must be a name, or a place in a tuple (an int)")
-        if self.missing not in POLICIES:
-            raise ConfigError(f"{name}: missing={self.missing!r} must be one of {', '.join(POLICIES)}")
-        if self.default is not None and self.missing != "default":
-            raise ConfigError(f"{name}: default={self.default!r} is used with missing='default' alone; pass that too")
-        if not (
-            self.collate is None or self.collate in PLAIN or isinstance(self.collate, Pad) or callable(self.collate)
-        ):
-            raise ConfigError(
-                f"{name}: collate={self.collate!r} must be one of {', '.join(PLAIN)}, a gpupipe.Pad or a function"
-            )
-        if (self.suffix is None) != (self.folder is None) and not isinstance(self, Image):
-            raise ConfigError(f"{name}: folder={self.folder!r} and suffix={self.suffix!r} go together; pass both")
+        is_place = isinstance(self.source, str | int) and not isinstance(self.source, bool)
+        self._check(self.source is None or is_place, "source", "must be a name, or a place in a tuple (an int)")
+        for name, choices in (Field.choices | self.choices).items():
+            self._check(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
+        alone = self.default is not None and self.missing != "default"
+        self._check(not alone, "default", "is used with missing='default' alone; pass that too")
+        is_policy = self.collate is None or self.collate in PLAIN or isinstance(self.collate, Pad)
+        what = f"must be one of {', '.join(PLAIN)}, a gpupipe.Pad or a function"
+        self._check(is_policy or callable(self.collate), "collate", what)
+        stacked = f"is not for pixels: {type(self).__name__.lower()}s are stacked, as the recipe gives them one size"
+        self._check(self.collate is None or not isinstance(self, Image | Mask), "collate", stacked)
+        together = (self.suffix is None) == (self.folder is None) or isinstance(self, Image)
+        self._check(together, "folder", f"and suffix={self.suffix!r} go together; pass both")
+
+    def _check(self, holds: bool, name: str, what: str) -> None:
+        """Raise ConfigError for the setting of this name unless that holds."""
+        if not holds:
+            raise ConfigError(f"{type(self).__name__}: {name}={getattr(self, name)!r} {what}")
 
     @property
     def absent(self) -> Any:
         """What stands in for a value that is missing, under missing='default'."""
-        return self.default
+        return self.empty if self.default is None else self.default
+
+
+class _Shapes(Field):
+    """What boxes and points share: other fields may have a row for each."""
+
+    labels: str | Sequence[str]
+
+    usual: ClassVar[Usual] = "ragged"
+    geometric: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "labels", (self.labels,) if isinstance(self.labels, str) else tuple(self.labels))
 
 
 @dataclass(frozen=True)
@@ -144,10 +156,7 @@ class Image(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.missing == "default":
-            raise ConfigError("Image: there is no default for an image; missing must be 'error' or 'skip'")
-        if self.collate is not None:
-            raise ConfigError("Image: images are stacked, as the recipe gives them one size; leave collate out")
+        self._check(self.missing != "default", "missing", "must be 'error' or 'skip': there is no default for an image")
 
 
 @dataclass(frozen=True)
@@ -166,14 +175,7 @@ class Mask(Field):
     geometry: str | None = None
 
     geometric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        dtypes = ("uint8", "bool", "int16", "uint16", "int32", "int64")
-        if self.dtype not in dtypes:
-            raise ConfigError(f"Mask: dtype={self.dtype!r} must be one of {', '.join(dtypes)}")
-        if self.collate is not None:
-            raise ConfigError("Mask: masks are stacked, as the recipe gives them one size; leave collate out")
+    choices: ClassVar[Choices] = {"dtype": ("uint8", "bool", "int16", "uint16", "int32", "int64")}
 
     @property
     def absent(self) -> Any:
@@ -181,7 +183,7 @@ class Mask(Field):
 
 
 @dataclass(frozen=True)
-class Boxes(Field):
+class Boxes(_Shapes):
     """Bounding boxes of one sample: (M, 4) numbers in pixels of the image. Come out as float32, in the same format.
 
     format:   "xyxy", "xywh" or "cxcywh", as torchvision's BoundingBoxFormat.
@@ -195,25 +197,16 @@ class Boxes(Field):
     min_area: float = 1.0
     geometry: str | None = None
 
-    usual: ClassVar[Usual] = "ragged"
-    geometric: ClassVar[bool] = True
+    empty: ClassVar[Any] = np.zeros((0, 4), np.float32)
+    choices: ClassVar[Choices] = {"format": ("xyxy", "xywh", "cxcywh")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
-        object.__setattr__(self, "labels", labels)
-        if self.format not in BOX_FORMATS:
-            raise ConfigError(f"Boxes: format={self.format!r} must be one of {', '.join(BOX_FORMATS)}")
-        if not self.min_area >= 0:
-            raise ConfigError(f"Boxes: min_area={self.min_area!r} must be 0 or more")
-
-    @property
-    def absent(self) -> Any:
-        return np.zeros((0, 4), np.float32) if self.default is None else self.default
+        self._check(self.min_area >= 0, "min_area", "must be 0 or more")
 
 
 @dataclass(frozen=True)
-class Points(Field):
+class Points(_Shapes):
     """Points of one sample: (M, 2) numbers, x and y in pixels of the image. Come out as float32.
 
     labels:   fields with one row for each point, which are dropped with it.
@@ -226,19 +219,8 @@ class Points(Field):
     outside: Literal["drop", "clip", "keep"] = "drop"
     geometry: str | None = None
 
-    usual: ClassVar[Usual] = "ragged"
-    geometric: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        labels = (self.labels,) if isinstance(self.labels, str) else tuple(self.labels)
-        object.__setattr__(self, "labels", labels)
-        if self.outside not in ("drop", "clip", "keep"):
-            raise ConfigError(f"Points: outside={self.outside!r} must be 'drop', 'clip' or 'keep'")
-
-    @property
-    def absent(self) -> Any:
-        return np.zeros((0, 2), np.float32) if self.default is None else self.default
+    empty: ClassVar[Any] = np.zeros((0, 2), np.float32)
+    choices: ClassVar[Choices] = {"outside": ("drop", "clip", "keep")}
 
 
 @dataclass(frozen=True)
@@ -255,8 +237,8 @@ class Array(Field):
                 np.dtype(self.dtype)
             except TypeError:
                 raise ConfigError(f"{type(self).__name__}: dtype={self.dtype!r} is none of NumPy's") from None
-        if self.missing == "default" and self.default is None:
-            raise ConfigError(f"{type(self).__name__}: missing='default' needs a default; pass that too")
+        lacks = self.missing == "default" and self.default is None
+        self._check(not lacks, "missing", "needs a default; pass that too")
 
 
 @dataclass(frozen=True)
@@ -269,10 +251,7 @@ class Text(Field):
     """A string; of a file or a shard's member, its bytes as UTF-8."""
 
     usual: ClassVar[Usual] = "list"
-
-    @property
-    def absent(self) -> Any:
-        return "" if self.default is None else self.default
+    empty: ClassVar[Any] = ""
 
 
 @dataclass(frozen=True)
@@ -280,10 +259,7 @@ class Bytes(Field):
     """Bytes as they are."""
 
     usual: ClassVar[Usual] = "list"
-
-    @property
-    def absent(self) -> Any:
-        return b"" if self.default is None else self.default
+    empty: ClassVar[Any] = b""
 
 
 @dataclass(frozen=True)

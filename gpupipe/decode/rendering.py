@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpupipe.batch.collation import collate
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels
 from gpupipe.decode.pixels import DecodeError, render
+from gpupipe.errors import DataError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.kernels import Crops, augment, decode_crops, native
@@ -38,6 +40,7 @@ __all__ = [
 NOTHING = np.empty(0, np.uint8)
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
+ROW = re.compile(r"\brow (\d+)")  # as the errors of `collate` name one
 
 FieldCrops = dict[str, list[Crops]]
 """Of each image field the crops in each view."""
@@ -66,9 +69,15 @@ class Rendering:
         return render_batch(self.source, self.views, job, planes, augmented=self.augmented)
 
     def collate(self, batch: Batch) -> Batch:
-        """The batch, collated."""
+        """The batch, collated. Raises DataError, which names the samples of the rows that don't fit together."""
         if not batch.collated:
-            batch.columns = collate(self.source.fields, batch.columns, len(self.views))
+            try:
+                batch.columns = collate(self.source.fields, batch.columns, len(self.views))
+            except DataError as error:
+                rows = [int(row) for row in dict.fromkeys(ROW.findall(str(error))) if int(row) < len(batch.job)]
+                samples = zip(rows, batch.job.indices[rows].tolist(), strict=True)
+                names = [f"row {row} is sample {index} ({self.source.location(index)})" for row, index in samples]
+                raise DataError("; ".join([str(error), *names])) from error
             batch.collated = True
         return batch
 

@@ -309,6 +309,18 @@ def test_an_exception_in_user_code_is_named(engine):
         assert raised.value.index == 7
 
 
+@pytest.mark.parametrize("value", [(GOOD, "cat"), ("a path", 7)])
+def test_a_value_of_another_kind_is_a_bad_sample(engine, value):
+    data = [(GOOD, number) if number != 7 else value for number in range(12)]
+    with open_loader(data, **engine) as loader:
+        with pytest.raises(gpupipe.SampleError, match=r"list\[7\]\): it is tuple .*; its field") as raised:
+            collect(loader)
+        assert raised.value.index == 7
+    with open_loader(data, on_error="skip", shuffle=False, **engine) as loader:
+        assert torch.cat([labels for _, labels in collect(loader)]).tolist() == [*range(7), 8, *range(8, 12)]
+        assert [error.index for error in loader.bad_samples] == [7]
+
+
 def test_a_label_of_another_shape_is_named(engine):
     data = [(GOOD, 0 if number != 7 else torch.tensor([0, 1, 0])) for number in range(12)]
     with (

@@ -22,7 +22,7 @@ import gpupipe
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.items import Items
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.sources.items import ItemSource
+from gpupipe.sources import ItemSource
 
 SIZE = 10
 INDICES = [3, 1, 7, 9, 0]

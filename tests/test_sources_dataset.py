@@ -116,7 +116,8 @@ def test_the_users_own_exception_is_the_cause() -> None:
     ids=str,
 )
 def test_items_of_another_kind_are_refused(item: Any, said: str) -> None:
-    with pytest.raises(DataError, match=rf"Images\[0\] is .*{said}"):
+    kind, named = (SampleError, r"\): it") if "its field" in said else (DataError, "")
+    with pytest.raises(kind, match=rf"Images\[0\]{named} is .*{said}"):
         open_source(Images([item]))[0]
 
 
@@ -156,7 +157,8 @@ LABELS = {
 @pytest.mark.parametrize("name", LABELS)
 def test_labels_of_another_kind_are_named(name: str) -> None:
     label, said = LABELS[name]
-    with pytest.raises(DataError, match=rf"Images\[1\] is tuple of \(bytes, {type(label).__name__}\); .*{said}"):
+    kind, named = (DataError, "") if name == "a list" else (SampleError, r"\): it")
+    with pytest.raises(kind, match=rf"Images\[1\]{named} is tuple of \(bytes, {type(label).__name__}\); .*{said}"):
         open_source(Images([(jpeg(0), 0), (jpeg(0), label)])).fetch(np.arange(2))
 
 
@@ -195,7 +197,7 @@ def test_labels_at_the_edge(label: Any) -> None:
     "encoded", [Treacherous(), np.uint8(3), np.array(3, np.uint8), np.zeros((2, 2)), ["a"], 3, [b"x"]]
 )
 def test_other_bytes_are_named(encoded: Any) -> None:
-    with pytest.raises(DataError, match=rf"Images\[0\] is tuple of \({type(encoded).__name__}, int\)"):
+    with pytest.raises(SampleError, match=rf"Images\[0\]\): it is tuple of \({type(encoded).__name__}, int\)"):
         open_source(Images([(encoded, 0)]))[0]
 
 

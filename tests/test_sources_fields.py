@@ -516,7 +516,7 @@ def test_images_of_every_form(value: Any, expected: Any) -> None:
     ids=str,
 )
 def test_what_is_no_image_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(DataError, match=rf"list\[0\] is .*'image': .*{message}"):
+    with pytest.raises(SampleError, match=rf"list\[0\]\): it is .*'image': .*{message}"):
         rows(open_source([(value, 0)]))
 
 
@@ -549,7 +549,7 @@ def test_palettes_and_modes_of_masks() -> None:
         assert np.array_equal(value, np.asarray(kind))
     assert columns["mask"][0].max() <= 6
     for wrong in (PIL.Image.fromarray(PIXELS), PIXELS, 3, "a", GRAY / 2, GRAY[None, None]):
-        with pytest.raises(DataError, match=r"'mask': .*(one channel|a mask is integers)"):
+        with pytest.raises(SampleError, match=r"'mask': .*(one channel|a mask is integers)"):
             rows(open_source([(PIXELS, wrong)], fields=fields))
 
 
@@ -571,13 +571,13 @@ def test_bytes_of_every_form(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["ab", 3, np.zeros(3), np.zeros((2, 2), np.uint8)])
 def test_what_is_no_bytes_is_refused(value: Any) -> None:
-    with pytest.raises(DataError, match=r"its field 'data': it is .*, and no bytes"):
+    with pytest.raises(SampleError, match=r"its field 'data': it is .*, and no bytes"):
         rows(open_source([{"data": value}], fields={"data": Bytes()}))
 
 
 def test_boxes_of_other_formats_are_refused() -> None:
     boxes = tv_tensors.BoundingBoxes([[4.0, 5, 8, 9, 45]], format="XYWHR", canvas_size=(12, 10))
-    with pytest.raises(DataError, match="its boxes have the format XYWHR"):
+    with pytest.raises(SampleError, match="its boxes have the format XYWHR"):
         rows(open_source([(PIXELS, boxes)], fields={"image": Image(), "boxes": Boxes()}))
 
 

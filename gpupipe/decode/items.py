@@ -15,7 +15,7 @@ from gpupipe.decode.stacking import default_collate
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
-from gpupipe.sources.items import ItemSource
+from gpupipe.sources import ItemSource
 from gpupipe.workers.board import BATCH
 
 __all__ = ["Items"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gpupipe.sources.contract import check_source
-from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.dataset import DatasetSource, ItemSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
-from gpupipe.sources.items import ItemSource
 from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
 from gpupipe.sources.source import Encoded, Source

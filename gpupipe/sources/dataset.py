@@ -1,23 +1,23 @@
-"""Any sized object whose items are samples, such as a user's own torch Dataset."""
+"""Any sized object of a user's by the index, such as a torch Dataset: its items are samples, or go on as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Index, Key, Schema
-from gpupipe.errors import DataError
+from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.whereabouts import Noted
-from gpupipe.sources.given import as_given
 from gpupipe.sources.raised import as_raised
 from gpupipe.sources.source import Source, as_column, content_fingerprint
-from gpupipe.sources.values import within
+from gpupipe.sources.values import as_given, within
 from gpupipe.sources.wanted import is_own
 
-__all__ = ["DatasetSource", "UserSource"]
+__all__ = ["DatasetSource", "ItemSource", "UserSource"]
 
 
 class UserSource(Source):
@@ -86,8 +86,8 @@ class DatasetSource(UserSource):
     def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
         """Columns with one `__getitem__` per sample; `before` is called with its row before each of them.
 
-        Raises SampleError, with the object's own exception as its cause, and DataError where the item is of another
-        form than the fields.
+        Raises SampleError, with the object's own exception as its cause, also for a value that is none of its field,
+        and DataError where the item is of another form than the fields.
         """
         items = zip(indices.tolist(), self.items(indices, before), strict=True)
         samples = [self._parsed(index, item) for index, item in items]
@@ -124,8 +124,11 @@ class DatasetSource(UserSource):
             for (name, field), value in zip(self._given.items(), self._parts(item), strict=True):  # noqa: B007
                 values.append(MISSING if value is None or value is MISSING else as_given(field, value))
         except Exception as error:  # the item and its parts may be of classes of the user's own
-            where = f"its field {name!r}: " if name else ""
-            raise DataError(f"{self.location(index)} is {_describe(item)}; {where}{error}") from error
+            what = f"is {_describe(item)}; "
+            if not name:
+                raise DataError(f"{self.location(index)} {what}{error}") from error
+            reason = f"it {what}its field {name!r}: {error}"
+            raise SampleError(index, self.location(index), reason) from error
         return values
 
     def _parts(self, item: Any) -> list[Any]:
@@ -151,3 +154,62 @@ def _describe(item: Any) -> str:
     if type(item) not in (tuple, list):  # another class's own code may raise
         return type(item).__name__
     return f"{type(item).__name__} of ({', '.join(type(part).__name__ for part in item[:4])})"
+
+
+class ItemSource(UserSource):
+    """The items of a user's dataset as they are: there are no fields, but the column "items", a list.
+
+    Raises ConfigError for what is no map-style dataset, DataError for one without samples.
+    """
+
+    fields = None  # type: ignore[assignment]  # what an item holds is the dataset's own affair
+
+    def __init__(self, dataset: Any) -> None:
+        _check_map_style(dataset)
+        super().__init__(dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
+        """The items, with one `__getitem__` for each; `before` is called with its row before each of them.
+
+        Raises SampleError, with the dataset's own exception as its cause.
+        """
+        return {"items": list(self.items(indices, before))}
+
+    @property
+    def gives_several(self) -> bool:
+        """Whether the dataset has a `__getitems__` by which torch's DataLoader reads a batch.
+
+        That of torch's Subset counts if the dataset in it has one: else it only asks for one item after the other.
+        """
+        from torch.utils.data import Subset
+
+        dataset = self.dataset
+        while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+            dataset = dataset.dataset
+        return bool(getattr(dataset, "__getitems__", None))
+
+    def several(self, indices: NDArray[np.int64]) -> Sequence[Any]:
+        """The items by one call of `__getitems__`. Raises what that raises, DataError for another number of items."""
+        items: Sequence[Any] = self.dataset.__getitems__(indices.tolist())
+        if len(items) != len(indices):
+            raise DataError(f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(indices)}")
+        return items
+
+
+def _check_map_style(dataset: Any) -> None:
+    from torch.utils.data import IterableDataset
+
+    if isinstance(dataset, str | os.PathLike):
+        raise ConfigError(
+            f"data={os.fspath(dataset)!r} names files, which recipe=None does not read: pass a recipe, such as "
+            "gpupipe.imagenet_train(224), or a dataset that reads them"
+        )
+    map_style = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if isinstance(dataset, IterableDataset) or not map_style:
+        raise ConfigError(
+            f"data is {type(dataset).__name__}, but recipe=None needs a map-style dataset, with __len__ and "
+            "__getitem__, as samples are asked for by their number, so as to shuffle and to resume anywhere"
+        )

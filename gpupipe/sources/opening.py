@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpupipe.batch import Field, Schema
@@ -14,16 +16,18 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
-from gpupipe.sources.packed import check_whole
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
 from gpupipe.sources.subset import SubsetSource
 
-__all__ = ["names_files", "open_source"]
+__all__ = ["PLAN_NAME", "SHARD_NAME", "names_files", "open_source"]
 
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
+# What `gpupipe pack` writes, and what it says of that in the same folder.
+PLAN_NAME = ".gpupipe-pack.json"
+SHARD_NAME = "shard-{:06d}.tar"
 
 
 def open_source(
@@ -102,7 +106,7 @@ class _Opening:
                 f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): "
                 f"pass {os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
             )
-        check_whole(folder, shards)
+        _check_whole(folder, shards)
         return self.shards(shards)
 
     def _image_folder(self, folder: str) -> Source:
@@ -123,6 +127,25 @@ def _shards_in(folder: str) -> list[str]:
         return []
     with os.scandir(folder) as entries:
         return sorted(entry.path for entry in entries if SHARD.match(entry.name) and not is_folder(entry))
+
+
+def _check_whole(folder: str, shards: Sequence[str]) -> None:
+    """Raise DataError where the packing into `folder` has not come to its last shard."""
+    plan = Path(folder) / PLAN_NAME
+    try:
+        written = json.loads(plan.read_text("utf-8"))
+        count = int(written.get("shards", 0))  # plans of gpupipe before it had this key can't tell
+    except FileNotFoundError:  # shards of another origin
+        return
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DataError(f"{plan} can't be read ({error!r}): remove it if the shards are whole") from error
+    there = {os.path.basename(shard) for shard in shards}
+    missing = [name for name in map(SHARD_NAME.format, range(count)) if name not in there]
+    if missing:
+        raise DataError(
+            f"{folder} lacks {len(missing)} of its {count} shards, the first {missing[0]}: the packing was "
+            "interrupted; run the same `gpupipe pack` again to go on, or list the shards to use what is there"
+        )
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:

@@ -23,7 +23,7 @@ from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import FolderSource, ShardSource, Source, explain_damage
 from gpupipe.sources.headers import FORMATS
-from gpupipe.sources.packed import PLAN_NAME, SHARD_NAME
+from gpupipe.sources.opening import PLAN_NAME, SHARD_NAME
 from gpupipe.sources.shards import CLASSES_NAME, open_shards
 from gpupipe.sources.tar import BLOCK
 

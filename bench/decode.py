@@ -32,11 +32,9 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
-from gpupipe.tools.benchmark.imagenet_like import ImageSpec
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.report import environment
-from gpupipe.tools.benchmark.sample_set import sample_set
-from gpupipe.tools.benchmark.synthesis import Look, NoiseBank, fit_jpeg
+from gpupipe.tools.benchmark.sample_set import ImageSpec, Look, NoiseBank, fit_jpeg, sample_set
 
 __all__ = ["main"]
 

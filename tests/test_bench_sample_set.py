@@ -11,8 +11,7 @@ import pytest
 from PIL import Image, JpegImagePlugin
 
 from gpupipe.errors import ConfigError
-from gpupipe.tools.benchmark.imagenet_like import imagenet_like_specs
-from gpupipe.tools.benchmark.sample_set import CLASSES, make_folder, sample_set
+from gpupipe.tools.benchmark.sample_set import CLASSES, imagenet_like_specs, make_folder, sample_set
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 from training.made_classes import PATTERNS, made_classes

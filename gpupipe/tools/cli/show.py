@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import Any
 
 from gpupipe.errors import ConfigError
+from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, data_of, option
-
-if TYPE_CHECKING:
-    from gpupipe.recipe import MultiCrop, Recipe
 
 __all__ = ["add_parser", "run"]
 
 COLUMNS = 6
+MODULE = "gpupipe_recipe_file"  # what a user's file is called while it runs, so that it takes no other module's name
 
 # --recipe NAME -> the preset of gpupipe and its arguments.
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -90,8 +94,6 @@ def _columns(args: argparse.Namespace, recipe: Recipe | MultiCrop) -> int:
 
 
 def _own_recipe(args: argparse.Namespace) -> Recipe | MultiCrop:
-    from gpupipe.tools.cli.recipe_file import load_recipe
-
     if ":" not in args.recipe:
         raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor one of {', '.join(PRESETS)}")
     if args.size is not None:
@@ -107,3 +109,50 @@ def _preset(args: argparse.Namespace) -> Recipe | MultiCrop:
     settings = {} if args.size is None else {"size": args.size}
     made: Recipe | MultiCrop = preset(*arguments, **settings)
     return made
+
+
+def load_recipe(text: str) -> Recipe | MultiCrop:
+    """The recipe that `text` names as FILE.py:NAME: a Recipe, a MultiCrop, or a function that makes one of nothing.
+
+    The file runs as it does when it is imported, with its folder on the path. Raises ConfigError.
+    """
+    file, _, name = text.rpartition(":")
+    path = Path(file).expanduser().absolute()
+    if path.suffix != ".py" or not name.isidentifier():
+        raise ConfigError(f"recipe {text!r} is not of the form FILE.py:NAME, as in my_training.py:train_recipe")
+    if not path.is_file():
+        raise ConfigError(f"recipe {text!r}: there is no file {path}; check the path")
+    module = _ran(path, text)
+    if not hasattr(module, name):
+        known = ", ".join(key for key, value in vars(module).items() if isinstance(value, (Recipe, MultiCrop)))
+        raise ConfigError(f"recipe {text!r}: {path} has no {name}; the recipes in it: {known or 'none'}")
+    found = getattr(module, name)
+    made = _called(found, path, text) if callable(found) else found
+    if not isinstance(made, (Recipe, MultiCrop)):
+        what = f"what {name}() returned" if callable(found) else name
+        kind = f"{type(made).__module__}.{type(made).__qualname__}"
+        raise ConfigError(
+            f"recipe {text!r}: {what} in {path} is a {kind}, {made!r:.80}, not a gpupipe.Recipe or MultiCrop"
+        )
+    return made
+
+
+def _ran(path: Path, text: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module  # dataclasses look themselves up there
+    sys.path.insert(0, str(path.parent))
+    _called(lambda: spec.loader.exec_module(module), path, text)  # type: ignore[union-attr]
+    return module
+
+
+def _called(call: Callable[[], Any], path: Path, text: str) -> Any:
+    """What a user's code returns; whatever it raises is said with the line of the file."""
+    try:
+        return call()
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise ConfigError(f"recipe {text!r}: {path}{where} raised {type(error).__name__}: {error}") from error

@@ -16,7 +16,7 @@ from gpupipe.decode.choose import PREFETCH
 from gpupipe.decode.tuned import Tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle, TorchvisionV2
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.tuning.candidates import queued

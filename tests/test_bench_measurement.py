@@ -14,8 +14,7 @@ from rich.console import Console
 
 from gpupipe.errors import ConfigError
 from gpupipe.tools.benchmark.checks import problem
-from gpupipe.tools.benchmark.contenders import BASELINE
-from gpupipe.tools.benchmark.contenders.contender import Contender
+from gpupipe.tools.benchmark.contenders import BASELINE, Contender
 from gpupipe.tools.benchmark.contenders.dali_native import DaliNativeCpu
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch, many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle, TorchvisionPillow, TorchvisionV2

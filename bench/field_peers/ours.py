@@ -11,7 +11,7 @@ from peers.common import Peer
 import gpupipe
 from field_peers.data import CASES, Samples, prepare
 from gpupipe.decode.choose import PREFETCH
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

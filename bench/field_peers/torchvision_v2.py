@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from field_peers.data import Samples, prepare
 from field_peers.ours import FirstTwo
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

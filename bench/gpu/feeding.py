@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from gpu.arguments import say
-from gpupipe.tools.benchmark.contenders import load
-from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.contenders import Batch, load
 from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["device", "feed"]

@@ -25,7 +25,7 @@ import torch
 from gpu.arguments import loader_settings, parser, say
 from gpu.feeding import device, feed
 from gpu.rows import Row, write_part
-from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.contenders import Batch
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.profiling.training import TrainingStep, build_model
 

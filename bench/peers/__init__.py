@@ -1,6 +1,6 @@
 """The other ways to load that `bench/run.py` measures, one file for each; nothing here imports them.
 
-Each file has a class of the shape of `gpupipe.tools.benchmark.contenders.contender.Contender` and, where it needs more
+Each file has a class of the shape of `gpupipe.tools.benchmark.contenders.Contender` and, where it needs more
 than `gpupipe[bench]`, a tuple `REQUIREMENTS`, which bench/run.py installs into an environment of its own.
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 from gpupipe.sources.building import cache_folder
-from gpupipe.tools.benchmark.contenders.contender import needs_folder
+from gpupipe.tools.benchmark.contenders import needs_folder
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.sample_set import make_folder
 

@@ -20,7 +20,7 @@ from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, Squeeze, ToTen
 from ffcv.writer import DatasetWriter
 from torchvision.datasets import ImageFolder
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, convert, converted, images
 

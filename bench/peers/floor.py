@@ -21,7 +21,7 @@ import gpupipe
 from gpupipe.kernels import native
 from gpupipe.plan import cropping
 from gpupipe.sources.source import Encoded
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, cache
 

@@ -10,7 +10,7 @@ import grain
 import numpy as np
 from PIL import Image, ImageOps
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, Value, load_from_disk
 from torch.utils.data import DataLoader
 
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import (
     PREFETCH_FACTOR,
     DataLoaderStream,

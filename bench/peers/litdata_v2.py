@@ -16,7 +16,7 @@ from litdata import StreamingDataset, optimize
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, convert, converted, images

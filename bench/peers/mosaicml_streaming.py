@@ -9,7 +9,7 @@ from PIL import Image
 from streaming import MDSWriter, StreamingDataset
 from torch.utils.data import DataLoader
 
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionPillow
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer, convert, converted, images

@@ -11,7 +11,7 @@ import spdl.io
 import spdl.pipeline
 import torch
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, STD_255, Peer, images, random_box
 

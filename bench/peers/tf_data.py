@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import MEAN_255, RATIO, SCALE, STD_255, Peer, images
 

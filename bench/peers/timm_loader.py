@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from timm.data import create_dataset, create_loader
 
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from peers.common import Peer

@@ -9,7 +9,7 @@ import webdataset
 from torchvision.io import ImageReadMode, decode_image
 
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, DataLoaderStream, TorchvisionV2
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.pack import PackSettings, pack

@@ -19,7 +19,7 @@ from gpupipe.kernels import decode_crops
 from gpupipe.plan import cropping
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
 from gpupipe.tools.benchmark.measurement import BenchSettings

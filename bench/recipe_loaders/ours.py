@@ -11,7 +11,7 @@ import torch
 import gpupipe
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from recipe_loaders.table import Way, maker

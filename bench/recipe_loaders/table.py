@@ -9,7 +9,7 @@ from typing import Any
 
 import gpupipe
 from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
-from gpupipe.tools.benchmark.contenders.contender import Batch, needs_folder
+from gpupipe.tools.benchmark.contenders import Batch, needs_folder
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from timm.data import Mixup, create_dataset, create_loader
 
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from recipe_loaders.table import CLASSES, Way, maker

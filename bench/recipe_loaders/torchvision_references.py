@@ -11,7 +11,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 
 from gpupipe.recipe import MultiCrop, RandomResizedCrop, Recipe
-from gpupipe.tools.benchmark.contenders.contender import BatchStream
+from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from recipe_loaders.in_torchvision import augmentations, collate, tail

@@ -1,2 +1,2 @@
 """Loaders that the parts compare besides those of `gpupipe bench`: each a class of the shape of
-`gpupipe.tools.benchmark.contenders.contender.Contender`, named as "gpu.contenders.FILE:CLASS?option=value"."""
+`gpupipe.tools.benchmark.contenders.Contender`, named as "gpu.contenders.FILE:CLASS?option=value"."""

@@ -13,7 +13,7 @@ from peers.common import Peer, images, random_box
 from PIL import Image
 
 from gpupipe.kernels import Crops, decode_crops, native
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

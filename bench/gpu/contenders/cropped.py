@@ -12,7 +12,7 @@ from peers.common import random_box
 from torch.nn.functional import interpolate
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.contenders.contender import Batch
+from gpupipe.tools.benchmark.contenders import Batch
 from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["BatchDecoder", "Cropper", "for_consumer"]

@@ -21,7 +21,7 @@ from peers.common import Peer, images
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
 from gpupipe.decode.pixels import CPU_ONLY_DEVICE
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

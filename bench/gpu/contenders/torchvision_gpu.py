@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
 from gpu.contenders.cropped import BatchDecoder, for_consumer
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_cuda
 from gpupipe.tools.benchmark.contenders.torch_loader import EndlessShuffle
 from gpupipe.tools.benchmark.measurement import BenchSettings
 

@@ -22,7 +22,7 @@ from gpupipe.tools.benchmark.contenders import load
 from gpupipe.tools.benchmark.measurement import BenchSettings, Opened, Round
 
 if TYPE_CHECKING:
-    from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, Contender
+    from gpupipe.tools.benchmark.contenders import Batch, BatchStream, Contender
 
 __all__ = ["NOISE_OUTPUT", "Host", "consume", "measured", "synchronize"]
 

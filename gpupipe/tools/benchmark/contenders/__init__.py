@@ -1,23 +1,26 @@
-"""The contenders, one file for each way to load; nothing here imports them.
+"""What a contender is, and the contenders by name, one file for each way to load; nothing here imports them.
 
-Every class has the shape of `Contender` in base.py. Names map to `module:class`; such a reference may also be given
-in place of a name, so that a loader of one's own can take part: `gpupipe bench --only my_loaders:Mine`. Options of a
-contender, which are the arguments of its class, stand behind a question mark: "dali-native-gpu?hw_decoder_load=0.5".
+Every class has the shape of `Contender`. Names map to `module:class`; such a reference may also be given in place of a
+name, so that a loader of one's own can take part: `gpupipe bench --only my_loaders:Mine`. Options of a contender, which
+are the arguments of its class, stand behind a question mark: "dali-native-gpu?hw_decoder_load=0.5".
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from gpupipe.errors import ConfigError
+from gpupipe.tools.benchmark.measurement import BenchSettings
 
-if TYPE_CHECKING:
-    from gpupipe.tools.benchmark.contenders.contender import Contender
-
-__all__ = ["BASELINE", "CONTENDERS", "describe", "load", "options", "reference"]
+__all__ = [
+    *("BASELINE", "CONTENDERS", "Batch", "BatchStream", "Contender", "describe", "load", "needs_cuda", "needs_folder"),
+    *("options", "reference"),
+]
 
 BASELINE = "torchvision-pillow"
 
@@ -38,6 +41,66 @@ CONTENDERS = {
     "dali-native-gpu": ("dali_native:DaliNativeGpu", "a hand-written DALI pipeline on the GPU"),
 }
 """Name -> module of this package and class, and a line about the contender."""
+
+
+Batch = tuple[Any, Any]  # torch tensors, or NumPy arrays from those that do without torch
+
+
+class BatchStream(Protocol):
+    """Batches without end: whole passes over the data, each in its own random order, joined without a gap.
+
+    Joined, because a sample set has few batches a pass: a training epoch of 5,000 has no such gap every third batch.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Images and int64 labels (batch_size,).
+
+        float32: (batch_size, 3, size, size), contiguous, normalized. uint8: the same shape, or channels last.
+        """
+        ...
+
+    def close(self) -> None:
+        """End threads and processes."""
+        ...
+
+
+class Contender(Protocol):
+    """A way to load training batches: random resized crop (scale 0.08 to 1, ratio 3/4 to 4/3), flip, normalize.
+
+    It may also have `prepare(settings) -> bool`, which brings `settings.data` into a format of its own before anything
+    is measured and says whether there was something to do, and `exact_passes = False` where workers run through
+    their own parts of the data, so that passes overlap.
+    """
+
+    name: str
+
+    def available(self, settings: BenchSettings) -> str | None:
+        """None, or why this machine or this data can't be used."""
+        ...
+
+    def cycle(self, settings: BenchSettings) -> int:
+        """Batches after which production repeats: workers in turn finish about together, so whole turns are counted."""
+        ...
+
+    def queued(self, settings: BenchSettings) -> int:
+        """The most batches that may lie ready: they are taken before a measurement starts."""
+        ...
+
+    def open(self, settings: BenchSettings) -> BatchStream:
+        """Start the stream."""
+        ...
+
+
+def needs_folder(settings: BenchSettings) -> str | None:
+    """Why the data can't be used by what reads image folders only."""
+    return None if Path(settings.data).is_dir() else "reads image folders only"
+
+
+def needs_cuda() -> str | None:
+    """Why no GPU can be used; None where there is one."""
+    import torch
+
+    return None if torch.cuda.is_available() else "no CUDA device"
 
 
 def reference(name: str) -> str:

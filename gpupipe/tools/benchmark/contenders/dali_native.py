@@ -10,7 +10,7 @@ import nvidia.dali
 import torch
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda, needs_folder
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_cuda, needs_folder
 from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["DaliNativeCpu", "DaliNativeGpu"]

@@ -12,7 +12,7 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_cuda
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_cuda
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.tuning.candidates import queued
 

@@ -15,7 +15,7 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
-from gpupipe.tools.benchmark.contenders.contender import Batch, BatchStream, needs_folder
+from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_folder
 from gpupipe.tools.benchmark.measurement import BenchSettings
 
 __all__ = ["DataLoaderStream", "EndlessShuffle", "ImageFolderContender", "TorchvisionPillow", "TorchvisionV2"]

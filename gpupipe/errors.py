@@ -37,19 +37,20 @@ class StateError(GpupipeError, ValueError):
     """A state dict does not belong to this loader; the message names the field and both values."""
 
 
-class LoaderTimeoutError(GpupipeError, RuntimeError):
-    """No batch came within the `timeout` of the loader."""
-
-
-class WorkerError(GpupipeError, RuntimeError):
-    """A worker process of the torch engine died.
-
-    `batches` has the epoch and step of the batch that each worker was making that has died, if it was at one.
-    """
+class _WorkerFault(GpupipeError, RuntimeError):
+    """`batches` has the epoch and step of the batch that each worker at fault was making, if it was at one."""
 
     def __init__(self, message: str, batches: tuple[tuple[int, int], ...] = ()) -> None:
         self.batches = batches
         super().__init__(message)
+
+
+class LoaderTimeoutError(_WorkerFault):
+    """No batch came within the `timeout` of the loader."""
+
+
+class WorkerError(_WorkerFault):
+    """A worker process of the torch engine died."""
 
 
 class SampleError(GpupipeError, RuntimeError):

@@ -268,12 +268,18 @@ class Fails(Following):
 
 
 class Deadly(Numbered):
-    """Ends its worker at a sample of epoch 1's second step."""
+    """Ends its worker, or stops it, at a sample of epoch 1's second step."""
+
+    end = signal.SIGKILL
 
     def __getitem__(self, index: int) -> tuple[bytes, int]:
         if index == 17:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.end)
         return super().__getitem__(index)
+
+
+class Stopping(Deadly):
+    end = signal.SIGSTOP
 
 
 class Damaged(Numbered):
@@ -290,11 +296,13 @@ class TestErrors:
         [
             (Numbered(60, [IMAGE]), Fails(), gpupipe.ConfigError),
             (Deadly(60, [IMAGE]), Following(), gpupipe.WorkerError),
+            (Stopping(60, [IMAGE]), Following(), gpupipe.LoaderTimeoutError),
         ],
-        ids=["order", "death"],
+        ids=["order", "death", "stop"],
     )
     def test_come_in_their_own_epoch(self, thread, data, order, error):
-        options = {"order": order, "engine": "torch", "num_workers": 2}
+        """A worker that is stopped or killed keeps what it has made, and not yet sent, of the batches before."""
+        options = {"order": order, "engine": "torch", "num_workers": 2, "timeout": 3}
         with opened(data, thread, **options) as loader:
             assert labels_of(loader) == expected(0)
             found = tolerant(loader)

@@ -27,7 +27,7 @@ from gpupipe.batch import Batch, Job
 from gpupipe.decode.engine import Batches, Engine
 from gpupipe.device.ahead import Ahead, Lane
 from gpupipe.device.finishing import Finished
-from gpupipe.errors import GpupipeError, SampleError, WorkerError
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
 from gpupipe.loader.jobs import Jobs, looking_ahead
 from gpupipe.loader.place import Point
 
@@ -39,6 +39,8 @@ __all__ = ["Failed", "Supply"]
 log = logging.getLogger("gpupipe")
 
 Made = TypeVar("Made")
+WorkerFault = WorkerError | LoaderTimeoutError
+
 DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
 
 
@@ -107,7 +109,7 @@ class Supply:
             try:
                 self._open(at)
             except Exception as error:
-                if not (isinstance(error, WorkerError) and self._put_off(error, at)):
+                if not self._put_off(error, at):
                     self._failing[at.key] = error
 
     def take(self, at: Point) -> Finished | Failed:
@@ -169,8 +171,8 @@ class Supply:
         if error is None:
             return None
         self._close_batches()
-        if isinstance(error, WorkerError):
-            self.check_open().close()  # as after any death, no worker is left
+        if isinstance(error, WorkerFault):
+            self.check_open().close()  # as after any such error, no worker is left
         return Failed(error)
 
     def _made(self, at: Point) -> Finished | Failed | None:
@@ -185,17 +187,17 @@ class Supply:
             self._close_batches()
             if not isinstance(error, Exception):  # a Ctrl-C
                 raise
-            put_off = isinstance(error, WorkerError) and self._put_off(error, at)
-            return None if put_off else Failed(error)
+            return None if self._put_off(error, at) else Failed(error)
 
-    def _put_off(self, error: WorkerError, at: Point) -> bool:
+    def _put_off(self, error: Exception, at: Point) -> bool:
         """Whether the error is not for the batch that is due: new workers make that.
 
         If it is for a later one it will take that one's place. Else chance would decide which batch it costs: workers
-        are ahead, and die with what they have not sent. Nothing comes of it if it is for one that has been dropped.
+        are ahead, and die or stop with what they have not sent. Nothing comes of it if it is for one that has been
+        dropped.
         """
         due = at.key
-        first = min(error.batches, default=due)
+        first = min(error.batches, default=due) if isinstance(error, WorkerFault) else due
         if first == due:
             return False
         log.warning("gpupipe: %s. New workers make the batches before the one at which that was", error)

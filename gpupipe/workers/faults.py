@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpupipe.errors import LoaderTimeoutError, WorkerError
 from gpupipe.host import processes
@@ -52,8 +52,7 @@ def death(fault: WorkersDied, board: Board, describe: Describe) -> WorkerError:
         for number, code in fault.exit_codes.items()
     ]
     first, code = next(iter(fault.exit_codes.items()))
-    batches = tuple(place for number in fault.exit_codes if (place := board.place(number)) is not None)
-    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", batches)
+    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", _batches(board, fault.exit_codes))
 
 
 def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -> LoaderTimeoutError:
@@ -66,8 +65,14 @@ def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -
     return LoaderTimeoutError(
         f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "
         f"{number} (pid {pid}), which {state} {_place(board, describe, number)}, where it has been for "
-        f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}"
+        f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}",
+        _batches(board, [number] if fault.due is not None else []),
     )
+
+
+def _batches(board: Board, workers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Epoch and step of what each of them is at."""
+    return tuple(place for worker in workers if (place := board.place(worker)) is not None)
 
 
 def _place(board: Board, describe: Describe, worker: int) -> str:

@@ -66,7 +66,7 @@ def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -
         f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "
         f"{number} (pid {pid}), which {state} {_place(board, describe, number)}, where it has been for "
         f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}",
-        _batches(board, [number] if fault.due is not None else []),
+        _batches(board, [number]),
     )
 
 

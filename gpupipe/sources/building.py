@@ -1,24 +1,37 @@
-"""Find the index of some data, or build it once, however many processes ask."""
+"""Find the index of some data, or build it once, however many processes ask, by a scan in a few threads."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Set
+import threading
+from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
 from gpupipe.host.cache import cache_folder
 from gpupipe.host.files import folder_lock
+from gpupipe.host.progress import progress
+from gpupipe.host.system import usable_cpus
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["BuiltIndex", "load_or_build", "reopen_index"]
+__all__ = ["Advance", "BuiltIndex", "load_or_build", "reopen_index", "scan_in_threads"]
 
 log = logging.getLogger("gpupipe")
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Advance = Callable[[int], None]
+
+# Reading waits for storage without the interpreter's lock, parsing holds it: threads overlap the waiting. Processes
+# would parse in parallel too, but spawning them from inside a training script runs that script again.
+THREADS_PER_CPU = 2
+MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -42,17 +55,24 @@ def load_or_build(
     """The index file `name` in `folder`, or in the cache folder where that can't be written.
 
     `arrays` are the names of those that it needs. `stale` gets the stored info and says what has changed since (empty:
-    nothing). Of several processes on a machine
-    one builds and the others wait. Raises DataError where the index can be written nowhere, and what `build` raises.
+    nothing). Of several processes on a machine one builds and the others wait. Raises DataError where the index can be
+    written nowhere, and what `build` raises.
     """
-    places = (folder / name, _cached(folder, name))
+    digest = hashlib.sha256(f"{folder.resolve()}\n{name}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    places = (folder / name, cache_folder() / f"{folder.name}-{digest}.index")
     found = None if rebuild else _fresh(places, arrays, stale)
     if found is not None:
         return found
     # Where there are no locks several may build, and the last whole index stays.
     with folder_lock(folder, wait=True, doing=f"builds the index of {folder}"):
         found = None if rebuild else _fresh(places, arrays, stale, quiet=True)
-        return found if found is not None else _store(places, _build(folder, build))
+        if found is not None:
+            return found
+        try:
+            built = build()
+        except OSError as error:
+            raise DataError(f"data in {folder} can't be read: {error}; check permissions and the disk") from error
+        return _store(places, built)
 
 
 def reopen_index(path: str, fingerprint: str) -> StoredIndex:
@@ -65,18 +85,6 @@ def reopen_index(path: str, fingerprint: str) -> StoredIndex:
     if index.fingerprint != fingerprint:
         raise DataError(f"index {path} now describes other content: {again}")
     return index
-
-
-def _build(folder: Path, build: Callable[[], BuiltIndex]) -> BuiltIndex:
-    try:
-        return build()
-    except OSError as error:
-        raise DataError(f"data in {folder} can't be read: {error}; check permissions and the disk") from error
-
-
-def _cached(folder: Path, name: str) -> Path:
-    digest = hashlib.sha256(f"{folder.resolve()}\n{name}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return cache_folder() / f"{folder.name}-{digest}.index"
 
 
 def _fresh(
@@ -102,19 +110,41 @@ def _fresh(
 
 
 def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
-    beside, cached = places
-    try:
-        write_index(beside, built.fingerprint, built.info, built.arrays)
-        return open_index(beside)
-    except OSError as error:
-        log.info("index goes to the cache folder: %s can't be written (%s)", beside, error.strerror)
-        reason = error
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_index(cached, built.fingerprint, built.info, built.arrays)
-        return open_index(cached)
-    except OSError as error:
-        raise DataError(
-            f"the index can be written neither to {beside} ({reason.strerror}) nor to {cached} ({error.strerror}); "
-            "set GPUPIPE_CACHE to a folder with free space that can be written"
-        ) from error
+    reasons = []
+    for place in places:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_index(place, built.fingerprint, built.info, built.arrays)
+            return open_index(place)
+        except OSError as error:
+            log.info("the index goes elsewhere: %s can't be written (%s)", place, error.strerror)
+            reasons.append(f"to {place} ({error.strerror})")
+    raise DataError(
+        f"the index can be written neither {' nor '.join(reasons)}; set GPUPIPE_CACHE to a folder with free space that "
+        "can be written"
+    )
+
+
+def scan_in_threads(
+    description: str, total: int, function: Callable[[Item, Advance], Result], items: Iterable[Item]
+) -> list[Result]:
+    """`function(item, advance)` of every item, in order.
+
+    The function calls `advance` now and then with how much of `total` is done. After the first exception,
+    KeyboardInterrupt included, `advance` raises in all threads, so that none goes on for long.
+    """
+    stopped = threading.Event()
+    threads = min(MOST_THREADS, THREADS_PER_CPU * usable_cpus())
+    with progress(description, total) as tick:
+
+        def advance(steps: int) -> None:
+            if stopped.is_set():
+                raise CancelledError
+            tick(steps)
+
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="gpupipe-scan")
+        try:
+            return list(pool.map(lambda item: function(item, advance), items))
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)

@@ -7,8 +7,9 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +17,117 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import Field, Schema
-from gpupipe.errors import DataError, SampleError
+from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import is_folder, open_regular
 from gpupipe.host.whereabouts import note
-from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
+from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, probe
-from gpupipe.sources.indexed import IndexedSource, arrays_of
-from gpupipe.sources.layout import EXTENSIONS, Layout, files_of
+from gpupipe.sources.indexed import IndexedSource, arrays_of, found, printable
 from gpupipe.sources.reading import MOST_BYTES, read_at
-from gpupipe.sources.scanning import Advance, scan_in_threads
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
-from gpupipe.sources.wanted import Wanted
+from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
+# torchvision.datasets.folder.IMG_EXTENSIONS
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the files of a sample lie, whose image is `base`/key.
+
+    suffix: of the images; empty: any usual extension. others: of each file folder and suffix, which takes the place of
+    the image's extension (empty: the same name); None: the image itself.
+    """
+
+    root: str
+    folder: str
+    suffix: str
+    others: tuple[tuple[str, str] | None, ...]
+
+    @classmethod
+    def of(cls, root: str, schema: Schema, files: Wanted) -> Layout:
+        """For a schema whose first image the others lie parallel to."""
+        first = schema[schema.images[0]]
+        others = [None if number == files.image else (names[0], names[1]) for number, names in enumerate(files.files)]
+        return cls(root, first.folder or "", first.suffix or "", tuple(others))
+
+    @cached_property
+    def base(self) -> str:
+        """The folder of the images."""
+        return self.within(self.folder)
+
+    def within(self, folder: str) -> str:
+        """The path of a folder below the root, or of one elsewhere that was passed so."""
+        return os.path.normpath(os.path.join(self.root, folder)) if folder else self.root
+
+    def path(self, key: str, number: int) -> str:
+        """Of one of the files of a sample."""
+        other = self.others[number]
+        if other is None:
+            return f"{self.base}/{key}"
+        suffix = other[1]
+        return f"{self._paths[number]}/{os.path.splitext(key)[0] + suffix if suffix else key}"
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        """Of each file's folder."""
+        return [self.base if other is None else self.within(other[0]) for other in self.others]
+
+    @property
+    def folders(self) -> list[str]:
+        """Those of the other fields."""
+        return list(dict.fromkeys(other[0] for other in self.others if other is not None))
+
+    @cached_property
+    def apart(self) -> set[str]:
+        """Paths of folders in which no images are looked for."""
+        return {self.within(folder) for folder in self.folders} - {self.base}
+
+    def is_image(self, name: str) -> bool:
+        """Whether a file's name is that of a sample's image, and of no other field beside it."""
+        return (name.endswith(self.suffix) if self.suffix else name.lower().endswith(EXTENSIONS)) and not (
+            name.endswith(self.beside)
+        )
+
+    @cached_property
+    def beside(self) -> tuple[str, ...]:
+        """Suffixes of other fields' files in the images' folder."""
+        others = (other for other in self.others if other is not None and self.within(other[0]) == self.base)
+        return tuple(suffix for _, suffix in others if suffix and suffix != self.suffix)
+
+
+def files_of(schema: Schema) -> Wanted:
+    """What a schema wants of an image folder. Raises ConfigError for a field that has no folder of its own."""
+    if not schema.images:
+        raise ConfigError(f"fields: the samples of an image folder are its images, and {', '.join(schema)} have none")
+    return wanted(schema, lambda name, field: _file_of(name, field, name == schema.images[0]))
+
+
+def _file_of(name: str, field: Field, is_first: bool) -> tuple[Names, str]:
+    """Folder and suffix of a field's files, and the keys within them."""
+    if is_first and field.folder is None and field.suffix is None:
+        return (), ""
+    if isinstance(field.source, int) or (field.folder is None and not is_first):
+        raise ConfigError(
+            f"fields: {name!r} has source={field.source!r}, folder={field.folder!r}; in an image folder pass folder= "
+            "and suffix=, as gpupipe.Mask(folder='masks', suffix='.png')"
+        )
+    path = (field.source or "").removeprefix("json:")
+    check_kind(name, field, [(field.suffix or "").lower().lstrip(".")], path)
+    return (field.folder or "", field.suffix or ""), path
 
 
 class FolderSource(IndexedSource):
     """The images of a folder in the order of torchvision's ImageFolder. Made by `open_folder`."""
 
     def __init__(self, root: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
-        super().__init__(index, schema, wanted)
+        super().__init__(root, index, schema, wanted)
         self.root = root
         self._layout = Layout.of(root, schema, wanted)
         if wanted.labels:
@@ -51,9 +138,6 @@ class FolderSource(IndexedSource):
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
         return f"FolderSource({self.root!r}, {len(self)} samples{classes})"
-
-    def __reduce__(self) -> tuple[Callable[..., FolderSource], tuple[Any, ...]]:
-        return _reopen, (self.root, self.index_path, self.fingerprint, self.fields, self._wanted)
 
     def _file(self, index: int, number: int) -> Encoded | None:
         """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
@@ -75,16 +159,12 @@ class FolderSource(IndexedSource):
 
     def location(self, index: int) -> str:
         """The path of the image, printable on any terminal."""
-        return _printable(f"{self._layout.base}/{self._keys[index]}")
+        return printable(f"{self._layout.base}/{self._keys[index]}")
 
     def _bad(self, index: int, path: str, reason: str) -> SampleError:
         location = self.location(index)
-        which = "" if _printable(path) == location else f"{_printable(path)} "
+        which = "" if printable(path) == location else f"{printable(path)} "
         return SampleError(index, location, which + reason, self._remedy("it", self.root))
-
-
-def _printable(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def open_folder(
@@ -114,10 +194,6 @@ def open_folder(
     source = FolderSource(layout.root, index, schema, files)
     source.warn_of_absent()
     return source
-
-
-def _reopen(root: str, index_path: str, fingerprint: str, schema: Schema, files: Wanted) -> FolderSource:
-    return FolderSource(root, reopen_index(index_path, fingerprint), schema, files)
 
 
 def _index_name(files: Wanted) -> str:
@@ -150,7 +226,7 @@ class _Listing:
 
 
 def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
-    listing = _list_classes(layout) if files.labels else _list_all(layout)
+    listing = _listed(layout, files)
     for folder in layout.folders:
         listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
     top = [directory for directory in listing.directories if layout.within(directory) == layout.root]
@@ -159,26 +235,24 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
 
     def measure(paths: list[str], advance: Advance) -> NDArray[np.int64]:
-        found = np.array([_measure_files(layout, path) for path in paths], np.int64)
+        measures = np.array([_measure_files(layout, path) for path in paths], np.int64)
         advance(len(paths))
-        return found
+        return measures
 
     description = f"indexing {os.path.basename(layout.root)}"
     measured = np.concatenate(scan_in_threads(description, len(listing.paths), measure, chunks))
-    blob, offsets = pack_strings(listing.paths)
-    arrays: dict[str, NDArray[Any]] = {
-        "labels": np.array(listing.labels, np.int64),
-        "sizes": (measured[:, 3] if measured.shape[1] == 4 else measured[:, 3:]).copy(),
-        "heights": measured[:, 0].astype(np.int32),
-        "widths": measured[:, 1].astype(np.int32),
-        "orientations": measured[:, 2].astype(np.uint8),
-        "keys": blob,
-        "key_offsets": offsets,
-    }
-    arrays = {name: array for name, array in arrays.items() if name in arrays_of(files)}
-    content = [arrays[name] for name in ("keys", "key_offsets", "sizes", "labels") if name in arrays]
-    info = {"kind": "folder", "classes": listing.classes, "directories": listing.directories}
-    return BuiltIndex(content_fingerprint(listing.classes, content), info | {"top": _top(layout, files)}, arrays)
+    return found(
+        files,
+        listing.classes,
+        pack_strings(listing.paths),
+        np.column_stack([np.array(listing.labels, np.int64), measured]),
+        {
+            "kind": "folder",
+            "classes": listing.classes,
+            "directories": listing.directories,
+            "top": _top(layout, files),
+        },
+    )
 
 
 def _measure_files(layout: Layout, key: str) -> tuple[int, ...]:
@@ -208,9 +282,14 @@ def _measure(path: str) -> tuple[int, int, int, int]:
         return 0, *DAMAGED
 
 
-def _list_classes(layout: Layout) -> _Listing:
-    """Classes and samples in ImageFolder's order. Raises DataError."""
-    listing = _Listing(_class_names(layout))
+def _listed(layout: Layout, files: Wanted) -> _Listing:
+    """Classes and samples in ImageFolder's order; without labels all images by directory and name. Raises DataError."""
+    listing = _Listing(_class_names(layout) if files.labels else [])
+    suffixes = layout.suffix or ", ".join(EXTENSIONS)
+    if not files.labels:
+        if not listing.add(layout, layout.folder, 0):
+            raise DataError(f"no images in {layout.base} ({suffixes}): check the path")
+        return listing
     if not listing.classes:
         raise DataError(
             f"no class folders in {layout.base}: images belong into one sub-folder per class (root/dog/1.jpg); "
@@ -223,16 +302,8 @@ def _list_classes(layout: Layout) -> _Listing:
         raise DataError(
             f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "
             f"{', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}; remove these folders or put images there "
-            f"({layout.suffix or ', '.join(EXTENSIONS)})"
+            f"({suffixes})"
         )
-    return listing
-
-
-def _list_all(layout: Layout) -> _Listing:
-    """All images, by directory and name. Raises DataError where there are none."""
-    listing = _Listing([])
-    if not listing.add(layout, layout.folder, 0):
-        raise DataError(f"no images in {layout.base} ({layout.suffix or ', '.join(EXTENSIONS)}): check the path")
     return listing
 
 

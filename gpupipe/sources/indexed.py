@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Columns, Field, Image, Images, Index, Key, Mask, Schema
 from gpupipe.errors import SampleError
+from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.reading import MOST_BYTES
-from gpupipe.sources.source import Encoded, Source, as_column
+from gpupipe.sources.source import Encoded, Source, as_column, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, Strings
 from gpupipe.sources.values import as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
-__all__ = ["IndexedSource", "arrays_of"]
+__all__ = ["IndexedSource", "arrays_of", "found", "printable"]
 
 log = logging.getLogger("gpupipe")
 
@@ -33,13 +34,46 @@ def arrays_of(wanted: Wanted) -> set[str]:
     return {"sizes", "keys", "key_offsets", *shapes, *(["labels"] if wanted.labels else [])}
 
 
+def found(
+    wanted: Wanted,
+    names: Sequence[str],
+    keys: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    facts: NDArray[np.int64],
+    info: Mapping[str, Any],
+    **more: NDArray[np.int64],
+) -> BuiltIndex:
+    """The index of what a scan found.
+
+    names: of the shards or classes. keys: packed strings. facts: (N, 4 + files) label, height, width, orientation, and
+    the bytes of each file, -1 for none. more: arrays that this kind of data has besides.
+    """
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": facts[:, 0].copy(),
+        "heights": facts[:, 1].astype(np.int32),
+        "widths": facts[:, 2].astype(np.int32),
+        "orientations": facts[:, 3].astype(np.uint8),
+        "sizes": (facts[:, 4] if facts.shape[1] == 5 else facts[:, 4:]).copy(),
+        "keys": keys[0],
+        "key_offsets": keys[1],
+    }
+    arrays = {name: array for name, array in arrays.items() if name in arrays_of(wanted)} | more
+    content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels") if name in arrays]
+    return BuiltIndex(content_fingerprint(names, content), info, arrays)
+
+
+def printable(path: str) -> str:
+    """What any terminal can print."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 class IndexedSource(Source):
     """Class numbers, sizes and keys from the arrays of an index; all other fields are in the samples' files.
 
-    sizes: bytes of each sample's files, (len(self),) int64, read-only.
+    place: where the data lies. sizes: bytes of each sample's files, (len(self),) int64, read-only.
     """
 
-    def __init__(self, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+    def __init__(self, place: Any, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+        self._place = place
         self.fields = schema
         self.index_path = index.path
         self.fingerprint = index.fingerprint
@@ -55,6 +89,9 @@ class IndexedSource(Source):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self._place, self.index_path, self.fingerprint, self.fields, self._wanted)
 
     def warn_of_absent(self) -> None:
         """Log what is wanted and no sample has: a name may be wrong, and a default must not hide that."""
@@ -99,6 +136,12 @@ class IndexedSource(Source):
                 index, self.location(index), f"has {size:,} bytes, more than the {MOST_BYTES:,} of any image"
             )
         return size
+
+
+def _reopened(
+    kind: type[IndexedSource], place: Any, path: str, fingerprint: str, schema: Schema, wanted: Wanted
+) -> IndexedSource:
+    return kind(place, reopen_index(path, fingerprint), schema, wanted)
 
 
 class _Fields:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import add
@@ -20,14 +20,13 @@ from gpupipe.batch import Field, Image, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import open_regular, read_regular
 from gpupipe.host.whereabouts import note
-from gpupipe.sources.building import BuiltIndex, load_or_build, reopen_index
+from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import Files, IndexedSource, arrays_of
+from gpupipe.sources.indexed import Files, IndexedSource, arrays_of, found, printable
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import Sample, group, read_label
-from gpupipe.sources.scanning import Advance, scan_in_threads
-from gpupipe.sources.source import Encoded, content_fingerprint
+from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
@@ -51,8 +50,8 @@ class ShardSource(IndexedSource):
     """
 
     def __init__(self, shards: Sequence[str], index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
-        super().__init__(index, schema, wanted)
-        self.shards = list(shards)
+        super().__init__(list(shards), index, schema, wanted)
+        self.shards: list[str] = self._place
         self.classes = _class_names(Path(self.shards[0]).parent)
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
         self._offsets: NDArray[np.int64] = index.arrays["offsets"].reshape(-1, len(wanted.files))
@@ -62,9 +61,6 @@ class ShardSource(IndexedSource):
 
     def __repr__(self) -> str:
         return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
-
-    def __reduce__(self) -> tuple[Callable[..., ShardSource], tuple[Any, ...]]:
-        return _reopen, (self.shards, self.index_path, self.fingerprint, self.fields, self._wanted)
 
     @property
     def samples_per_shard(self) -> NDArray[np.int64]:
@@ -110,8 +106,7 @@ class ShardSource(IndexedSource):
     def location(self, index: int) -> str:
         """Key, shard and offset of the first file, printable on any terminal."""
         offset = min((offset for offset in self._offsets[index].tolist() if offset >= 0), default=-1)
-        text = f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {offset}"
-        return text.encode("utf-8", "backslashreplace").decode()
+        return printable(f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {offset}")
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1
@@ -157,10 +152,6 @@ def open_shards(
     source = ShardSource([str(shard) for shard in shards], index, schema, members)
     source.warn_of_absent()
     return source
-
-
-def _reopen(shards: list[str], index_path: str, fingerprint: str, schema: Schema, members: Wanted) -> ShardSource:
-    return ShardSource(shards, reopen_index(index_path, fingerprint), schema, members)
 
 
 def _member(name: str, field: Field) -> tuple[Names, str]:
@@ -269,22 +260,15 @@ class _Scan:
         key_offsets = np.zeros(len(facts) + 1, np.int64)
         np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])
         at: Any = 4 if len(self.wanted.files) == 1 else np.arange(4, facts.shape[1], 2)
-        arrays: dict[str, NDArray[Any]] = {
-            "labels": facts[:, 0].copy(),
-            "offsets": facts[:, at].copy(),
-            "sizes": facts[:, at + 1].copy(),
-            "heights": facts[:, 1].astype(np.int32),
-            "widths": facts[:, 2].astype(np.int32),
-            "orientations": facts[:, 3].astype(np.uint8),
-            "keys": np.concatenate([part.keys for part in parts]),
-            "key_offsets": key_offsets,
-            "starts": np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
-        }
-        arrays = {name: array for name, array in arrays.items() if name in self.arrays}
-        content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels") if name in arrays]
-        fingerprint = content_fingerprint([part.stamp["name"] for part in parts], content)
-        info = {"kind": "shards", "label_field": self.label_field, "shards": [part.stamp for part in parts]}
-        return BuiltIndex(fingerprint, info, arrays)
+        return found(
+            self.wanted,
+            [part.stamp["name"] for part in parts],
+            (np.concatenate([part.keys for part in parts]), key_offsets),
+            np.concatenate([facts[:, :4], facts[:, 5::2]], axis=1),
+            {"kind": "shards", "label_field": self.label_field, "shards": [part.stamp for part in parts]},
+            offsets=facts[:, at].copy(),
+            starts=np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
+        )
 
 
 def _opened(path: Path) -> int:

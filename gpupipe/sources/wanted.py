@@ -60,10 +60,6 @@ def wanted(schema: Schema, locate: Callable[[str, Field], tuple[Names, str]]) ->
         if is_own(name, field) or is_class_number(name, field):
             continue
         names, path = locate(name, field)
-        if path and not isinstance(field, Text | Array | Boxes | Points):
-            raise ConfigError(
-                f"fields: {name!r} is {type(field).__name__}, which can't be in a JSON document: {path!r}"
-            )
         places[name] = Place(files.setdefault(names, len(files)), path)
     labels = any(is_class_number(name, field) for name, field in schema.items())
     image = places[schema.images[0]].file if schema.images else None

@@ -29,6 +29,11 @@ class TestKinds:
             (lambda: Image(collate="list"), "images are stacked"),
             (lambda: Mask(collate="list"), "masks are stacked"),
             (lambda: Mask(dtype="float32"), "dtype='float32' must be one of uint8"),
+            (lambda: Mask(ignore=256), r"Mask: dtype='uint8', and ignore=256 must be an int in \[0, 2\*\*8\)"),
+            (lambda: Mask(ignore=-1), "ignore=-1"),
+            (lambda: Mask(ignore=0.5), "ignore=0.5"),  # type: ignore[arg-type]
+            (lambda: Mask(dtype="int16", ignore=2**15), "dtype='int16', and ignore=32768"),
+            (lambda: Mask(missing="default", default=300), "and default=300"),
             (lambda: Boxes(format="yxyx"), "format='yxyx' must be one of xyxy, xywh, cxcywh"),
             (lambda: Boxes(min_area=float("nan")), "min_area=nan must be 0 or more"),
             (lambda: Points(outside="mirror"), "outside='mirror'"),
@@ -48,6 +53,7 @@ class TestKinds:
         assert Boxes(**missing).absent.shape == (0, 4)
         assert Points(**missing).absent.shape == (0, 2)
         assert (Mask(**missing).absent, Mask(ignore=7, **missing).absent) == (255, 7)
+        assert (Mask(dtype="int16", ignore=-1, **missing).absent, Mask(dtype="bool", **missing).absent) == (-1, 255)
         assert (Mask(default=3, **missing).absent, Scalar(default=0, **missing).absent) == (3, 0)
 
 
@@ -64,6 +70,7 @@ class TestSchemas:
             ({"mask": Mask()}, "'mask' is Mask, which follows an image, but there is none"),
             ({"a": Image(), "b": Image(geometry="c")}, "geometry='c', which is no image field .* there are 'a', 'b'"),
             ({"a": Image(geometry="a")}, "geometry='a'"),
+            ({f"v{n}": Image() for n in range(257)}, "'v256' is the image field number 257; .* among the first 256"),
             ({"a": Image(), "b": Image(geometry="a"), "c": Mask(geometry="b")}, "'c' has geometry='b'"),
             ({"image": image, "boxes": boxes}, "labels='classes', which is no field that can be filtered"),
             ({"image": image, "boxes": Boxes(labels=("image",))}, "labels='image'"),
@@ -77,6 +84,10 @@ class TestSchemas:
     def test_refuse_names_that_lead_nowhere(self, fields: Any, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             Schema(fields)
+
+    def test_so_many_images_can_be_drawn_by_themselves(self) -> None:
+        shared = {f"s{n}": Image(geometry="v0") for n in range(9)}
+        assert Schema({f"v{n}": Image() for n in range(256)} | shared).number("v255") == 255
 
     def test_image_and_label_are_a_pair(self) -> None:
         assert list(Schema.of(None)) == ["image", "label"]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 
 __all__ = [
     "MISSING",
@@ -165,7 +166,7 @@ class Mask(Field):
     neighbour. Comes out as (N, height, width) in its dtype.
 
     dtype:    of the masks: "uint8" (also of palettes, whose numbers are kept), "bool", "int16", "uint16", "int32",
-              "int64". Another one that holds values which this can't is a SampleError.
+              "int64". Another one that holds values which this can't is a SampleError. As bool all but 0 is True.
     ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`.
     geometry: the image field whose crop and flip it follows; None: the schema's first one.
     """
@@ -176,6 +177,13 @@ class Mask(Field):
 
     geometric: ClassVar[bool] = True
     choices: ClassVar[Choices] = {"dtype": ("uint8", "bool", "int16", "uint16", "int32", "int64")}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits = np.iinfo("uint8" if self.dtype == "bool" else self.dtype)
+        for name, value in {"ignore": self.ignore, "default": self.default}.items():
+            if name == "ignore" or isinstance(value, int):
+                whole(f"Mask: dtype={self.dtype!r}, and {name}", value, limits.min, limits.max + 1)
 
     @property
     def absent(self) -> Any:

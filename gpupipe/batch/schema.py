@@ -11,6 +11,9 @@ from gpupipe.errors import ConfigError
 
 __all__ = ["Schema"]
 
+MOST_IMAGES = 256
+"""So many image fields of a sample can be drawn independently."""
+
 
 class Schema(Mapping[str, Field]):
     """Field by name, in their order. Raises ConfigError for what is no field, and for names that lead nowhere."""
@@ -114,6 +117,11 @@ class Schema(Mapping[str, Field]):
             raise ConfigError(
                 f"fields: {name!r} has geometry={geometry!r}, which is no image field with draws of its own; there are "
                 f"{', '.join(map(repr, self.images)) or 'no image fields'}"
+            )
+        if isinstance(field, Image) and self.number(name) >= MOST_IMAGES:
+            raise ConfigError(
+                f"fields: {name!r} is the image field number {self.number(name) + 1}; so as to be drawn by itself it "
+                f"must be among the first {MOST_IMAGES}, or share another's draws by geometry="
             )
         if field.geometric and not self.images:
             raise ConfigError(f"fields: {name!r} is {type(field).__name__}, which follows an image, but there is none")

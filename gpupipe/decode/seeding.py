@@ -61,7 +61,7 @@ def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int
         if source.draws:
             _warn(source)
     else:
-        yield seed_row if source.draws else _nothing
+        yield seed_row if source.draws else lambda row: None
 
 
 class _Watch:
@@ -82,10 +82,6 @@ class _Watch:
         """Whether any row has drawn, up to now."""
         self._drawn = self._drawn or (self._untouched is not None and peek() != self._untouched)
         return self._drawn
-
-
-def _nothing(row: int) -> None:
-    return
 
 
 def _warn(source: UserSource) -> None:

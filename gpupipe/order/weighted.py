@@ -86,13 +86,10 @@ class Weighted:
         # 53 bits, so that a billion weights are still told apart.
         point = ((drawn[0] >> np.uint64(5)) * np.uint64(1 << 26) + (drawn[1] >> np.uint64(6))) * 2.0**-53
         found = np.searchsorted(self._cumulative, point * self._cumulative[-1], side="right")
-        last: Indices = np.minimum(found, self._last_possible).astype(np.int64)
-        return last
-
-    @property
-    def _last_possible(self) -> int:
-        """The last sample with a weight: rounding may carry a point to the very end."""
-        return int(np.searchsorted(self._cumulative, self._cumulative[-1], side="left"))
+        # Rounding may carry a point to the very end, past the last sample with a weight.
+        last = np.searchsorted(self._cumulative, self._cumulative[-1], side="left")
+        drawn_samples: Indices = np.minimum(found, last).astype(np.int64)
+        return drawn_samples
 
     @cached_property
     def fingerprint(self) -> str:

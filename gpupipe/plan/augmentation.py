@@ -45,7 +45,10 @@ def augmentation(
     nodes = list(walk(recipe.augmentations))
     if not nodes:
         return None
-    blocks = [_counters(operation, number) for operation, number in _numbered(nodes)]
+    blocks, seen = [], Counter[type]()
+    for operation in nodes:  # by the how-manieth of its kind it is, so that no other kind changes what it draws
+        blocks.append(_counters(operation, seen[type(operation)]))
+        seen[type(operation)] += 1
     words = Stream(seed, epoch, positions, view, field).words(np.concatenate(blocks)[:, None])
     turns = iter(np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1))
     ops, values = _sequence(recipe.augmentations, turns, recipe.crop.output_size, len(positions))
@@ -63,14 +66,6 @@ KINDS: dict[type, Kind] = {
     ThreeAugment: Kind(10, lambda _: 0),
 }
 assert len({kind.number for kind in KINDS.values()}) == len(KINDS), KINDS
-
-
-def _numbered(nodes: Sequence[Augmenting]) -> Iterator[tuple[Augmenting, int]]:
-    """Each operation and the how-manieth of its kind it is, so that no other kind changes what it draws."""
-    seen: Counter[type] = Counter()
-    for operation in nodes:
-        yield operation, seen[type(operation)]
-        seen[type(operation)] += 1
 
 
 def _counters(operation: Augmenting, occurrence: int) -> NDArray[np.uint64]:

@@ -90,10 +90,9 @@ def shortened(value: Any) -> str:
     return short.repr(value)
 
 
-def refuse_unserved(**given: Any) -> None:
-    """Raise ConfigError for one of `UNSERVED` that has another value than the one it can have."""
-    for name, value in given.items():
-        only, instead = UNSERVED[name]
+def refuse_unserved(*given: Any) -> None:
+    """Raise ConfigError for one of `UNSERVED`, which are given in turn, with another value than it can have."""
+    for value, (name, (only, instead)) in zip(given, UNSERVED.items(), strict=True):
         if value is only or (isinstance(value, str) and value == only):
             continue
         if name == "sampler":
@@ -128,28 +127,15 @@ class WorkerArguments:
     multiprocessing_context: Any
 
     def __post_init__(self) -> None:
-        if self.num_workers is not None:
-            self._keep("num_workers", whole("num_workers", self.num_workers, 0))
-        if self.prefetch_factor is not None:
-            self._keep("prefetch_factor", whole("prefetch_factor", self.prefetch_factor, 1))
-        if self.pin_memory is not None:
-            self._keep("pin_memory", flag("pin_memory", self.pin_memory))
-        if self.persistent_workers is not None:
-            self._keep("persistent_workers", flag("persistent_workers", self.persistent_workers))
-        self._keep("timeout", _seconds(self.timeout))
-        self._keep("multiprocessing_context", _context(self.multiprocessing_context))
-        if self.num_workers == 0:
-            self._check_without_workers()
-
-    def _keep(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check_without_workers(self) -> None:
+        for name, check in OPTIONAL.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check(name, getattr(self, name)))
+        object.__setattr__(self, "timeout", _seconds(self.timeout))
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
-            value = getattr(self, name)
-            if value:
+            if self.num_workers == 0 and getattr(self, name):
                 raise ConfigError(
-                    f"{name}={value!r} is for worker processes, but num_workers=0: leave it out, or raise num_workers"
+                    f"{name}={getattr(self, name)!r} is for worker processes, but num_workers=0: leave it out, or "
+                    "raise num_workers"
                 )
 
 
@@ -160,12 +146,20 @@ def _seconds(timeout: Any) -> float:
     return float(timeout)
 
 
-def _context(context: Any) -> BaseContext | None:
-    if context is None or isinstance(context, BaseContext):
+def _context(name: str, context: Any) -> BaseContext:
+    if isinstance(context, BaseContext):
         return context
     names = torch.multiprocessing.get_all_start_methods()
     if not isinstance(context, str) or context not in names:
-        raise ConfigError(
-            f"multiprocessing_context={context!r} must be one of {', '.join(names)}, or a context of multiprocessing"
-        )
+        raise ConfigError(f"{name}={context!r} must be one of {', '.join(names)}, or a context of multiprocessing")
     return torch.multiprocessing.get_context(context)
+
+
+# What is checked where it is not None.
+OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
+    "num_workers": functools.partial(whole, least=0),
+    "prefetch_factor": functools.partial(whole, least=1),
+    "pin_memory": flag,
+    "persistent_workers": flag,
+    "multiprocessing_context": _context,
+}

@@ -13,35 +13,17 @@ from gpupipe.workers.worker import WorkerInit
 __all__ = ["DataLoaderAttributes"]
 
 # What a loader is built of, with the arguments of a new one that would change it.
-FIXED = {
-    name: name
-    for name in (
-        "batch_size",
-        "collate_fn",
-        "decoders",
-        "device",
-        "drop_last",
-        "engine",
-        "fields",
-        "generator",
-        "in_order",
-        "multiprocessing_context",
-        "num_workers",
-        "on_error",
-        "order",
-        "persistent_workers",
-        "pin_memory",
-        "pin_memory_device",
-        "prefetch_factor",
-        "rank",
-        "recipe",
-        "seed",
-        "shuffle",
-        "timeout",
-        "worker_init_fn",
-        "world_size",
-    )
-} | {"batch_sampler": "order and batch_size", "dataset": "data", "sampler": "order", "source": "data"}
+_NAMES = (
+    "batch_size collate_fn decoders device drop_last engine fields generator in_order multiprocessing_context "
+    "num_workers on_error order persistent_workers pin_memory pin_memory_device prefetch_factor rank recipe seed "
+    "shuffle timeout worker_init_fn world_size"
+)
+FIXED = {name: name for name in _NAMES.split()} | {
+    "batch_sampler": "order and batch_size",
+    "dataset": "data",
+    "sampler": "order",
+    "source": "data",
+}
 
 
 class DataLoaderAttributes:

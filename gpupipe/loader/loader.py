@@ -150,12 +150,7 @@ class Loader(DataLoaderAttributes):
         pin_memory_device: Literal[""] = "",
         in_order: Literal[True] = True,
     ) -> None:
-        refuse_unserved(
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
+        refuse_unserved(sampler, batch_sampler, pin_memory_device, in_order)
         if not isinstance(recipe, Recipe | MultiCrop | None):
             raise ConfigError(
                 f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), a MultiCrop of them, or "
@@ -170,7 +165,11 @@ class Loader(DataLoaderAttributes):
         )
         self.seed, self.generator = seed_of(seed, generator), generator
         views = () if recipe is None else recipe.view_recipes
-        _check_mixing(views, batch_size)
+        if views and views[0].mixing is not None and batch_size % 2:
+            raise ConfigError(
+                f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its "
+                "neighbour, which has to be on the same rank"
+            )
         wish: EngineName = "torch" if recipe is None else engine
         name, where = choose(wish, device)
         found = concurrency(wish, name, where, workers.num_workers, workers.prefetch_factor, decoders)
@@ -190,7 +189,7 @@ class Loader(DataLoaderAttributes):
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
-        self.source: Source = _opened(data, recipe, fields)
+        self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields)
         self.dataset: Any = self.source if names_files(data) else data
         if recipe is not None:
             check_fields(recipe, self.source.fields)
@@ -509,14 +508,6 @@ def _mended(
     return mended
 
 
-def _check_mixing(views: Views, batch_size: int) -> None:
-    if views and views[0].mixing is not None and batch_size % 2:
-        raise ConfigError(
-            f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its neighbour, "
-            "which has to be on the same rank"
-        )
-
-
 def _order(order: Any, shuffle: bool, size: int) -> Order:
     """The order that the arguments mean for a source of `size` samples."""
     if order is None:
@@ -537,9 +528,3 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
         f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
         "gpupipe.Subset(indices)"
     )
-
-
-def _opened(data: Any, recipe: Recipe | MultiCrop | None, fields: Mapping[str, Field] | None) -> Source:
-    if recipe is None:
-        return ItemSource(data)
-    return open_source(data, fields=fields)

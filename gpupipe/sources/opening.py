@@ -6,8 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from gpupipe.sources.source import Source
 from gpupipe.sources.subset import SubsetSource
 
 __all__ = ["PLAN_NAME", "SHARD_NAME", "names_files", "open_source"]
+
+Open = Callable[[Any], Source]
 
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
 # What `gpupipe pack` writes, and what it says of that in the same folder.
@@ -50,12 +52,13 @@ def open_source(
         return _with_fields(data, fields)
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
+    shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
-        return _Opening(fields, label_field, rebuild).path(os.fspath(data))
+        return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
     refuse(data, usual=fields is None)
     if names_files(data):
         refuse_list([os.fspath(part) for part in data])
-        return _Opening(fields, label_field, rebuild).shards(data)
+        return shards(data)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return DatasetSource(data, fields)
     raise ConfigError(
@@ -79,54 +82,53 @@ def names_files(data: Any) -> bool:
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """How paths are opened."""
+def _opened(path: str, open_shards: Open, open_folder: Open) -> Source:
+    refuse_path(path)
+    folder = os.path.expanduser(path)
+    looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
+    looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
+    if looks_like_shards and not os.path.isdir(folder):
+        return open_shards([path])
+    shards = _shards_in(folder)
+    if not shards:
+        return _image_folder(folder, open_folder)
+    images = _first_image_below(folder)
+    if images is not None:
+        raise ConfigError(
+            f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): "
+            f"pass {os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
+        )
+    _check_whole(folder, shards)
+    return open_shards(shards)
 
-    fields: Mapping[str, Field] | None
-    label_field: str
-    rebuild: bool
 
-    def shards(self, patterns: Sequence[str | os.PathLike[str]]) -> Source:
-        return open_shards(patterns, self.fields, label_field=self.label_field, rebuild=self.rebuild)
-
-    def path(self, path: str) -> Source:
-        refuse_path(path)
-        folder = os.path.expanduser(path)
-        looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
-        looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
-        if looks_like_shards and not os.path.isdir(folder):
-            return self.shards([path])
-        shards = _shards_in(folder)
-        if not shards:
-            return self._image_folder(folder)
-        images = _first_image_below(folder)
-        if images is not None:
-            raise ConfigError(
-                f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): "
-                f"pass {os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
-            )
-        _check_whole(folder, shards)
-        return self.shards(shards)
-
-    def _image_folder(self, folder: str) -> Source:
-        try:
-            return open_folder(folder, self.fields, rebuild=self.rebuild)
-        except DataError as error:
-            shards = [below.path for below in _folders_in(folder) if _shards_in(below.path)]
-            if not shards or _first_image_below(folder) is not None:
-                raise
-            raise ConfigError(
-                f"{folder} has no images, but {len(shards)} of its folders hold .tar shards: pass one, as {shards[0]}"
-            ) from error
+def _image_folder(folder: str, open_folder: Open) -> Source:
+    try:
+        return open_folder(folder)
+    except DataError as error:
+        shards = [below.path for below in _folders_in(folder) if _shards_in(below.path)]
+        if not shards or _first_image_below(folder) is not None:
+            raise
+        raise ConfigError(
+            f"{folder} has no images, but {len(shards)} of its folders hold .tar shards: pass one, as {shards[0]}"
+        ) from error
 
 
 def _shards_in(folder: str) -> list[str]:
     """What is named as a .tar file in a folder, by name; what is none is refused when it is opened, not left out."""
+    return [entry.path for entry in _entries(folder) if SHARD.match(entry.name) and not is_folder(entry)]
+
+
+def _folders_in(folder: str) -> list[os.DirEntry[str]]:
+    return [entry for entry in _entries(folder) if is_folder(entry)]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """By name; none where there is no such folder."""
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return sorted(entry.path for entry in entries if SHARD.match(entry.name) and not is_folder(entry))
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _check_whole(folder: str, shards: Sequence[str]) -> None:
@@ -146,13 +148,6 @@ def _check_whole(folder: str, shards: Sequence[str]) -> None:
             f"{folder} lacks {len(missing)} of its {count} shards, the first {missing[0]}: the packing was "
             "interrupted; run the same `gpupipe pack` again to go on, or list the shards to use what is there"
         )
-
-
-def _folders_in(folder: str) -> list[os.DirEntry[str]]:
-    if not os.path.isdir(folder):
-        return []
-    with os.scandir(folder) as entries:
-        return sorted((entry for entry in entries if is_folder(entry)), key=lambda entry: entry.name)
 
 
 def _first_image_below(folder: str) -> str | None:

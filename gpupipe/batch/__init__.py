@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupipe.batch.batch import Batch as Batch
+from gpupipe.batch.batch import Batch as Batch, Job as Job
 from gpupipe.batch.columns import Columns as Columns, Images, Ragged
 from gpupipe.batch.fields import (
     MISSING as MISSING,
@@ -19,7 +19,6 @@ from gpupipe.batch.fields import (
     Scalar,
     Text,
 )
-from gpupipe.batch.job import Job as Job
 from gpupipe.batch.schema import Schema
 
 __all__ = [

@@ -59,7 +59,11 @@ def _braces(pattern: str) -> list[str]:
 
 
 def _glob(part: str, pattern: str) -> list[Path]:
-    _refuse_url(part)
+    if is_url(part):
+        command = next((f", as with `{command}`" for scheme, command in COPY.items() if part.startswith(scheme)), "")
+        raise ConfigError(
+            f"{part!r} is a URL or command: data is read from local files only; copy it to a disk first{command}"
+        )
     part = os.path.expanduser(part)
     if glob.has_magic(part) and not os.path.exists(part):
         found = sorted(glob.glob(part))
@@ -75,11 +79,3 @@ def _glob(part: str, pattern: str) -> list[Path]:
 def is_url(text: str) -> bool:
     """Whether `text` is a URL or a `pipe:` command rather than a path."""
     return URL.match(text) is not None
-
-
-def _refuse_url(part: str) -> None:
-    if is_url(part):
-        command = next((f", as with `{command}`" for scheme, command in COPY.items() if part.startswith(scheme)), "")
-        raise ConfigError(
-            f"{part!r} is a URL or command: data is read from local files only; copy it to a disk first{command}"
-        )

@@ -228,7 +228,12 @@ class _Scan:
 
     def _shard(self, path: Path, advance: Advance) -> _Part:
         advance(0)
-        with open(_opened(path), "rb", buffering=0) as file:
+        try:
+            opened = open_regular(path)
+        except OSError as error:
+            remedy = "check the path and its permissions"
+            raise DataError(f"shard {path} can't be read: {error.strerror}; {remedy}") from error
+        with open(opened, "rb", buffering=0) as file:
             descriptor = file.fileno()
             # Before reading: a change meanwhile makes the index stale, not wrong.
             stamp: dict[str, Any] = {"name": path.name, **Stamp.of(descriptor)._asdict()}
@@ -269,13 +274,6 @@ class _Scan:
             offsets=facts[:, at].copy(),
             starts=np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
         )
-
-
-def _opened(path: Path) -> int:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise DataError(f"shard {path} can't be read: {error.strerror}; check the path and its permissions") from error
 
 
 def _header(read: ReadRange, image: Member) -> Header:

@@ -53,14 +53,12 @@ class SubsetSource(Source):
         numbers = dict(zip(theirs.tolist(), indices.tolist(), strict=True))
         try:
             with Renumbered(numbers):
-                return self.source.fetch(theirs, *before) | self._own(indices)
+                own = {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}
+                return self.source.fetch(theirs, *before) | own
         except SampleError as error:
             made = error.bare()  # of its type, which may be a user's, too
             made.index, made.args = numbers.get(error.index, error.index), error.args
             raise made from error.__cause__
-
-    def _own(self, indices: NDArray[np.int64]) -> Columns:
-        return {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}
 
     def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
         """What the source knows of them."""

@@ -60,7 +60,8 @@ def end_fault(path: str, descriptor: int, end: int) -> str:
     if os.pread(descriptor, BLOCK, end).strip(b"\0"):
         return f"shard {path} is damaged: no tar header at offset {end}; copy or download it again"
     is_zeros = more <= MOST_PADDING and not os.pread(descriptor, more, end).strip(b"\0")
-    if is_zeros and more <= _padding(end):
+    record_end = -(-(end + 2 * BLOCK) // RECORD) * RECORD  # behind the mark's two blocks and zeros
+    if is_zeros and size <= record_end:
         return ""
     mend = f" (if it is whole and was padded on purpose: truncate -s {end + 2 * BLOCK} {path})" if is_zeros else ""
     return (
@@ -68,11 +69,6 @@ def end_fault(path: str, descriptor: int, end: int) -> str:
         "part was never written (as in a download that allocates the file first) or archives were joined; copy, "
         f"download or pack it again{mend}"
     )
-
-
-def _padding(end: int) -> int:
-    """The end mark's two blocks, and zeros up to the end of the record."""
-    return -(-(end + 2 * BLOCK) // RECORD) * RECORD - end
 
 
 def _check_start(path: str, start: bytes) -> None:

@@ -290,6 +290,22 @@ def test_bad_samples_are_replaced_in_all_fields(engine: dict[str, Any]) -> None:
     assert not {3, 8, 11} & set(seen)
 
 
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_what_a_source_of_the_users_own_raises_is_about_its_sample(engine: dict[str, Any]) -> None:
+    class Failing(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            if index == 6:
+                raise KeyError("the user's own words")
+            return super().sample(index)
+
+    with pytest.raises(gpupipe.SampleError, match=r"sample 6 .*the user's own words") as caught:
+        list(batches(Failing(), **engine))
+    assert isinstance(caught.value, KeyError)
+    seen = [index for _, indices in batches(Failing(), on_error="skip", **engine) for index in indices]
+    assert len(seen) == 14
+    assert 6 not in seen
+
+
 def test_an_image_of_another_size_has_no_shared_draws() -> None:
     fields = {"image": Image(), "other": Image(geometry="image")}
     with pytest.raises(gpupipe.SampleError, match=r"'other' has 40 x 60 pixels, 'image' .*draws of its own"):

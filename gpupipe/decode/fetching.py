@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Columns, Field, Images, Job, Scalar, Schema
 from gpupipe.batch.columns import assemble, take
 from gpupipe.decode.seeding import seeding
-from gpupipe.errors import SampleError, SkippedSampleError
+from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
 from gpupipe.sources import DatasetSource, Source, SubsetSource
 from gpupipe.sources.headers import DAMAGED, probe_bytes
+from gpupipe.sources.raised import as_raised
 
 __all__ = ["Fetched", "fetch", "upright"]
 
@@ -67,13 +68,17 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     if dataset is not None:
         with seeding(dataset, job.seed, job.epoch, job.positions) as seed:
             ask: Any = source.fetch  # with what is called before each sample
-            parts = _read(lambda rows: ask(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures)
-    elif pool is None or threads < 2:
-        parts = _read(lambda rows: source.fetch(job.indices[rows]), rows, failures)
+            parts = _read(
+                source, job, lambda rows: ask(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
+            )
     else:
-        shares = [rows[first::threads] for first in range(min(threads, len(rows)))]
-        read = pool.map(lambda share: _read(lambda rows: source.fetch(job.indices[rows]), share, failures), shares)
-        parts = [part for parts in read for part in parts]
+
+        def read(rows: Rows) -> Parts:
+            return _read(source, job, lambda rows: source.fetch(job.indices[rows]), rows, failures)
+
+        shares = [rows] if pool is None else [rows[first::threads] for first in range(min(threads, len(rows)))]
+        done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
+        parts = [part for parts in done for part in parts]
     if job.ahead is not None:
         source.ahead(job.ahead)  # it can read while this batch is decoded
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures)
@@ -90,16 +95,27 @@ def _dataset(source: Source) -> DatasetSource | None:
     return source if isinstance(source, DatasetSource) else None
 
 
-def _read(read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
+def _read(source: Source, job: Job, read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
     """Those rows at once; one by one where a sample can't be read, so that one bad sample leaves the others whole."""
     with suppress(SampleError):
-        return [(rows, read(rows))]
+        try:
+            return [(rows, read(rows))]
+        except GpupipeError:
+            raise
+        except Exception:  # of a source of the user's own; at which sample is found below
+            pass
     parts = []  # their errors stand for themselves, not "during handling of" the first one
     for row in rows.tolist():
         try:
             parts.append((np.array([row]), read(np.array([row]))))
         except SampleError as error:
             failures[row] = error
+        except GpupipeError:
+            raise
+        except Exception as error:
+            index = int(job.indices[row])
+            reason = f"{type(source).__name__}.fetch raised {type(error).__name__}: {error}"
+            failures[row] = as_raised(error, index, source.location(index), reason)
     return parts
 
 

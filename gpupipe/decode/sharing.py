@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,6 +29,8 @@ from gpupipe.sources import Source
 __all__ = ["Share", "SharingEngine"]
 
 Rows = NDArray[np.int64]
+Split = tuple[Job, dict[str, Rows]]
+"""A job, and its rows in both parts."""
 
 FIRST = Schema({"image": Image()})  # of the images of a sample the first decides
 IN_SIGHT = 100  # jobs ahead in which a part's next row is looked for
@@ -71,15 +72,6 @@ class Share:
         areas = (high - low).astype(np.float64).prod(axis=1)
         parts: NDArray[np.float64] = areas / np.maximum(sizes[:, :2].astype(np.float64).prod(axis=1), 1)
         return parts
-
-
-@dataclass(frozen=True)
-class _Split:
-    """A job and its rows in both parts."""
-
-    job: Job
-    dali: Rows
-    cpu: Rows
 
 
 class SharingEngine:
@@ -154,8 +146,9 @@ class _Merged:
                 raise StopIteration if failure is None else failure
             finally:
                 del failure  # else it and this frame would hold each other
-        parts = ((split.dali, self._dali), (split.cpu, self._cpu))
-        return _merged(split.job, [(rows, part.next()) for rows, part in parts if len(rows)], self._device)
+        job, rows = split
+        parts = ((rows["dali"], self._dali), (rows["cpu"], self._cpu))
+        return _merged(job, [(own, part.next()) for own, part in parts if len(own)], self._device)
 
     def close(self) -> None:
         self._splits.close()
@@ -169,10 +162,10 @@ class _Splits:
     def __init__(self, jobs: Iterable[Job], share: Callable[[Job], NDArray[np.bool_]]) -> None:
         self._jobs = iter(jobs)
         self._share = share
-        self._waiting: dict[str, deque[_Split]] = {"dali": deque(), "cpu": deque(), "all": deque()}
+        self._waiting: dict[str, deque[Split]] = {"dali": deque(), "cpu": deque(), "all": deque()}
         self.failure: Exception | None = None
 
-    def next(self, reader: str) -> _Split | None:
+    def next(self, reader: str) -> Split | None:
         """The reader's next split; None after the last."""
         waiting = self._waiting[reader]
         if not waiting and not self._split():
@@ -183,10 +176,10 @@ class _Splits:
         """The jobs of one part; those without a row are left out. IN_SIGHT of them end it: jobs may have no end."""
         without = 0
         while without < IN_SIGHT and (split := self.next(reader)) is not None:
-            rows: Rows = getattr(split, reader)
+            rows = split[1][reader]
             without = 0 if len(rows) else without + 1
             if len(rows):
-                yield split.job.take(rows)
+                yield split[0].take(rows)
 
     def close(self) -> None:
         """No more jobs; what made them is let go."""
@@ -204,9 +197,8 @@ class _Splits:
         except Exception as error:  # raised when the batches before it have been given
             self._jobs, self.failure = iter(()), error
             return False
-        split = _Split(job, np.flatnonzero(~cpu), np.flatnonzero(cpu))
         for waiting in self._waiting.values():
-            waiting.append(split)
+            waiting.append((job, {"dali": np.flatnonzero(~cpu), "cpu": np.flatnonzero(cpu)}))
         return True
 
 

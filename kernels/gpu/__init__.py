@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Literal
 
@@ -17,7 +16,7 @@ import torch
 
 from gpupipe.kernels.operations import VALUES, Op
 
-__all__ = ["OPTIONS", "Face", "on_device_of", "problem", "usable"]
+__all__ = ["OPTIONS", "Face", "problem", "usable"]
 
 log = logging.getLogger("gpupipe")
 REMEDY = "install the Triton that belongs to this PyTorch (`pip install triton`), and a C compiler, which Triton needs"
@@ -25,11 +24,6 @@ REMEDY = "install the Triton that belongs to this PyTorch (`pip install triton`)
 OPTIONS = {"enable_fp_fusion": False}
 
 Face = Literal["augment", "finish"]
-
-
-def on_device_of(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be the tensor's."""
-    return torch.cuda.device_of(tensor)
 
 
 def usable(device: torch.device, face: Face) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.kernels.gpu import OPTIONS, on_device_of
+from gpupipe.kernels.gpu import OPTIONS
 from gpupipe.kernels.gpu.augment_kernels import apply, filter_rows
 from gpupipe.kernels.gpu.schedule import Pass, schedule
 from gpupipe.kernels.gpu.tables import make_tables
@@ -38,7 +38,7 @@ def augment(
     passes = schedule(ops, values, in_place=out.data_ptr() == images.data_ptr())
     if not passes:
         return
-    with on_device_of(images):
+    with torch.cuda.device_of(images):  # Triton launches on the current device
         parameters = _sent(passes, images.device)
         between = [torch.empty_like(images) for _ in range(min(len(passes) - 1, 2))]
         for number, (step, (tasks, steps)) in enumerate(zip(passes, parameters, strict=True)):

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels.erase_mix import Erase, Mix
-from gpupipe.kernels.gpu import OPTIONS, on_device_of
+from gpupipe.kernels.gpu import OPTIONS
 from gpupipe.kernels.gpu.finish_kernels import CONSTANT, NOISE, RECORD, finish_flat, finish_planes
 from gpupipe.kernels.transfer import to_device
 
@@ -43,7 +43,7 @@ def finish(
         return
     value = (0.0, 0.0, 0.0) if erase is None or erase.value is None else erase.value
     constants = [float(number) for number in (*offset, *scale, *value)]
-    with on_device_of(images):
+    with torch.cuda.device_of(images):  # Triton launches on the current device
         records = (
             images
             if erase is None and mix is None

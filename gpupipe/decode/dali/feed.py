@@ -131,20 +131,16 @@ class Feeder:
             feed.declined += self._beside.images(feed.fetched, sorted(rows))
 
     def _unfit(self, feed: Feed) -> set[int]:
-        """Rows that could be read, and that DALI must not see."""
+        """Rows that could be read, and that DALI must not see: pixels, files unfit for it, and what it has refused."""
         unfit = {row for row, index in enumerate(feed.job.indices.tolist()) if index in self._refused}
         for name in self._source.fields.images:
-            unfit |= _unfit(feed.fetched.columns[name], self._views[0].exif_orientation)
+            images: Images = feed.fetched.columns[name]
+            assert images.sizes is not None
+            files = {row: data for row, data in enumerate(images.data) if data is not None and data.ndim == 1}
+            rows = list(files)
+            screened = unfit_rows(list(files.values()), images.sizes[rows], self._views[0].exif_orientation)
+            unfit |= set(range(len(images))) - files.keys() | {rows[place] for place in screened}
         return unfit - feed.fetched.failures.keys()
-
-
-def _unfit(images: Images, exif: bool) -> set[int]:
-    """Rows of an image field that are no files, or files that DALI must not see."""
-    assert images.sizes is not None
-    files = {row: data for row, data in enumerate(images.data) if data is not None and data.ndim == 1}
-    rows = list(files)
-    screened = unfit_rows(list(files.values()), images.sizes[rows], exif)
-    return set(range(len(images))) - files.keys() | {rows[place] for place in screened}
 
 
 def view_inputs(crops: Crops) -> tuple[NDArray[Any], ...]:

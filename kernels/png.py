@@ -29,7 +29,7 @@ def decode_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     Intel Xeon); most of it is zlib's.
     """
     opened = native.library()
-    if opened is None or not hasattr(opened, "gp_png_unfilter"):
+    if opened is None:
         return None
     parts = _parts(encoded.tobytes())
     if parts is None:

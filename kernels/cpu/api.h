@@ -1,4 +1,5 @@
-/* What Python calls, by ctypes. The structures are mirrored in kernels/native.py; raise GP_ABI with each change. */
+/* What Python calls, by ctypes. The structures are mirrored in kernels/native.py; raise GP_ABI with each change, and with
+   each new function. */
 #pragma once
 
 #include <stdint.h>
@@ -6,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 7 };
+enum { GP_ABI = 8 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -229,6 +229,7 @@ def test_what_a_stopped_worker_has_sent_is_there() -> None:
         next(stream)
         while engine.ready() < 4:
             time.sleep(0.01)
+        time.sleep(0.5)  # what counts as ready is with a thread of the worker's, which sends it in a moment
         for worker in multiprocessing.active_children():
             os.kill(worker.pid, signal.SIGSTOP)
         assert [float(next(stream).columns[""].first["images"][0, 1, 2]) for _ in range(4)] == [6, 12, 18, 24]

@@ -15,6 +15,7 @@ import torch
 from images import encode, picture
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
+from tars import jpeg, write_samples, write_tar
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
@@ -342,8 +343,44 @@ def test_the_state_goes_on_within_an_epoch(engine: dict[str, Any]) -> None:
     assert [batch["index"].tolist() for batch in rest] == [indices for _, indices in whole[1:]]
     assert all(torch.equal(one["mask"], other["mask"]) for one, (other, _) in zip(rest, whole[1:], strict=True))
     other = gpupipe.Loader(Scenes({"image": Image()}), TRAIN, 5, shuffle=True, seed=3, num_workers=0)
-    with other, pytest.raises(gpupipe.StateError, match="recipe"):
+    with other, pytest.raises(gpupipe.StateError, match=r"the fields differ: .*resume with the fields") as error:
         other.load_state_dict(state)
+    assert "recipe" not in str(error.value)
+
+
+def test_other_fields_of_the_same_shards_are_told_as_such(tmp_path: Path) -> None:
+    shard = str(write_samples(tmp_path / "a.tar"))
+    loaders = [
+        gpupipe.Loader(shard, TRAIN, 2, num_workers=0, fields=fields)
+        for fields in (None, {"image": Image("jpg"), "key": Key()}, {"image": Image("jpg"), "label": Scalar("cls")})
+    ]
+    states = [loader.state_dict() for loader in loaders]
+    for number, loader in enumerate(loaders):
+        with loader:
+            loader.load_state_dict(states[number])
+            for state in states[:number] + states[number + 1 :]:
+                with pytest.raises(gpupipe.StateError, match="the fields differ"):
+                    loader.load_state_dict(state)
+            with pytest.raises(gpupipe.StateError, match="source is"):
+                loader.load_state_dict(states[number] | {"source": "other"})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x93NUMPY\x01\x00 and so on", r"'mask': it is an \.npy array; .* arrays are gpupipe\.Array"),
+        (b"no image at all", r"'mask': it is no image file \(JPEG, PNG, "),
+    ],
+)
+def test_what_is_no_mask_file_is_told(tmp_path: Path, data: bytes, message: str) -> None:
+    shard = write_tar(tmp_path / "a.tar", [("a.jpg", jpeg(0)), ("a.npy", data)])
+    fields = {"image": Image("jpg"), "mask": Mask("npy")}
+    with (
+        gpupipe.Loader(str(shard), TRAIN, 1, num_workers=0, fields=fields) as loader,
+        pytest.raises(gpupipe.SampleError, match=message) as error,
+    ):
+        list(loader)
+    assert "0x" not in str(error.value)
 
 
 def test_without_an_image_field_or_a_label() -> None:

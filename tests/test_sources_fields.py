@@ -428,11 +428,20 @@ def test_the_index_of_a_folder_notices_what_came_or_went(root: Path, caplog: pyt
     assert "files or folders were added or removed" in caplog.text
 
 
-def test_a_file_that_changed_is_named(root: Path) -> None:
+def test_an_image_that_changed_is_named_and_other_files_may_be_edited(root: Path) -> None:
     source = open_source(root, fields=PARALLEL)
-    (root / "masks/sub/a.png").write_bytes(b"short")
-    with pytest.raises(SampleError, match=r"sample 2 \(.*images/sub/a.jpg\): .*masks/sub/a.png has 5 bytes where"):
-        rows(source, 1, 2)
+    for text in (b"short", b"a longer caption than there was"):
+        (root / "masks/sub/a.png").write_bytes(text)
+        (root / "texts/sub/a.txt").write_bytes(text)
+        for one in (source, open_source(root, fields=PARALLEL)):
+            columns = rows(one, 1, 2)
+            assert (columns["mask"][1].tobytes(), columns["text"][1]) == (text, text.decode())
+    for folder in ("images", "right"):
+        data = (root / folder / "b.jpg").read_bytes()
+        (root / folder / "b.jpg").write_bytes(b"short")
+        with pytest.raises(SampleError, match=r"sample 1 \(.*images/b.jpg\): .*has 5 bytes where"):
+            rows(source, 1, 2)
+        (root / folder / "b.jpg").write_bytes(data)
     (root / "masks/sub/a.png").unlink()
     with pytest.raises(
         SampleError, match=r"masks/sub/a.png can't be read: No such file.*open_source\(..., rebuild=True"

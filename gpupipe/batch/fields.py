@@ -149,6 +149,8 @@ class Image(Field):
     torchvision has them, (3 or 1, height, width), or PIL images. Comes out as the recipe says.
 
     geometry: the image field whose crop and flip it shares, which must have the same size; None: draws of its own.
+
+    The rest: see `gpupipe.Field`; missing="default" is none for an image.
     """
 
     geometry: str | None = None
@@ -169,6 +171,8 @@ class Mask(Field):
               "int64". Another one that holds values which this can't is a SampleError. As bool all but 0 is True.
     ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`.
     geometry: the image field whose crop and flip it follows; None: the schema's first one.
+
+    The rest: see `gpupipe.Field`.
     """
 
     dtype: str = "uint8"
@@ -198,6 +202,8 @@ class Boxes(_Shapes):
     labels:   fields with one row for each box (classes, areas), which are dropped with it.
     min_area: a box that has less left after clipping, in square pixels of the output, is dropped.
     geometry: the image field whose crop and flip they follow; None: the schema's first one.
+
+    The rest: see `gpupipe.Field`.
     """
 
     format: Literal["xyxy", "xywh", "cxcywh"] = "xyxy"
@@ -221,6 +227,8 @@ class Points(_Shapes):
     outside:  what becomes of a point that is no longer in the image: "drop", "clip" (to its border, as torchvision's
               `clamp_keypoints`), or "keep" as it is, so that there are as many as before.
     geometry: the image field whose crop and flip they follow; None: the schema's first one.
+
+    The rest: see `gpupipe.Field`.
     """
 
     labels: str | Sequence[str] = ()
@@ -234,7 +242,10 @@ class Points(_Shapes):
 @dataclass(frozen=True)
 class Array(Field):
     """An array of any shape, or a number. `dtype`: to which it is cast, a NumPy name; None: its own, where ints become
-    int64 and floats float64, as by torch's `default_collate`."""
+    int64 and floats float64, as by torch's `default_collate`. It follows no crop.
+
+    The rest: see `gpupipe.Field`; missing="default" needs `default`.
+    """
 
     dtype: str | None = None
 
@@ -251,12 +262,12 @@ class Array(Field):
 
 @dataclass(frozen=True)
 class Scalar(Array):
-    """One number: comes out as (N,)."""
+    """One number: comes out as (N,). The rest: see `gpupipe.Array` and `gpupipe.Field`."""
 
 
 @dataclass(frozen=True)
 class Text(Field):
-    """A string; of a file or a shard's member, its bytes as UTF-8."""
+    """A string; of a file or a shard's member, its bytes as UTF-8. The rest: see `gpupipe.Field`."""
 
     usual: ClassVar[Usual] = "list"
     empty: ClassVar[Any] = ""
@@ -264,7 +275,7 @@ class Text(Field):
 
 @dataclass(frozen=True)
 class Bytes(Field):
-    """Bytes as they are."""
+    """Bytes as they are. The rest: see `gpupipe.Field`."""
 
     usual: ClassVar[Usual] = "list"
     empty: ClassVar[Any] = b""
@@ -272,11 +283,12 @@ class Bytes(Field):
 
 @dataclass(frozen=True)
 class Key(Field):
-    """The sample's name in its source, a string: a path below the root, a key in a shard."""
+    """The sample's name in its source, a string: a path below the root, a key in a shard. It lies in no file, and has
+    no source or folder. The rest: see `gpupipe.Field`."""
 
     usual: ClassVar[Usual] = "list"
 
 
 @dataclass(frozen=True)
 class Index(Field):
-    """The sample's number in its source, int64."""
+    """The sample's number in its source, int64. It has no source or folder, either. The rest: see `gpupipe.Field`."""

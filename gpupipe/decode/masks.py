@@ -6,8 +6,9 @@ import io
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
-from PIL import Image as PillowImage
+from PIL import Image as PillowImage, UnidentifiedImageError
 
 from gpupipe.batch import Mask
 from gpupipe.kernels.png import decode_png
@@ -41,6 +42,8 @@ def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:
     plain = decode_png(encoded)
     if plain is not None:
         return plain
+    if encoded[: len(MAGIC_PREFIX)].tobytes() == MAGIC_PREFIX:
+        raise ValueError("it is an .npy array; a mask is an image file, as .png, and arrays are gpupipe.Array")
     try:
         with PillowImage.open(io.BytesIO(encoded.data), formats=FORMATS) as image:
             image.load()
@@ -49,5 +52,7 @@ def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:
             return np.asarray(image)
     except ValueError:
         raise
+    except UnidentifiedImageError:  # whose own text has an address in it
+        raise ValueError(f"it is no image file ({', '.join(FORMATS)})") from None
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
         raise ValueError(f"it can't be decoded ({type(error).__name__}: {error})") from error

@@ -70,11 +70,21 @@ class LoaderState:
         self._check_integer("epoch", 0, 2**32)
         self._check_integer("position", 0, size + 1)
         self._check_integer("origin", 0, self.global_batch)
+        self._check_fields(own)
         for name, remedy in REMEDY.items():
             saved, mine = getattr(self, name), getattr(own, name)
             if saved != mine and not (name == "global_batch" and new_global_batch):
                 raise StateError(f"state_dict: {name} is {saved!r}, but this loader has {mine!r}; {remedy}")
         self._check_position(batches)
+
+    def _check_fields(self, own: LoaderState) -> None:
+        """Before the source, whose fingerprint is another with other fields: the index has their files' sizes."""
+        saved, mine = (str(state.recipe).partition("|")[2] for state in (self, own))
+        if saved != mine:
+            raise StateError(
+                f"state_dict: the fields differ: they are {saved or 'image and label'}, but this loader has "
+                f"{mine or 'image and label'}; resume with the fields that the run began with"
+            )
 
     def _check_integer(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)

@@ -130,6 +130,7 @@ class FolderSource(IndexedSource):
         super().__init__(root, index, schema, wanted)
         self.root = root
         self._layout = Layout.of(root, schema, wanted)
+        self._images = {wanted.places[name].file for name in schema.images}
         if wanted.labels:
             names: list[str] = index.info["classes"]
             self.classes = names
@@ -140,7 +141,8 @@ class FolderSource(IndexedSource):
         return f"FolderSource({self.root!r}, {len(self)} samples{classes})"
 
     def _file(self, index: int, number: int) -> Encoded | None:
-        """The bytes of one file. Raises SampleError where it is gone, unreadable or of another size than indexed."""
+        """The bytes of one file. Raises SampleError where it is gone or unreadable, or an image of another size than
+        indexed, of which height and width may be others, too; the files of other fields may be edited."""
         note(index)
         expected = self._size(index, number)
         if expected < 0:
@@ -148,8 +150,10 @@ class FolderSource(IndexedSource):
         path = self._layout.path(str(self._keys[index]), number)
         try:
             with open(open_regular(path), "rb", buffering=0) as file:
-                data = read_at(file.fileno(), 0, expected)
                 size = os.fstat(file.fileno()).st_size
+                if number not in self._images:
+                    expected = min(size, MOST_BYTES)
+                data = read_at(file.fileno(), 0, expected)
         except OSError as error:
             raise self._bad(index, path, f"can't be read: {error.strerror}") from error
         if not len(data) == size == expected:

@@ -42,7 +42,7 @@ def open_source(
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
 
-    fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.batch.Field` for where a field
+    fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.Field` for where a field
     lies in each kind of data. rebuild: index again even if the index is fresh. label_field: the key of a shard's
     `.json` members that holds the class number.
 

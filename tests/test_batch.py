@@ -34,6 +34,12 @@ class TestKinds:
             (lambda: Mask(ignore=0.5), "ignore=0.5"),  # type: ignore[arg-type]
             (lambda: Mask(dtype="int16", ignore=2**15), "dtype='int16', and ignore=32768"),
             (lambda: Mask(missing="default", default=300), "and default=300"),
+            (lambda: Mask(missing="default", default=2.5), "and default=2.5"),
+            (lambda: Mask(dtype="bool", ignore=255), r"Mask: dtype='bool', and ignore=255 must be an int in \[0, 2"),
+            (lambda: Mask(dtype="bool", missing="default", default=2), "and default=2"),
+            (lambda: Text(missing="default", default=5), "Text: default=5 is none of its kind; pass str"),
+            (lambda: Bytes(missing="default", default="none"), "Bytes: default='none' .*; pass bytes"),
+            (lambda: Array(collate=Pad), r"is the class; pass gpupipe.Pad\(\)"),
             (lambda: Boxes(format="yxyx"), "format='yxyx' must be one of xyxy, xywh, cxcywh"),
             (lambda: Boxes(min_area=float("nan")), "min_area=nan must be 0 or more"),
             (lambda: Points(outside="mirror"), "outside='mirror'"),
@@ -53,7 +59,8 @@ class TestKinds:
         assert Boxes(**missing).absent.shape == (0, 4)
         assert Points(**missing).absent.shape == (0, 2)
         assert (Mask(**missing).absent, Mask(ignore=7, **missing).absent) == (255, 7)
-        assert (Mask(dtype="int16", ignore=-1, **missing).absent, Mask(dtype="bool", **missing).absent) == (-1, 255)
+        assert (Mask(dtype="int16", ignore=-1, **missing).absent, Mask(dtype="bool", **missing).absent) == (-1, False)
+        assert Mask(dtype="bool", default=True, **missing).absent is True
         assert (Mask(default=3, **missing).absent, Scalar(default=0, **missing).absent) == (3, 0)
 
 
@@ -186,6 +193,11 @@ class TestRagged:
         for row in (3, -4):
             with pytest.raises(IndexError, match=f"there is no row {row}, there are 3"):
                 self.ragged[row]
+
+    @pytest.mark.parametrize("rows", [slice(1, 3), [0, 1], 1.0], ids=str)
+    def test_rows_are_picked_one_by_one(self, rows: Any) -> None:
+        with pytest.raises(TypeError, match=r"Ragged: rows are picked one by one, by an int, and .* is none"):
+            self.ragged[rows]
 
     def test_goes_where_tensors_go(self) -> None:
         moved = self.ragged.to(torch.float16)

@@ -314,6 +314,33 @@ def test_an_image_of_another_size_has_no_shared_draws() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@pytest.mark.parametrize("junk", ["image", "right"])
+def test_a_damaged_image_of_several_is_no_image_of_another_size(engine: dict[str, Any], junk: str) -> None:
+    class Damaged(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            return super().sample(index) | {junk: np.frombuffer(b"no image at all", np.uint8)}
+
+    fields = {"image": Image(), "right": Image(geometry="image")}
+    with pytest.raises(gpupipe.SampleError, match=f"'{junk}': not a readable image"):
+        list(batches(Damaged(fields), **engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_bool_masks_are_false_where_there_is_none(engine: dict[str, Any]) -> None:
+    fields = {"image": Image(), "mask": Mask(dtype="bool", missing="default"), "index": Index()}
+
+    class Full(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            found = super().sample(index)
+            return found if index == 3 else found | {"mask": np.ones((50 + 3 * index, 90 - 2 * index), np.bool_)}
+
+    for batch, indices in batches(Full(fields, without=((3, "mask"),)), EVAL, **engine):
+        assert batch["mask"].dtype == torch.bool
+        assert [bool(mask.all()) for mask in batch["mask"]] == [index != 3 for index in indices]
+        assert [bool(mask.any()) for mask in batch["mask"]] == [index != 3 for index in indices]
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 def test_collation_is_the_fields_own(engine: dict[str, Any]) -> None:
     fields = {
         "image": Image(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from torchvision.transforms import v2
@@ -35,6 +36,13 @@ from gpupipe import (
 )
 
 CROP = RandomResizedCrop(8)
+
+
+@pytest.mark.parametrize("kind", [MixUp, CutMix])
+def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
+    assert kind(10, 0.2, 0.5, 0.1) == kind(num_classes=10, alpha=0.2, p=0.5, label_smoothing=0.1)
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\."):
+        kind(0.2, num_classes=20)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
+from gpupipe.decode.pixels import decode_window
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import check_source, open_source, shards
 from gpupipe.sources.values import as_value
@@ -560,6 +561,37 @@ def test_palettes_and_modes_of_masks() -> None:
     for wrong in (PIL.Image.fromarray(PIXELS), PIXELS, 3, "a", GRAY / 2, GRAY[None, None]):
         with pytest.raises(SampleError, match=r"'mask': .*(one channel|a mask is integers)"):
             rows(open_source([(PIXELS, wrong)], fields=fields))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
+def test_images_of_16_bits_have_the_pixels_of_their_file(mode: str) -> None:
+    levels = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    image = PIL.Image.fromarray(levels)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    encoded = np.frombuffer(file.getvalue(), np.uint8)
+    given = image if mode == "I;16" else PIL.Image.frombytes(mode, image.size, levels.astype(">u2").tobytes())
+    assert given.mode == mode
+    (pixels,) = rows(open_source([given], fields={"image": Image()}))["image"].data
+    assert np.array_equal(pixels, decode_window(encoded, 256, 256, (0, 0, 256, 256), False))
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+@pytest.mark.parametrize(("lowest", "highest"), [(0, 256), (-1, 255), (0, 255)])
+def test_images_of_more_values_than_pixels_have_are_refused(mode: str, lowest: int, highest: int) -> None:
+    image = PIL.Image.fromarray(np.array([[lowest, 7, highest]], np.int32)).convert(mode)
+    source = open_source([{"image": image}], fields={"image": Image()})
+    if (lowest, highest) == (0, 255):
+        assert rows(source)["image"].data[0][0, :, 0].tolist() == [0, 7, 255]
+        return
+    with pytest.raises(SampleError, match=rf"'image': it is a PIL image of mode '{mode}' with values .*scale them"):
+        rows(source)
+
+
+def test_tensors_that_numpy_lacks_are_refused_by_name() -> None:
+    source = open_source([{"value": torch.ones(2, dtype=torch.bfloat16)}], fields={"value": Array()})
+    with pytest.raises(SampleError, match=r"'value': it is a tensor of torch.bfloat16, .*return .float\(\)"):
+        rows(source)
 
 
 @pytest.mark.parametrize("own", ["xyxy", "xywh", "cxcywh"])

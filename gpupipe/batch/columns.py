@@ -6,6 +6,7 @@ batch's columns are collated: tensors, `Ragged`, lists; pixels are a tuple of te
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -54,6 +55,10 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> torch.Tensor:
+        try:
+            row = operator.index(row)
+        except TypeError:
+            raise TypeError(f"Ragged: rows are picked one by one, by an int, and {row!r} is none") from None
         if not -len(self) <= row < len(self):
             raise IndexError(f"Ragged: there is no row {row}, there are {len(self)}")
         row %= len(self)

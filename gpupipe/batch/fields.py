@@ -111,6 +111,10 @@ class Field:
             self._check(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
         alone = self.default is not None and self.missing != "default"
         self._check(not alone, "default", "is used with missing='default' alone; pass that too")
+        fits = not isinstance(self.empty, str | bytes) or isinstance(self.absent, type(self.empty))
+        self._check(fits, "default", f"is none of its kind; pass {type(self.empty).__name__}")
+        given: object = self.collate
+        self._check(given is not Pad, "collate", "is the class; pass gpupipe.Pad()")
         is_policy = self.collate is None or self.collate in PLAIN or isinstance(self.collate, Pad)
         what = f"must be one of {', '.join(PLAIN)}, a gpupipe.Pad or a function"
         self._check(is_policy or callable(self.collate), "collate", what)
@@ -169,14 +173,15 @@ class Mask(Field):
 
     dtype:    of the masks: "uint8" (also of palettes, whose numbers are kept), "bool", "int16", "uint16", "int32",
               "int64". Another one that holds values which this can't is a SampleError. As bool all but 0 is True.
-    ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`.
+    ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`;
+              None: 255, as bool False.
     geometry: the image field whose crop and flip it follows; None: the schema's first one.
 
     The rest: see `gpupipe.Field`.
     """
 
     dtype: str = "uint8"
-    ignore: int = 255
+    ignore: int = None  # type: ignore[assignment]  # which is settled at once
     geometry: str | None = None
 
     geometric: ClassVar[bool] = True
@@ -184,10 +189,14 @@ class Mask(Field):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limits = np.iinfo("uint8" if self.dtype == "bool" else self.dtype)
-        for name, value in {"ignore": self.ignore, "default": self.default}.items():
-            if name == "ignore" or isinstance(value, int):
-                whole(f"Mask: dtype={self.dtype!r}, and {name}", value, limits.min, limits.max + 1)
+        is_bool = self.dtype == "bool"
+        if self.ignore is None:
+            object.__setattr__(self, "ignore", 0 if is_bool else 255)
+        low, below = (0, 2) if is_bool else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max + 1)
+        for name, value in {"ignore": self.ignore, "default": self.absent}.items():
+            if not isinstance(value, np.ndarray):
+                number = int(value) if is_bool and isinstance(value, bool) else value
+                whole(f"Mask: dtype={self.dtype!r}, and {name}", number, low, below)
 
     @property
     def absent(self) -> Any:

@@ -43,6 +43,7 @@ class _Alone:
         return self.alpha, self.alpha
 
 
+@dataclass(frozen=True)
 class MixUp(_Alone):
     """Each image becomes lambda * itself + (1 - lambda) * its neighbour (Zhang et al. 2018, arXiv 1710.09412).
 
@@ -60,6 +61,7 @@ class MixUp(_Alone):
     cut_p: ClassVar[float] = 0.0
 
 
+@dataclass(frozen=True)
 class CutMix(_Alone):
     """A box of each image is replaced by its neighbour's pixels (Yun et al. 2019, arXiv 1905.04899).
 

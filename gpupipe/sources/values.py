@@ -152,7 +152,7 @@ def _image(value: Any) -> NDArray[np.uint8]:
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
     if isinstance(value, PIL.Image.Image):
-        return np.asarray(value.convert("RGB"))
+        return _pillow(value)
     if isinstance(value, str | os.PathLike):
         raise TypeError(f"it is {value!r}, a path where the bytes belong: return Path(path).read_bytes()")
     array = _array(value)
@@ -171,6 +171,21 @@ def _image(value: Any) -> NDArray[np.uint8]:
         form = "(3 or 1, height, width)" if _is_tensor(value) else "(height, width, 3 or 1)"
         raise ValueError(f"it is {_described_array(value, array)}, and pixels are uint8 {form} or (height, width)")
     return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
+
+
+def _pillow(image: PIL.Image.Image) -> NDArray[np.uint8]:
+    """The pixels of an image of any mode. Where it has more than 8 bits Pillow would take all above 255 for white."""
+    if image.mode.startswith("I;16"):
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as PNGs of 16 bits are decoded
+    elif image.mode in ("I", "F"):
+        values = np.asarray(image)
+        low, high = values.min(), values.max()
+        if not (low >= 0 and high <= 255):
+            raise ValueError(
+                f"it is a PIL image of mode {image.mode!r} with values from {low} to {high}, and pixels are 0 to 255: "
+                "scale them, or return the file's bytes"
+            )
+    return np.asarray(image.convert("RGB"))
 
 
 def _mask(value: Any) -> NDArray[Any]:
@@ -208,7 +223,15 @@ def _in_format(value: Any, format: str) -> Any:
 def _array(value: Any) -> NDArray[Any]:
     if isinstance(value, bytes | bytearray | memoryview):
         return np.frombuffer(value, np.uint8)
-    return value.detach().cpu().numpy() if _is_tensor(value) else np.asarray(value)
+    if not _is_tensor(value):
+        return np.asarray(value)
+    try:
+        array: NDArray[Any] = value.detach().cpu().numpy()
+    except TypeError as error:
+        raise TypeError(
+            f"it is a tensor of {value.dtype}, which NumPy can't take ({error}); return .float() of it"
+        ) from error
+    return array
 
 
 def _is_tensor(value: Any) -> bool:

@@ -18,7 +18,7 @@ import torch.multiprocessing
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import flag, whole
 
-__all__ = ["WorkerArguments", "named", "refuse_unserved", "seed_of", "shortened"]
+__all__ = ["WorkerArguments", "check_items", "named", "refuse_unserved", "seed_of", "shortened"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -98,6 +98,24 @@ def refuse_unserved(*given: Any) -> None:
         if name == "sampler":
             instead = SAMPLERS.get(type(value).__name__, instead)
         raise ConfigError(f"{name}={shortened(value)} is not taken: {instead}")
+
+
+def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str) -> None:
+    """Raise ConfigError for arguments that do not go with a recipe, or with none."""
+    if recipe is not None:
+        if collate_fn is not None:
+            raise ConfigError(
+                "collate_fn goes with recipe=None, where a dataset's items are batched as they are; with a recipe each "
+                "field has its own: fields={'name': gpupipe.Array(collate=function)}"
+            )
+        return
+    if fields is not None:
+        raise ConfigError(
+            "fields go with a recipe, which says what becomes of the images; without one a dataset's items are batched "
+            "as they are: leave fields out, or pass a recipe such as gpupipe.imagenet_eval(224)"
+        )
+    if engine == "dali":
+        raise ConfigError("engine='dali' decodes images by a recipe; without one pass engine='torch' or 'auto'")
 
 
 def seed_of(seed: Any, generator: Any) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Field, Job
+from gpupipe.batch import Batch, Columns, Field, Job, Schema
 from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
@@ -25,18 +25,22 @@ from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.host.checks import flag, whole
-from gpupipe.loader.agreement import compare_between_ranks, torch_sampler
-from gpupipe.loader.arguments import WorkerArguments, named, refuse_unserved, seed_of, shortened
+from gpupipe.loader.arguments import WorkerArguments, check_items, named, refuse_unserved, seed_of, shortened
 from gpupipe.loader.attributes import DataLoaderAttributes
 from gpupipe.loader.classes import check_labels, with_num_classes
-from gpupipe.loader.distributed import check_world_size, gathered, rank_and_world_size
+from gpupipe.loader.distributed import (
+    check_world_size,
+    compare_between_ranks,
+    gathered,
+    rank_and_world_size,
+    torch_sampler,
+)
 from gpupipe.loader.iteration import Iteration, in_finalizer
 from gpupipe.loader.jobs import Jobs
-from gpupipe.loader.output import check_items, handed_out, recipe_fingerprint
 from gpupipe.loader.place import Place, Point
 from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
-from gpupipe.loader.state import LoaderState
+from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, gpu_memory
 from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
@@ -458,7 +462,7 @@ class Loader(DataLoaderAttributes):
         job = finished.batch.job
         self._last = _Delivered(job.step, self.batches, job.indices)
         self._place.delivered(job.step)
-        return handed_out(self.source.fields, finished.batch.columns, len(self._views))
+        return _output(self.source.fields, finished.batch.columns, len(self._views))
 
     @property
     def _mixing(self) -> Mixing | None:
@@ -528,3 +532,20 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
         f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
         "gpupipe.Subset(indices)"
     )
+
+
+def _output(schema: Schema | None, columns: Columns, views: int) -> Any:
+    """(images, labels) of image and label alone, else a dict by field, with a list where there are several views.
+
+    schema: None where the batch is what a dataset's items were collated to, the column "items".
+    """
+    if schema is None:
+        return columns["items"]
+    several = schema.per_view(views)
+    order = [*schema, *(name for name in columns if name not in schema)]  # behind the fields, masks of padding
+    batch = {name: _of_views(columns[name]) if name in several else columns[name] for name in order}
+    return (batch["image"], batch["label"]) if schema.is_pair else batch
+
+
+def _of_views(column: Any) -> Any:
+    return column[0] if len(column) == 1 else list(column)

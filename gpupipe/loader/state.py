@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
+from gpupipe.batch import Schema
 from gpupipe.errors import StateError
 from gpupipe.order import RankBatches
+from gpupipe.recipe import MultiCrop, Recipe
 
-__all__ = ["LoaderState"]
+__all__ = ["LoaderState", "recipe_fingerprint"]
 
 VERSION = 1
 
@@ -102,3 +104,9 @@ class LoaderState:
                 f"state_dict: position is {self.position}, which is no step of {self.global_batch} samples within "
                 f"an epoch of {saved.delivered(len(saved))}; the state was changed after it was saved"
             )
+
+
+def recipe_fingerprint(recipe: Recipe | MultiCrop | None, schema: Schema | None) -> str:
+    """What a state keeps of what is done to the samples: of image and label the recipe's own, as before schemas."""
+    parts = [part.fingerprint for part in (recipe, schema) if part is not None]
+    return "|".join(part for part in parts if part)

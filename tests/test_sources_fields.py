@@ -23,6 +23,7 @@ from torch.utils.data import Subset
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as v2
 
+import gpupipe
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
 from gpupipe.decode.pixels import decode_window
 from gpupipe.errors import ConfigError, DataError, SampleError
@@ -130,6 +131,36 @@ def test_the_index_of_image_and_label_stays_the_same(tmp_path: Path, monkeypatch
     monkeypatch.delattr("gpupipe.sources.shards.scan_tar")
     assert open_source(shard, fields=fields).fingerprint == more.fingerprint
     assert open_source(shard).fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize("label", [Scalar("cls"), Array("json:label"), Scalar("json:label"), Scalar("num", "float32")])
+def test_labels_that_are_class_numbers_are_indexed(tmp_path: Path, label: Any) -> None:
+    def shard(name: str, **changed: bytes) -> Path:
+        samples = {
+            str(number): {"jpg": jpeg(number), "json": b'{"label": %d}' % (5 - number)}
+            | dict.fromkeys(("cls", "num"), b"%d" % (5 - number))
+            for number in range(4)
+        }
+        samples["2"] |= changed
+        return shard_of(tmp_path / name, samples)
+
+    fields = {"image": Image("jpg"), "label": label, "key": Key()}
+    source = open_source(shard("a.tar"), fields=fields)
+    usual = open_source(tmp_path / "a.tar", fields={"image": Image("jpg"), "label": Scalar(), "key": Key()})
+    assert source.targets.tolist() == usual.targets.tolist() == [5, 4, 3, 2]
+    assert source.targets.dtype == np.int64
+    assert np.array_equal(np.array(rows(source)["label"]), [5, 4, 3, 2])
+    assert open_source(Subset(source, [3, 0])).targets.tolist() == [2, 5]
+    assert [len(part) for part in gpupipe.split(source, (0.5, 0.5), stratify=True)]
+    assert check_source(source) is None
+    # The same members without a label: another index, and no targets.
+    other = open_source(tmp_path / "a.tar", fields={"image": Image("jpg"), "n": label, "key": Key()})
+    with pytest.raises(DataError, match=r"'label' is a class number: gpupipe.Scalar\(\)"):
+        _ = other.targets
+    for number, value in enumerate((b"0.5", b"", b"[1]", b"x")):
+        changed = shard(f"b{number}.tar", cls=value, num=value, json=b'{"label": %s}' % (value or b"null"))
+        with pytest.raises(DataError, match="known only by reading every sample"):
+            _ = open_source(changed, fields=fields).targets
 
 
 def test_members_side_by_side_are_read_at_once(two_shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

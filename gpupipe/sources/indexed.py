@@ -82,7 +82,7 @@ class IndexedSource(Source):
         self.sizes: NDArray[np.int64] = index.arrays["sizes"]
         if self.sizes.ndim > 1:
             self.sizes = self._bytes.clip(0).sum(axis=1)
-        if wanted.labels:
+        if "labels" in index.arrays:
             self.targets = index.arrays["labels"]
         self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])

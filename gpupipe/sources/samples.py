@@ -9,18 +9,22 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gpupipe.batch import Scalar
 from gpupipe.errors import DataError
 from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.tar import Member
-from gpupipe.sources.values import as_int64, document
-from gpupipe.sources.wanted import Names, Wanted
+from gpupipe.sources.values import as_array, as_int64, as_value, document, within
+from gpupipe.sources.wanted import Names, Place, Wanted
 
-__all__ = ["IMAGE_EXTENSIONS", "Sample", "group", "read_label"]
+__all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "read_label"]
 
 # Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
 IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})
 # What holds a label is read whole, by several threads at once.
 MOST_BYTES = {"cls": 4 << 10, "json": 1 << 20}
+NO_LABEL = -(2**63)
+"""In the place of a class number that is not known."""
+LABEL = Scalar()
 META = re.compile(r"__[^/]*__($|/)")
 
 
@@ -81,6 +85,19 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
         return _number_of_text(data.tobytes()) if in_cls else _number_of_json(document(data), label_field)
     except ValueError as error:
         raise DataError(f"{where}: {error}") from error
+
+
+def class_number(sample: Sample, place: Place, read: ReadRange) -> int:
+    """The integer of a label whose field says where it is; NO_LABEL where there is none, which `fetch` tells."""
+    member = sample.files[place.file]
+    if member is None or member.size > MOST_BYTES["json"]:
+        return NO_LABEL
+    data = np.frombuffer(read(member.offset, member.size), np.uint8)
+    try:
+        value = as_array(LABEL, within(document(data), place.path)) if place.path else as_value(LABEL, data)
+    except (ValueError, TypeError, OverflowError):
+        return NO_LABEL
+    return value if type(value) is int else NO_LABEL
 
 
 def _number_of_text(text: bytes) -> int:

@@ -25,7 +25,7 @@ from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
 from gpupipe.sources.indexed import Files, IndexedSource, arrays_of, found, printable
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
-from gpupipe.sources.samples import Sample, group, read_label
+from gpupipe.sources.samples import NO_LABEL, Sample, class_number, group, read_label
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
@@ -175,6 +175,7 @@ def _index_name(shards: Sequence[Path], scan: _Scan) -> str:
     wanted: list[Any] = [names, scan.label_field]
     if not scan.wanted.is_usual:
         wanted = [names, scan.label_field if scan.wanted.labels else None, scan.wanted.files, scan.wanted.image]
+        wanted += [] if scan.wanted.label is None else [scan.wanted.label]
     digest = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
     return f".gpupipe-{digest}.index"
 
@@ -251,7 +252,10 @@ class _Scan:
             return os.pread(descriptor, length, offset)
 
         for sample in samples:
-            label = read_label(sample, read, shard, self.label_field) if self.wanted.labels else 0
+            if self.wanted.labels:
+                label = read_label(sample, read, shard, self.label_field)
+            else:
+                label = NO_LABEL if self.wanted.label is None else class_number(sample, self.wanted.label, read)
             image = None if self.wanted.image is None else sample.files[self.wanted.image]
             header = DAMAGED if image is None else _header(read, image)
             places = [(-1, -1) if file is None else (file.offset, file.size) for file in sample.files]
@@ -271,6 +275,7 @@ class _Scan:
             (np.concatenate([part.keys for part in parts]), key_offsets),
             np.concatenate([facts[:, :4], facts[:, 5::2]], axis=1),
             {"kind": "shards", "label_field": self.label_field, "shards": [part.stamp for part in parts]},
+            **({"labels": facts[:, 0].copy()} if (facts[:, 0] != NO_LABEL).all() else {}),
             offsets=facts[:, at].copy(),
             starts=np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
         )

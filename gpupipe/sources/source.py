@@ -86,8 +86,8 @@ class Source:
     def targets(self) -> NDArray[np.int64]:
         """All labels, (len(self),) int64, read-only. Raises DataError where they aren't known without reading."""
         raise DataError(
-            f"the labels of {self!r} are known only by reading every sample; "
-            "use an image folder or shards where all labels are needed at once"
+            f"the labels of {self!r} are known only by reading every sample; where all are needed at once use an image "
+            "folder or shards of which 'label' is a class number: gpupipe.Scalar() or, in shards, gpupipe.Scalar('cls')"
         )
 
     def __getitem__(self, index: SupportsIndex) -> Any:

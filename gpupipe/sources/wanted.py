@@ -28,7 +28,8 @@ class Wanted:
     """The files, each once, however many fields are in it.
 
     image: which of them is the first image, whose height and width an index holds. labels: whether the index holds the
-    class number of each sample. is_usual: whether these two are all, and every sample has both: the index of old.
+    class number of each sample; label: otherwise where that is, if a field says so: an index of shards then holds it.
+    is_usual: whether image and labels are all, and every sample has both: the index of old.
     """
 
     files: tuple[Names, ...]
@@ -36,6 +37,7 @@ class Wanted:
     image: int | None
     labels: bool
     is_usual: bool
+    label: Place | None = None
 
     def absent(self, file: int) -> str:
         """For a message: which fields are in a file, and how it is named."""
@@ -66,7 +68,8 @@ def wanted(schema: Schema, locate: Callable[[str, Field], tuple[Names, str]]) ->
     if not files:
         raise ConfigError(f"fields: {', '.join(schema)} are in no file; name one that is, such as gpupipe.Image")
     is_usual = list(files) == [()] and labels and schema[schema.images[0]].missing == "error"
-    return Wanted(tuple(files), places, image, labels, is_usual)
+    label = places.get("label") if isinstance(schema.get("label"), Array) else None
+    return Wanted(tuple(files), places, image, labels, is_usual, label)
 
 
 def _is_json(names: Names) -> bool:

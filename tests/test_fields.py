@@ -22,7 +22,8 @@ from torchvision.transforms.v2 import functional as F
 
 import gpupipe
 from gpupipe import Array, Boxes, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
-from gpupipe.batch import MISSING, Columns, Images
+from gpupipe.batch import MISSING, Columns, Images, Job
+from gpupipe.decode.fetching import fetch
 from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
 from gpupipe.sources import Source
@@ -473,3 +474,61 @@ def test_values_that_can_not_be_stacked_are_named_by_their_samples(engine: dict[
         gpupipe.DataError, match=r"\(0,\) in row 0, \(3,\) in row 1.*; row 1 is sample 3 \(Scenes\[3\]\)"
     ):
         list(batches(source, EVAL, shuffle=False, order=gpupipe.Subset([0, 3, 4]), **engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("collate", ["ragged", "list", gpupipe.Pad()], ids=str)
+def test_batches_of_empty_lists_have_the_dtype_of_others(engine: dict[str, Any], collate: Any) -> None:
+    class Lists(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            found = super().sample(index)
+            if index < 5:
+                return found | {"embedding": [], "classes": [], "boxes": []}
+            return found | {"embedding": [index] * (index % 3)}
+
+    fields = {
+        "image": Image(),
+        "embedding": Array(collate=collate),
+        "boxes": Boxes(labels="classes"),
+        "classes": Array(),
+    }
+    kinds = set()
+    for batch, _ in batches(Lists(fields), EVAL, shuffle=False, **engine):
+        own = batch["embedding"]
+        tensors = own if isinstance(own, list) else [own.values if isinstance(own, Ragged) else own]
+        kinds |= {tensor.dtype for tensor in tensors}
+        kinds.add(batch["classes"].values.dtype)
+    assert kinds == {torch.int64}
+
+
+def test_an_empty_list_among_floats_is_of_floats() -> None:
+    source = gpupipe.open_source(
+        [{"v": [0.5]}, {"v": []}, {"v": np.zeros(0, np.float32)}], fields={"v": Array(collate="list")}
+    )
+    columns = fetch(source, Job(0, 0, np.arange(3), np.arange(3))).columns
+    assert [value.dtype for value in columns["v"]] == [np.float64] * 3
+
+
+@pytest.mark.parametrize("form", [lambda values: values, np.array], ids=["list", "array"])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("uint8", 300), ("uint8", -1), ("int64", float("nan")), ("int64", 2.7), ("int64", 1e19), ("float16", 70000)],
+)
+def test_a_value_that_its_dtype_can_not_hold_is_named(form: Any, dtype: str, value: float) -> None:
+    class Values(Scenes):
+        def fetch(self, indices: NDArray[np.int64]) -> Columns:
+            return {"value": form([value if index == 2 else 1 for index in indices.tolist()])}
+
+    with pytest.raises(gpupipe.SampleError, match=rf"sample 2 .*'value' is .*dtype='{dtype}' can't hold") as caught:
+        list(batches(Values({"value": Scalar(dtype=dtype)}, size=4), EVAL, shuffle=False, num_workers=0))
+    assert f"{form([value, 1])[0]}" in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("float32", 0.1), ("uint8", 255.0), ("int64", np.uint8(3)), ("bool", 3), ("float16", np.inf)]
+)
+def test_a_cast_may_round_and_widen(dtype: str, value: Any) -> None:
+    source = gpupipe.open_source([{"v": value}], fields={"v": Scalar(dtype=dtype)})
+    (found,) = fetch(source, Job(0, 0, np.arange(1), np.arange(1))).columns["v"]
+    assert found == np.asarray(value).astype(dtype)
+    assert found.dtype == dtype

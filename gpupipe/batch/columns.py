@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Columns", "Images", "Ragged", "assemble", "take"]
+__all__ = ["Columns", "Images", "Ragged", "array_of", "assemble", "take"]
 
 Columns: TypeAlias = dict[str, Any]
 """Column by field name."""
@@ -77,6 +77,12 @@ class Ragged:
     def pin_memory(self) -> Ragged:
         """The same in page-locked memory."""
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+
+def array_of(value: Any) -> NDArray[Any]:
+    """As NumPy has it, but that an empty list, which says nothing of what it would hold, is int64 and not float64."""
+    array = np.asarray(value)
+    return array.astype(np.int64) if isinstance(value, list | tuple) and not array.size else array
 
 
 def take(columns: Columns, rows: NDArray[np.int64] | Sequence[int]) -> Columns:

@@ -250,8 +250,9 @@ class Points(_Shapes):
 
 @dataclass(frozen=True)
 class Array(Field):
-    """An array of any shape, or a number. `dtype`: to which it is cast, a NumPy name; None: its own, where ints become
-    int64 and floats float64, as by torch's `default_collate`. It follows no crop.
+    """An array of any shape, or a number. `dtype`: to which it is cast, a NumPy name; a value that it can't hold (but
+    for the rounding of floats) is a SampleError. None: its own, where ints become int64 and floats float64, as by
+    torch's `default_collate`, and an empty list is as the batch's other rows, or int64. It follows no crop.
 
     The rest: see `gpupipe.Field`; missing="default" needs `default`.
     """

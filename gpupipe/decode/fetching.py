@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Columns, Field, Images, Job, Scalar, Schema
-from gpupipe.batch.columns import assemble, take
+from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
 from gpupipe.sources import DatasetSource, Source, SubsetSource
@@ -160,16 +160,34 @@ def _typed(fetched: Fetched, name: str, field: Array) -> Any:
     """The values as arrays of the field's dtype; a scalar's without sides."""
     column = fetched.columns[name]
     if isinstance(column, np.ndarray) and (column.ndim == 1 or not isinstance(field, Scalar)):
-        return column if field.dtype is None else column.astype(field.dtype, copy=False)
+        with suppress(ValueError):  # by its row, below
+            return _cast(column, field.dtype)
     typed: list[Any] = [None] * len(column)
     for row, value in enumerate(column):
         if row in fetched.failures:
             continue
         try:
-            typed[row] = np.asarray(value) if field.dtype is None else np.asarray(value).astype(field.dtype)
+            typed[row] = _cast(array_of(value), field.dtype)
             _check_array(typed[row], field)
         except (TypeError, ValueError, OverflowError) as error:
             fetched.fail(row, f"{name!r} is {reprlib.repr(value)}: {error}")
+    if field.dtype is None:  # what is empty is like the others
+        like = next((array.dtype for array in typed if array is not None and array.size), None)
+        typed = [array if array is None or array.size or like is None else array.astype(like) for array in typed]
+    return typed
+
+
+def _cast(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
+    """The same values in that dtype, None: as they are. Raises ValueError where one would be another, beyond the
+    rounding of floats and that of bools all but 0 is True."""
+    if dtype is None or array.dtype == dtype:
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        typed = array.astype(dtype)
+    if array.dtype.kind in "biuf" and typed.dtype.kind in "iuf":
+        same = typed == array if typed.dtype.kind in "iu" else np.isfinite(typed) == np.isfinite(array)
+        if not np.all(same):
+            raise ValueError(f"dtype={dtype!r} can't hold {array[~same].flat[0]}; pass another")
     return typed
 
 

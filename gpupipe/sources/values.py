@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Mask, Points, Scalar, Text
+from gpupipe.batch.columns import array_of
 
 __all__ = ["as_array", "as_given", "as_int64", "as_value", "document", "within"]
 
@@ -75,7 +76,7 @@ def as_array(field: Field, value: Any) -> Any:
         return value
     if type(value) is int:
         return as_int64(value)
-    array = np.asarray(value)
+    array = array_of(value)
     if isinstance(field, Boxes | Points) and not array.size:
         return np.zeros((0, 4 if isinstance(field, Boxes) else 2), np.float32)  # of an empty list
     if array.dtype.kind not in NUMBERS:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -64,6 +66,31 @@ def test_gather_takes_rows_of_any_shape(tmp_path: Path) -> None:
             return [tuple(loader.gather(images.mean(dim=1)).shape) for images, _ in loader]
 
     assert on_ranks(2, evaluate, tmp_path) == [[(8, 8, 8), (1, 8, 8)]] * 2
+
+
+def test_forks_that_iterate_one_loader_have_memory_of_their_own() -> None:
+    files = [encode(np.full((16, 16, 3), level, np.uint8)) for level in range(0, 250, 10)]
+    recipe = gpupipe.imagenet_eval(8, dtype="uint8")
+    loader = gpupipe.Loader(
+        Numbered(25, files), recipe, 4, engine="torch", device="cpu", num_workers=2, rank=0, world_size=1
+    )
+
+    def iterate(delay: float) -> None:
+        found = []
+        for _ in range(3):
+            for images, labels in loader:
+                time.sleep(delay)
+                found += [(int(label), int(image[0, 0, 0])) for image, label in zip(images, labels, strict=True)]
+        assert [label for label, _ in found] == list(range(25)) * 3
+        assert all(abs(level - 10 * label) <= 2 for label, level in found)
+
+    context = multiprocessing.get_context("fork")
+    forks = [context.Process(target=iterate, args=(delay,)) for delay in (0, 0.01)]
+    for fork in forks:
+        fork.start()
+    for fork in forks:
+        fork.join(60)
+    assert [fork.exitcode for fork in forks] == [0, 0]
 
 
 def test_a_loader_built_before_the_process_group_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ step.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -69,24 +70,12 @@ class TorchEngine:
         self._workers = num_workers
         self._persistent = bool(options.get("persistent_workers", False))
         self._timeout = float(options.get("timeout", 0))
-        count = system.batches_in_memory(num_workers, options.get("prefetch_factor", 1))
-        if missing_parts():  # torch's own iterator gives a worker its next task before the batch is taken
-            count += 1
-        slots = Slots(count, batch_size, work.layout, shared=num_workers > 0)
-        self._board = Board(num_workers, batch_size)
-        self._tasks = Tasks(slots, self._board, num_workers)
-        self._open_loader = partial(
-            open_loader,
-            Workshop(work, slots, self._board, id(self._tasks)),
-            batch_size=None,
-            sampler=self._tasks,
-            num_workers=num_workers,
-            collate_fn=_as_is,
-            generator=generator,
-            multiprocessing_context=multiprocessing_context,
-            received=received,
-            **options,
+        self._work = work
+        self._batch_size = batch_size
+        self._options = options | dict(
+            num_workers=num_workers, generator=generator, multiprocessing_context=multiprocessing_context
         )
+        self._settle()
         self._loader: torch.utils.data.DataLoader[Any] | None = self._open_loader()  # which checks its arguments
         self._iterator: Any = None
         if num_workers > 0:
@@ -96,19 +85,40 @@ class TorchEngine:
                 check_picklable("work", work, method)
                 check_picklable("worker_init_fn", worker_init_fn, method)
 
+    def _settle(self) -> None:
+        """Memory for the batches of this process and its workers: forks of it must not write to the same."""
+        self._owner = os.getpid()
+        count = system.batches_in_memory(self._workers, self._options.get("prefetch_factor", 1))
+        if missing_parts():  # torch's own iterator gives a worker its next task before the batch is taken
+            count += 1
+        slots = Slots(count, self._batch_size, self._work.layout, shared=self._workers > 0)
+        self._board = Board(self._workers, self._batch_size)
+        self._tasks = Tasks(slots, self._board, self._workers)
+        self._open_loader = partial(
+            open_loader,
+            Workshop(self._work, slots, self._board, id(self._tasks)),
+            batch_size=None,
+            sampler=self._tasks,
+            collate_fn=_as_is,
+            received=received,
+            **self._options,
+        )
+        self._loader = None
+
     def stream(self, jobs: Iterable[Job]) -> Batches:
         """A batch for each job, on the CPU, pinned if the options say so.
 
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
-        if not self._persistent:
+        if self._owner != os.getpid():  # a fork of the one that built the loader
+            self._settle()
+        elif not self._persistent:
             self._end_workers()
         turn = self._tasks.begin(jobs)
         loader = self._loader = self._open_loader() if self._loader is None else self._loader
         if self._iterator is None:
             self._board.clear()
-            # Of the process that iterates, which may be a fork of the one that built the loader.
             loader.worker_init_fn = partial(
                 start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn
             )

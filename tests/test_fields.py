@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from gpupipe.batch import MISSING, Columns, Images, Job
 from gpupipe.decode.fetching import fetch
 from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
-from gpupipe.sources import Source
+from gpupipe.sources import Source, SubsetSource, open_source
 
 ENGINES: dict[str, dict[str, Any]] = {
     "torch in the process": {"engine": "torch", "num_workers": 0},
@@ -265,6 +268,56 @@ class TestMissing:
             else:
                 assert seen[index] == ("" if default is None else default)
         assert len(seen) == 14
+
+
+class TestTheMessageAboutWhatIsLacking:
+    @pytest.mark.parametrize(
+        ("field", "message"),
+        [
+            (Boxes("json:objects.boxs"), r"'x' \(source='json:objects\.boxs'; there are \['boxes', 'n'\]\)"),
+            (Array("json:object"), r"'x' \(source='json:object'; there are \['objects', 'label'\]\)"),
+            (Text("json:label.name"), r"'x' \(source='json:label\.name'; there is int\)"),
+            (Mask("seg.png"), r"'x' \(source='seg\.png'\)"),
+        ],
+    )
+    @pytest.mark.parametrize("missing", ["error", "skip"])
+    def test_of_shards(self, tmp_path: Path, field: Any, message: str, missing: Any) -> None:
+        document = json.dumps({"objects": {"boxes": [], "n": 1}, "label": 1}).encode()
+        members = [("a.jpg", jpeg(0)), ("a.json", document), ("b.jpg", jpeg(1)), ("b.seg.png", b"")]
+        fields = {"image": Image("jpg"), "x": dataclasses.replace(field, missing=missing)}
+        shard = str(write_tar(tmp_path / "a.tar", members))
+        self.check(shard, fields, r"key 'a' .*has no " + message)
+
+    @pytest.mark.parametrize(
+        ("item", "source", "message"),
+        [
+            ({"image": 0, "target": {"boxes": []}}, "target.boxs", r"source='target\.boxs'; there are \['boxes'\]"),
+            ({"image": 0, "y": 3}, None, r"there are \['image', 'y'\]"),
+            ({"image": 0, "x": None}, None, r"there are \['image', 'x'\]"),
+        ],
+    )
+    def test_of_a_dataset_in_a_subset(self, item: dict[str, Any], source: Any, message: str) -> None:
+        samples = [item | {"image": picture(40, 40)}] * 3
+        part = SubsetSource(open_source(samples, fields={"image": Image(), "x": Array(source)}), [2, 1])
+        self.check(part, None, rf"list\[[12]\]\): has no 'x' \({message}\)")
+
+    @pytest.mark.parametrize(
+        ("field", "policies"),
+        [
+            (Image(), "missing='skip' for"),
+            (Mask(), "missing='skip' or 'default' for"),
+            (Array(), "missing='skip' or 'default', with default= for"),
+        ],
+    )
+    def test_offers_what_the_kind_has(self, field: Any, policies: str) -> None:
+        samples = [{"image": picture(40, 40), "x": None}]
+        self.check(open_source(samples, fields={"image": Image(), "x": field}), None, f"add it, or pass {policies} 'x'")
+
+    def check(self, data: Any, fields: Any, message: str) -> None:
+        with gpupipe.Loader(data, TRAIN, 1, num_workers=0, fields=fields, on_error="skip") as loader:
+            with suppress(gpupipe.GpupipeError):
+                list(loader)
+            assert any(re.search(message, str(error)) for error in loader.bad_samples), loader.bad_samples
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -213,13 +214,30 @@ def test_samples_without_image_may_be_skipped(tmp_path: Path) -> None:
 
 
 def test_what_no_sample_has_is_told(tmp_path: Path, root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shard = write_samples(tmp_path / "a.tar")
-    open_source(shard, fields={"image": Image(), "mask": Mask("seg.pgn", missing="default"), "cls": Scalar()})
-    assert "no sample of ShardSource" in caplog.text
-    assert "has 'mask' (seg.pgn); check the field's source" in caplog.text
-    caplog.clear()
-    open_source(root, fields={"image": Image(), "mask": Mask(folder="masks", suffix=".png")})
-    assert "has 'mask' (masks .png)" in caplog.text
+    shard = shard_of(tmp_path / "a.tar", {"a": members(0), "b": members(1)})
+    there = r"but \.jpg, \.seg\.png, \.txt, \.json, \.cls, \.npy, \.bin, \.pyd; check the source"
+    fields = {"image": Image("jpg"), "mask": Mask("seg.pgn", missing="default"), "label": Scalar()}
+    for _ in range(2):  # indexed, and from the index
+        open_source(shard, fields=fields)
+        assert re.search(f"no sample of ShardSource.* has 'mask': there is no member .seg.pgn, {there}", caplog.text)
+        for missing in ("error", "skip"):
+            with pytest.raises(DataError, match=rf"'mask': there is no member \.seg\.pgn, {there}"):
+                open_source(shard, fields=fields | {"mask": Mask("seg.pgn", missing=missing)})
+        caplog.clear()
+    with pytest.raises(DataError, match=rf"'image': there is no member \.jpgg or \.png, {there}"):
+        open_source(shard, fields={"image": Image("jpgg;png"), "text": Text("txt")})
+    with pytest.raises(DataError, match=rf"no members \.jpgg in .*a\.tar, {there}"):
+        open_source(shard, fields={"image": Image("jpgg")})
+    with pytest.raises(DataError, match=r"has 'x', 'y': there is no member \.jsn"):
+        open_source(shard, fields={"image": Image("jpg"), "x": Bytes("jsn"), "y": Bytes("jsn", missing="default")})
+    fields = PARALLEL | {"mask": Mask(folder="masks", suffix=".pgn")}
+    message = r"'mask': there is no file with suffix='\.pgn' in the place .* in folder='masks', but \.png \(.*\.png\);"
+    with pytest.raises(DataError, match=message):
+        open_source(root, fields=fields)
+    open_source(root, fields=fields | {"mask": Mask(folder="masks", suffix=".pgn", missing="default")})
+    assert re.search(message, caplog.text)
+    with pytest.raises(DataError, match=r"no images in .* \(\.jpgg\): check the path and suffix; there are \.JPG \(c"):
+        open_source(root, fields={"image": Image(folder="images", suffix=".jpgg")})
     caplog.clear()
     open_source(root, fields=PARALLEL)
     assert not caplog.text
@@ -410,7 +428,7 @@ def test_parallel_folders(root: Path) -> None:
 
 def test_images_without_classes_lie_anywhere_below_the_root(root: Path) -> None:
     (root / "top.png").write_bytes(encode(picture(9, 9), "PNG"))
-    fields = {"image": Image(), "mask": Mask(folder="masks", suffix=".png")}
+    fields = {"image": Image(), "mask": Mask(folder="masks", suffix=".png", missing="default")}
     keys = [open_source(root, fields=fields).key(index) for index in range(11)]
     assert keys == ["top.png", *(f"{folder}/{key}" for folder in ("images",) for key in ("a.jpg", "b.jpg")),
                     "images/sub/a.jpg", "images/sub/c.JPG", "images/sub/d.png",
@@ -446,7 +464,7 @@ def test_files_beside_their_images(tmp_path: Path) -> None:
 
 
 def test_the_index_of_a_folder_notices_what_came_or_went(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fields = {"image": Image(), "text": Text(folder="texts", suffix=".txt")}
+    fields = {"image": Image(), "text": Text(folder="texts", suffix=".txt", missing="default")}
     for name in ("images", "texts"):
         assert len(open_source(root, fields=fields)) == 15
         assert open_source(root, fields=fields)

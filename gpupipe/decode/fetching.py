@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Images, Job, Scalar, Schema
+from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
@@ -145,9 +145,21 @@ def _settle(fetched: Fetched, name: str, field: Field) -> None:
         if field.missing == "default":
             column[row] = field.absent
         else:
-            fetched.fail(row, f"has no {name!r}", f"add it, or pass missing='skip' or 'default' for {name!r}", kind)
+            fetched.fail(row, *_lacking(fetched, row, name, field), kind)
     if isinstance(field, Array):
         fetched.columns[name] = _typed(fetched, name, field)
+
+
+def _lacking(fetched: Fetched, row: int, name: str, field: Field) -> tuple[str, str]:
+    """Why a row is bad that lacks a field, and what to do."""
+    looked_for = {key: getattr(field, key) for key in ("source", "folder", "suffix")}
+    where = ", ".join(f"{key}={value!r}" for key, value in looked_for.items() if value is not None)
+    there = fetched.source.lacks(int(fetched.job.indices[row]), name)
+    policies = "missing='skip'"
+    if not isinstance(field, Image):
+        policies += " or 'default', with default=" if isinstance(field, Array) else " or 'default'"
+    told = "; ".join(filter(None, (where, there)))
+    return f"has no {name!r}" + (f" ({told})" if told else ""), f"add it, or pass {policies} for {name!r}"
 
 
 def _header(data: NDArray[np.uint8] | None) -> tuple[int, int, int]:

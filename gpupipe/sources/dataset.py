@@ -14,7 +14,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.whereabouts import Noted
 from gpupipe.sources.raised import as_raised
 from gpupipe.sources.source import Source, as_column, content_fingerprint
-from gpupipe.sources.values import as_given, within
+from gpupipe.sources.values import around, as_given, within
 from gpupipe.sources.wanted import is_own
 
 __all__ = ["DatasetSource", "ItemSource", "UserSource"]
@@ -82,6 +82,7 @@ class DatasetSource(UserSource):
         self._names = [name if field.source is None else field.source for name, field in self._given.items()]
         self._in_order = all(field.source is None for field in self._given.values())
         self._is_usual = fields is None
+        self._lacking: dict[tuple[int, str], str] = {}  # of the last fetch: an item may be another when asked again
 
     def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
         """Columns with one `__getitem__` per sample; `before` is called with its row before each of them.
@@ -89,6 +90,7 @@ class DatasetSource(UserSource):
         Raises SampleError, with the object's own exception as its cause, also for a value that is none of its field,
         and DataError where the item is of another form than the fields.
         """
+        self._lacking.clear()
         items = zip(indices.tolist(), self.items(indices, before), strict=True)
         samples = [self._parsed(index, item) for index, item in items]
         given = dict(zip(self._given, zip(*samples, strict=True), strict=True)) if samples else {}
@@ -96,6 +98,10 @@ class DatasetSource(UserSource):
         if self._is_usual and isinstance(columns["label"], list):
             self._check_labels(indices, columns["label"])
         return columns
+
+    def lacks(self, index: int, name: str) -> str:
+        """What else the item had."""
+        return self._lacking.get((index, name), "")
 
     def _column(self, field: Field, indices: NDArray[np.int64], values: list[Any]) -> Any:
         if isinstance(field, Key):
@@ -121,8 +127,13 @@ class DatasetSource(UserSource):
         """The value of each field that is in the item."""
         values, name = [], ""
         try:
-            for (name, field), value in zip(self._given.items(), self._parts(item), strict=True):  # noqa: B007
-                values.append(MISSING if value is None or value is MISSING else as_given(field, value))
+            for (name, field), value in zip(self._given.items(), self._parts(item), strict=True):
+                if value is None or value is MISSING:
+                    values.append(MISSING)
+                    if field.missing != "default" and isinstance(item, Mapping | tuple | list):
+                        self._lacking[index, name] = around(item, str(field.source or name))
+                else:
+                    values.append(as_given(field, value))
         except Exception as error:  # the item and its parts may be of classes of the user's own
             what = f"is {_describe(item)}; "
             if not name:

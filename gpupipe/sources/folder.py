@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,12 @@ class FolderSource(IndexedSource):
             raise self._bad(index, path, reason)
         return data
 
+    def _looked_for(self, file: int) -> str:
+        folder, suffix = self._layout.others[file] or (self._layout.folder, self._layout.suffix)
+        named = f"with suffix={suffix!r} in the place of the image's" if suffix else "of an image's name"
+        there = _suffixes(self._layout.within(folder))
+        return f"there is no file {named} in folder={folder!r}, but {there}; check folder and suffix"
+
     def location(self, index: int) -> str:
         """The path of the image, printable on any terminal."""
         return printable(f"{self._layout.base}/{self._keys[index]}")
@@ -196,7 +203,7 @@ def open_folder(
         rebuild=rebuild,
     )
     source = FolderSource(layout.root, index, schema, files)
-    source.warn_of_absent()
+    source.check_absent()
     return source
 
 
@@ -292,7 +299,8 @@ def _listed(layout: Layout, files: Wanted) -> _Listing:
     suffixes = layout.suffix or ", ".join(EXTENSIONS)
     if not files.labels:
         if not listing.add(layout, layout.folder, 0):
-            raise DataError(f"no images in {layout.base} ({suffixes}): check the path")
+            there = f" and suffix; there are {_suffixes(layout.base)}" if layout.suffix else ""
+            raise DataError(f"no images in {layout.base} ({suffixes}): check the path{there}")
         return listing
     if not listing.classes:
         raise DataError(
@@ -323,6 +331,13 @@ def _top(layout: Layout, files: Wanted) -> str:
         return ""
     names = sorted(name for name in os.listdir(layout.root) if not name.startswith(INDEX_NAME[:8]))
     return content_fingerprint(names, [])
+
+
+def _suffixes(folder: str) -> str:
+    """For a message: the suffixes of the first files in a folder, each with a name."""
+    names = islice(chain.from_iterable(sorted(files) for _, _, files in os.walk(folder)), CHUNK)
+    found = {os.path.splitext(name)[1]: name for name in names if not name.startswith(".")}
+    return ", ".join(f"{suffix} ({printable(name)})" for suffix, name in sorted(found.items())[:10]) or "none at all"
 
 
 def _joined(directory: str, name: str) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Columns, Field, Image, Images, Index, Key, Mask, Schema
-from gpupipe.errors import SampleError
+from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.source import Encoded, Source, as_column, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, Strings
-from gpupipe.sources.values import as_array, as_value, document, within
+from gpupipe.sources.values import around, as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
 __all__ = ["IndexedSource", "arrays_of", "found", "printable"]
@@ -93,10 +94,27 @@ class IndexedSource(Source):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (type(self), self._place, self.index_path, self.fingerprint, self.fields, self._wanted)
 
-    def warn_of_absent(self) -> None:
-        """Log what is wanted and no sample has: a name may be wrong, and a default must not hide that."""
+    def check_absent(self) -> None:
+        """Raise DataError for what is wanted and no sample has, as a name may be wrong; log it where there is a
+        default, which would hide it."""
         for file in np.flatnonzero((self._bytes < 0).all(axis=0)).tolist():
-            log.warning("gpupipe: no sample of %r has %s; check the field's source", self, self._wanted.absent(file))
+            names = self._wanted.names(file)
+            text = f"no sample of {self!r} has {', '.join(map(repr, names))}: {self._looked_for(file)}"
+            if any(self.fields[name].missing != "default" for name in names):
+                raise DataError(text)
+            log.warning("gpupipe: %s", text)
+
+    def _looked_for(self, file: int) -> str:
+        """For a message: how a file is named, and what is there instead."""
+        raise NotImplementedError
+
+    def lacks(self, index: int, name: str) -> str:
+        """What else is in the document that has no such key."""
+        file, path = self._wanted.places.get(name, (0, ""))
+        with suppress(SampleError, ValueError):  # it has been changed since it was fetched
+            data = self._file(index, file) if path else None
+            return "" if data is None else around(document(data), path)
+        return ""
 
     def _remedy(self, what: str, data: str) -> str:
         again = f"gpupipe index {data} --rebuild" if self._wanted.is_usual else "open_source(..., rebuild=True)"

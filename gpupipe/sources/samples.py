@@ -16,7 +16,7 @@ from gpupipe.sources.tar import Member
 from gpupipe.sources.values import as_array, as_int64, as_value, document, within
 from gpupipe.sources.wanted import Names, Place, Wanted
 
-__all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "read_label"]
+__all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "read_label", "split_name"]
 
 # Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
 IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})

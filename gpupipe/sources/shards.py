@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -25,7 +26,7 @@ from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
 from gpupipe.sources.indexed import Files, IndexedSource, arrays_of, found, printable
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
-from gpupipe.sources.samples import NO_LABEL, Sample, class_number, group, read_label
+from gpupipe.sources.samples import IMAGE_EXTENSIONS, NO_LABEL, Sample, class_number, group, read_label, split_name
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
@@ -40,6 +41,9 @@ MOST_CLASSES_BYTES = 64 << 20
 
 # Bytes between a sample's members that are read with them: 0.5 us more, where another read takes 2.4 (page cache).
 WASTE = 16 << 10
+
+
+MOST_TOLD = 10
 
 
 class ShardSource(IndexedSource):
@@ -103,6 +107,10 @@ class ShardSource(IndexedSource):
             raise self._bad(index, f"the storage gave {len(data)} of its {size} bytes")
         return data
 
+    def _looked_for(self, file: int) -> str:
+        members = [f".{name}" for name in self._wanted.files[file]] or sorted(IMAGE_EXTENSIONS)
+        return f"there is no member {' or '.join(members)}, but {_members(self.shards[0])}; check the source"
+
     def location(self, index: int) -> str:
         """Key, shard and offset of the first file, printable on any terminal."""
         offset = min((offset for offset in self._offsets[index].tolist() if offset >= 0), default=-1)
@@ -150,7 +158,7 @@ def open_shards(
         rebuild=rebuild,
     )
     source = ShardSource([str(shard) for shard in shards], index, schema, members)
-    source.warn_of_absent()
+    source.check_absent()
     return source
 
 
@@ -224,7 +232,8 @@ class _Scan:
         if not any(len(part.facts) for part in parts):
             what = ", ".join(f".{name}" for names in self.wanted.files for name in names)
             files = f"members {what}" if what else "images"
-            raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}")
+            there = f", but {_members(str(shards[0]))}; check the source" if what else ""
+            raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}{there}")
         return self._built(parts)
 
     def _shard(self, path: Path, advance: Advance) -> _Part:
@@ -279,6 +288,14 @@ class _Scan:
             offsets=facts[:, at].copy(),
             starts=np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
         )
+
+
+def _members(shard: str) -> str:
+    """For a message: the extensions of a shard's members, the usual ones first."""
+    with open(open_regular(shard), "rb", buffering=0) as file:
+        names = [split_name(member.name) for member in scan_tar(shard, file.fileno())]
+    counts = Counter(name[1] for name in names if name is not None)
+    return ", ".join(f".{extension}" for extension, _ in counts.most_common(MOST_TOLD)) or "none at all"
 
 
 def _header(read: ReadRange, image: Member) -> Header:

@@ -64,6 +64,10 @@ class SubsetSource(Source):
         """What the source knows of them."""
         return self.source.shapes(self._indices[indices])
 
+    def lacks(self, index: int, name: str) -> str:
+        """As of the source."""
+        return self.source.lacks(int(self._indices[index]), name)
+
     def location(self, index: int) -> str:
         """Where it lies in the source."""
         return self.source.location(int(self._indices[index]))

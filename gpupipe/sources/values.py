@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Mask, Points, Scalar, Text
 from gpupipe.batch.columns import array_of
 
-__all__ = ["as_array", "as_given", "as_int64", "as_value", "document", "within"]
+__all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "within"]
 
 MOST_TEXT = 64 << 20
 """Bytes of a text or a JSON document; an object of Python's takes some ten times as much."""
@@ -49,6 +49,18 @@ def within(record: Any, path: str) -> Any:
         else:
             return MISSING
     return MISSING if record is None else record
+
+
+def around(record: Any, path: str) -> str:
+    """For a message about a path that a document or an item lacks: what there is, as deep as the path leads."""
+    for key in path.split("."):
+        inner = within(record, key)
+        if inner is MISSING:
+            break
+        record = inner
+    if isinstance(record, Mapping):
+        return f"there are {reprlib.repr(list(record))}"
+    return f"there is {type(record).__name__}" + (f" of {len(record)}" if isinstance(record, list | tuple) else "")
 
 
 def as_value(field: Field, data: NDArray[np.uint8]) -> Any:

@@ -39,10 +39,9 @@ class Wanted:
     is_usual: bool
     label: Place | None = None
 
-    def absent(self, file: int) -> str:
-        """For a message: which fields are in a file, and how it is named."""
-        fields = ", ".join(repr(name) for name, place in self.places.items() if place.file == file)
-        return f"{fields} ({' '.join(filter(None, self.files[file])) or 'an image'})"
+    def names(self, file: int) -> list[str]:
+        """The fields that are in a file."""
+        return [name for name, place in self.places.items() if place.file == file]
 
     def tells(self, names: Names) -> bool:
         """Whether a key that has this file is a sample: not a .json alone, which may describe the shard, beside other

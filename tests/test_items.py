@@ -229,6 +229,24 @@ class TestLoader:
         with gpupipe.Loader(Made(lambda i: i), None, 5, collate_fn=sum, num_workers=1, device="cpu") as loader:
             assert list(loader) == [10, 35]
 
+    @pytest.mark.parametrize("workers", [0, 1, 2])
+    def test_what_a_function_of_the_users_raises(self, workers: int) -> None:
+        options = {"collate_fn": _no_five, "num_workers": workers, "device": "cpu"}
+        with gpupipe.Loader(Made(lambda i: (i, lambda: i)), None, 4, **options) as loader:
+            batches = iter(loader)
+            assert next(batches) == 6
+            with pytest.raises(DataError, match=r"^_no_five raised KeyError: 5; the batch of 4 samples has ") as caught:
+                next(batches)
+        assert "KeyError: 5" in str(caught.value.__cause__) or isinstance(caught.value.__cause__, KeyError)
+        assert "Traceback" not in str(caught.value)
+
+
+def _no_five(items: list[Any]) -> int:
+    numbers = [number for number, _ in items]
+    if 5 in numbers:
+        raise KeyError(5)
+    return sum(numbers)
+
 
 class TestSeveralAtOnce:
     def test_one_call(self) -> None:

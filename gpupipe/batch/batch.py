@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch.columns import Columns, assemble
-from gpupipe.errors import SampleError
+from gpupipe.errors import GpupipeError, SampleError
 
 __all__ = ["Batch", "Job", "join"]
 
@@ -52,6 +52,7 @@ class Batch:
     bytes_read: encoded bytes that were read for it.
     spans:     who was busy with it, and when; stages "read" and "decode".
     bad:       the bad samples that were met while its failures were made good.
+    error:     why a worker process could not make it at all, and the traceback there.
     """
 
     job: Job
@@ -62,6 +63,7 @@ class Batch:
     bytes_read: int = 0
     spans: tuple[Any, ...] = ()
     bad: list[SampleError] = field(default_factory=list)
+    error: tuple[GpupipeError, str] | None = None
 
 
 def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
@@ -70,6 +72,7 @@ def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
     if len(parts) > 1:
         whole.columns = assemble(len(job), [(rows, part.columns) for rows, part in parts])
         whole.failures = {int(rows[row]): error for rows, part in parts for row, error in part.failures.items()}
+        whole.error = next((part.error for _, part in parts if part.error is not None), None)
         whole.bytes_read = sum(part.bytes_read for _, part in parts)
         whole.spans = tuple(span for _, part in parts for span in part.spans)
     return whole

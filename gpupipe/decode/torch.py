@@ -23,6 +23,7 @@ import torch.utils.data
 
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.engine import Batches
+from gpupipe.errors import OriginalTraceback
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
 from gpupipe.workers.board import Board
@@ -128,7 +129,7 @@ class TorchEngine:
     def next(self, turn: int) -> Batch:
         """The next batch of that stream. Raises what its jobs have raised after their last one, else StopIteration."""
         while self._iterator is not None and self._tasks.runs(turn):
-            batch = self._safely(lambda: received(next(self._iterator, END)))
+            batch = self._safely(lambda: _sound(received(next(self._iterator, END))))
             if batch is END:
                 raise self._over(turn)
             if batch is not None:  # it is part of one
@@ -207,6 +208,14 @@ class _Batches:
 
     def close(self) -> None:
         self._engine.leave(self._turn)
+
+
+def _sound(batch: Any) -> Any:
+    """The batch, or what a worker could not make it for is raised, as it is without workers."""
+    if isinstance(batch, Batch) and batch.error is not None:
+        error, original = batch.error
+        raise error from OriginalTraceback(original)
+    return batch
 
 
 def _as_is(batch: Any) -> Any:

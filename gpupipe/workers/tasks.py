@@ -8,6 +8,7 @@ shared out among them all: each makes some of its rows.
 
 from __future__ import annotations
 
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Columns, Job
 from gpupipe.batch.batch import join
 from gpupipe.batch.collation import move
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.whereabouts import note
 from gpupipe.workers.board import IDLE, Board
 from gpupipe.workers.slots import Rest, Slots
@@ -97,7 +99,10 @@ class Workshop(torch.utils.data.Dataset[Answer]):
     def _made(self, task: Task) -> Rest:
         assert task.slot is not None
         planes = self._slots.planes(task.slot, slice(task.first, task.first + len(task.job)))
-        batch = (self._work if task.parts == 1 else self._work.rows)(task.job, planes)
+        try:
+            batch = (self._work if task.parts == 1 else self._work.rows)(task.job, planes)
+        except (ConfigError, DataError) as error:  # torch would make its traceback a part of the message
+            batch = Batch(task.job, {}, error=(error, traceback.format_exc()))
         rest = vars(batch) | {"columns": {name: batch.columns[name] for name in batch.columns if name not in planes}}
         del rest["job"]  # which the consumer's process has
         return self._slots.put(task.slot, rest, task.part, task.parts)

@@ -26,6 +26,7 @@ from torchvision.transforms.v2 import functional as F
 import gpupipe
 from gpupipe import Array, Boxes, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
 from gpupipe.batch import MISSING, Columns, Images, Job
+from gpupipe.decode import rendering
 from gpupipe.decode.fetching import fetch
 from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
@@ -524,7 +525,8 @@ class TestLookingAhead:
 def test_values_that_can_not_be_stacked_are_named_by_their_samples(engine: dict[str, Any]) -> None:
     source = Scenes({"image": Image(), "key": Key(), "classes": Array()})
     with pytest.raises(
-        gpupipe.DataError, match=r"\(0,\) in row 0, \(3,\) in row 1.*; row 1 is sample 3 \(Scenes\[3\]\)"
+        gpupipe.DataError,
+        match=r"^field 'classes', Array: .*\(0,\) in row 0, \(3,\) in row 1.*; row 1 is sample 3 \(Scenes\[3\]\)",
     ):
         list(batches(source, EVAL, shuffle=False, order=gpupipe.Subset([0, 3, 4]), **engine))
 
@@ -585,3 +587,31 @@ def test_a_cast_may_round_and_widen(dtype: str, value: Any) -> None:
     (found,) = fetch(source, Job(0, 0, np.arange(1), np.arange(1))).columns["v"]
     assert found == np.asarray(value).astype(dtype)
     assert found.dtype == dtype
+
+
+class Normalized(Scenes):
+    def sample(self, index: int) -> dict[str, Any]:
+        found = super().sample(index)
+        return found | {"boxes": found["boxes"] / np.tile((90 - 2 * index, 50 + 3 * index), 2)}
+
+
+class Elsewhere(Scenes):
+    def sample(self, index: int) -> dict[str, Any]:
+        found = super().sample(index)
+        return found | {"boxes": found["boxes"] + 200}
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [(Scenes, ""), (Normalized, "lie within 1 x 1 pixel, as .* of sample 1 "), (Elsewhere, "were dropped, as ")],
+)
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+def test_boxes_that_are_not_in_pixels_are_told_once(
+    source: type[Scenes], what: str, engine: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "JUDGED", set())
+    fields = {"image": Image(), "boxes": Boxes(), "points": Points()}
+    list(batches(source(fields), EVAL, 14, shuffle=False, engine=engine, num_workers=0 if engine == "torch" else 1))
+    said = [record.getMessage() for record in caplog.records if "pixels" in record.getMessage()]
+    assert len(said) == bool(what)
+    assert not said or re.search(f"'boxes': all of the first .* boxes {what}", said[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,13 +38,19 @@ __all__ = [
     "render_batch",
 ]
 
+log = logging.getLogger("gpupipe")
+
 NOTHING = np.empty(0, np.uint8)
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
+FEW = 8  # boxes that may all lie outside of their crops by chance
 ROW = re.compile(r"\brow (\d+)")  # as the errors of `collate` name one
 
 FieldCrops = dict[str, list[Crops]]
 """Of each image field the crops in each view."""
+
+JUDGED: set[tuple[str, str]] = set()
+"""Fingerprints of sources and their fields of boxes that are known to be in pixels, or that were warned of."""
 
 
 class Rendering:
@@ -232,7 +239,34 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
                     one(row)
                 except ValueError as error:
                     fetched.fail(row, f"{name!r}: {error}")
+        if isinstance(field, Boxes) and (fetched.source.fingerprint, name) not in JUDGED:
+            _judge(fetched, name, field, columns[name] if len(views) > 1 else (columns[name],))
     return columns
+
+
+def _judge(fetched: Fetched, name: str, field: Boxes, views: Sequence[list[Any]]) -> None:
+    """Warn where the field's first boxes vanish, or lie within one pixel: they may be parts of the image's sides."""
+    rows = [row for row in range(len(fetched.job)) if row not in fetched.failures]
+    given = {row: np.asarray(fetched.columns[name][row]) for row in rows if len(fetched.columns[name][row])}
+    count = sum(map(len, given.values()))
+    tiny = all((np.abs(boxes) <= 1).all() for boxes in given.values())
+    kept = any(len(view[row]) for view in views for row in given)
+    if not count or (not tiny and not kept and count < FEW):
+        return
+    JUDGED.add((fetched.source.fingerprint, name))
+    if tiny or not kept:
+        row, boxes = next(iter(given.items()))
+        log.warning(
+            "gpupipe: %r: all of the first %d boxes %s, as %s of sample %d (%s); boxes are expected in pixels of the "
+            "image: multiply normalized ones by its width and height, and see that format=%r is theirs",
+            name,
+            count,
+            "lie within 1 x 1 pixel" if tiny else "were dropped",
+            boxes[0].tolist(),
+            fetched.job.indices[row],
+            fetched.source.location(int(fetched.job.indices[row])),
+            field.format,
+        )
 
 
 def _mask_follower(

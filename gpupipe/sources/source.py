@@ -71,15 +71,17 @@ class Source:
         """Where the sample lies, for messages: a path, or key, shard and offset."""
         return f"{type(self).__name__}[{index}]"
 
-    def lacks(self, index: int, name: str) -> str:
-        """For the message about a field that a fetched sample lacks: what there is instead, where that is known."""
-        return ""
-
     def ahead(self, indices: NDArray[np.int64]) -> None:
         """Told, after each fetch, what the same process fetches next, so that it can read while that is decoded.
 
         A loader does so where a source has a body of its own for it; over epochs' ends and resumes, never a guess.
         """
+
+    # What follows has a body for every source; one of the user's own is not asked for it.
+
+    def lacks(self, index: int, name: str) -> str:
+        """For the message about a field that a fetched sample lacks: what there is instead, where that is known."""
+        return ""
 
     @property
     def looks_ahead(self) -> bool:

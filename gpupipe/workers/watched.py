@@ -266,8 +266,8 @@ class _Watched(_Inner):
         """End the workers: those that are asked may end what they do, within 5 s or until a Ctrl-C."""
         if getattr(self, "_shutdown", True) or self._owner != os.getpid():
             return
-        self._shutdown = True
         with interrupts_held() as held:
+            self._shutdown = True  # not before: a Ctrl-C in between would leave the workers to nobody
             try:
                 if not at_once and self._asked_to_end():
                     deadline = time.monotonic() + GRACE

@@ -25,8 +25,12 @@ __all__ = ["Child", "ChildError", "python_path", "serve"]
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 LENGTH = 400  # characters of an error: DALI's go on with a stack trace
 # A process group of its own: a terminal's Ctrl-C is for the parent, which ends the child, and signals reach all of it.
-# In the parent's session, whose kernel wakes and ends the group where it stands still and the parent is gone.
-CODE = "import os, sys; os.setpgrp(); from gpupipe.host.children import serve; serve(int(sys.argv[1]))"
+# In the session of the parent, whose kernel wakes and ends the group where it stands still and the parent is gone, by
+# SIGHUP, which the child would ignore where the parent was started by nohup.
+CODE = (
+    "import os, signal, sys; os.setpgrp(); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    "from gpupipe.host.children import serve; serve(int(sys.argv[1]))"
+)
 
 
 class ChildError(GpupipeError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from gpupipe.batch.fields import Array, Boxes, Field, Image, Mask, Pad, Points, Scalar
@@ -40,6 +41,9 @@ class Schema(Mapping[str, Field]):
             return fields
         return cls({"image": Image(), "label": Scalar()} if fields is None else fields)
 
+    def items(self) -> ItemsView[str, Field]:
+        return self._fields.items()
+
     def __getitem__(self, name: str) -> Field:
         return self._fields[name]
 
@@ -52,7 +56,9 @@ class Schema(Mapping[str, Field]):
     def __repr__(self) -> str:
         return f"Schema({self._fields!r})"
 
-    @property
+    # What each batch asks for is found once.
+
+    @cached_property
     def images(self) -> tuple[str, ...]:
         """The names of the image fields."""
         return self.of_kind(Image)
@@ -61,7 +67,7 @@ class Schema(Mapping[str, Field]):
         """The names of the fields of a kind."""
         return tuple(name for name, field in self.items() if isinstance(field, kind))
 
-    @property
+    @cached_property
     def is_pair(self) -> bool:
         """Whether a batch is the tuple of image and label, rather than a dict."""
         return list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Array)
@@ -97,7 +103,7 @@ class Schema(Mapping[str, Field]):
         field = self[name]
         return tuple(field.labels) if isinstance(field, Boxes | Points) else ()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits that differ between schemas whose batches differ; empty for the usual image and label, as saved
         states that are older than schemas have none."""

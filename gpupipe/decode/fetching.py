@@ -215,9 +215,11 @@ def _check_shared_sizes(fetched: Fetched) -> None:
     schema = fetched.source.fields
     for name in schema.images:
         leader = schema.drawn_as(name)
+        if leader == name:
+            continue
         own, other = fetched.columns[name].sizes, fetched.columns[leader].sizes
         differ = (upright(own) != upright(other)).any(axis=1) & (own[:, 0] > 0) & (other[:, 0] > 0)  # 0: damaged
-        for row in np.flatnonzero(differ).tolist() if name != leader else ():
+        for row in np.flatnonzero(differ).tolist():
             fetched.fail(
                 row,
                 f"{name!r} has {own[row, 0]} x {own[row, 1]} pixels, {leader!r} {other[row, 0]} x {other[row, 1]}",

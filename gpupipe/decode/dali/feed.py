@@ -132,14 +132,18 @@ class Feeder:
 
     def _unfit(self, feed: Feed) -> set[int]:
         """Rows that could be read, and that DALI must not see: pixels, files unfit for it, and what it has refused."""
-        unfit = {row for row, index in enumerate(feed.job.indices.tolist()) if index in self._refused}
+        unfit = set(np.flatnonzero(np.isin(feed.job.indices, list(self._refused))).tolist()) if self._refused else set()
         for name in self._source.fields.images:
             images: Images = feed.fetched.columns[name]
             assert images.sizes is not None
-            files = {row: data for row, data in enumerate(images.data) if data is not None and data.ndim == 1}
-            rows = list(files)
-            screened = unfit_rows(list(files.values()), images.sizes[rows], self._views[0].exif_orientation)
-            unfit |= set(range(len(images))) - files.keys() | {rows[place] for place in screened}
+            exif = self._views[0].exif_orientation
+            files = [data for data in images.data if data is not None and data.ndim == 1]
+            if len(files) == len(images):
+                unfit |= unfit_rows(files, images.sizes, exif).keys()
+                continue
+            rows = [row for row, data in enumerate(images.data) if data is not None and data.ndim == 1]
+            screened = unfit_rows(files, images.sizes[rows], exif)
+            unfit |= set(range(len(images))) - set(rows) | {rows[place] for place in screened}
         return unfit - feed.fetched.failures.keys()
 
 

@@ -67,14 +67,13 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     dataset = _dataset(source)
     if dataset is not None:
         with seeding(dataset, job.seed, job.epoch, job.positions) as seed:
-            ask: Any = source.fetch  # with what is called before each sample
             parts = _read(
-                source, job, lambda rows: ask(job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
+                lambda rows: _asked(source, job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
             )
     else:
 
         def read(rows: Rows) -> Parts:
-            return _read(source, job, lambda rows: source.fetch(job.indices[rows]), rows, failures)
+            return _read(lambda rows: _asked(source, job.indices[rows]), rows, failures)
 
         shares = [rows] if pool is None else [rows[first::threads] for first in range(min(threads, len(rows)))]
         done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
@@ -95,27 +94,30 @@ def _dataset(source: Source) -> DatasetSource | None:
     return source if isinstance(source, DatasetSource) else None
 
 
-def _read(source: Source, job: Job, read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
+def _asked(source: Any, indices: NDArray[np.int64], *before: Callable[[int], None]) -> Columns:
+    """What the source fetches. What one of the user's own raises is a SampleError, too: about the first sample, so that
+    at which it was is known where they are asked for one by one. before: called before each, by a dataset."""
+    try:
+        columns: Columns = source.fetch(indices, *before)
+    except GpupipeError:
+        raise
+    except Exception as error:
+        index, name = int(indices[0]), type(source).__name__
+        reason = f"{name}.fetch raised {type(error).__name__}: {error}"
+        raise as_raised(error, index, source.location(index), reason) from error
+    return columns
+
+
+def _read(read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:
     """Those rows at once; one by one where a sample can't be read, so that one bad sample leaves the others whole."""
     with suppress(SampleError):
-        try:
-            return [(rows, read(rows))]
-        except GpupipeError:
-            raise
-        except Exception:  # of a source of the user's own; at which sample is found below
-            pass
+        return [(rows, read(rows))]
     parts = []  # their errors stand for themselves, not "during handling of" the first one
     for row in rows.tolist():
         try:
             parts.append((np.array([row]), read(np.array([row]))))
         except SampleError as error:
             failures[row] = error
-        except GpupipeError:
-            raise
-        except Exception as error:
-            index = int(job.indices[row])
-            reason = f"{type(source).__name__}.fetch raised {type(error).__name__}: {error}"
-            failures[row] = as_raised(error, index, source.location(index), reason)
     return parts
 
 

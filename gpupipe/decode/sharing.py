@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Columns, Image, Images, Job, Schema
-from gpupipe.batch.columns import assemble
+from gpupipe.batch.batch import join
 from gpupipe.decode.engine import Batches, Engine
 from gpupipe.decode.rendering import crops_of
 from gpupipe.kernels.philox import uniform
@@ -205,20 +206,17 @@ class _Splits:
 def _merged(job: Job, parts: list[tuple[Rows, Batch]], device: torch.device) -> Batch:
     """One batch of the rows of several, which are not collated; its pixels are on the device."""
     if len(parts) == 1:
-        parts[0][1].job = job
-        return parts[0][1]
+        return join(job, parts)
     pixels, others = zip(*(_sorted(part.columns) for _, part in parts), strict=True)
-    merged = Batch(job, assemble(len(job), [(rows, columns) for (rows, _), columns in zip(parts, others, strict=True)]))
+    merged = join(
+        job, [(rows, replace(part, columns=columns)) for (rows, part), columns in zip(parts, others, strict=True)]
+    )
     for name, views in pixels[0].items():
         whole = tuple(torch.empty((len(job), *view.shape[1:]), dtype=view.dtype, device=device) for view in views)
         merged.columns[name] = whole
         for (rows, _), made in zip(parts, pixels, strict=True):
             for into, view in zip(whole, made[name], strict=True):
                 put(into, rows, view)
-    for rows, part in parts:
-        merged.failures |= {int(rows[row]): error for row, error in part.failures.items()}
-        merged.bytes_read += part.bytes_read
-        merged.spans += part.spans
     return merged
 
 

@@ -25,12 +25,20 @@ __all__ = ["Child", "ChildError", "python_path", "serve"]
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 LENGTH = 400  # characters of an error: DALI's go on with a stack trace
 # A process group of its own: a terminal's Ctrl-C is for the parent, which ends the child, and signals reach all of it.
-# In the session of the parent, whose kernel wakes and ends the group where it stands still and the parent is gone, by
-# SIGHUP, which the child would ignore where the parent was started by nohup.
-CODE = (
-    "import os, signal, sys; os.setpgrp(); signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-    "from gpupipe.host.children import serve; serve(int(sys.argv[1]))"
-)
+CODE = "import os, sys; os.setpgrp(); from gpupipe.host.children import serve; serve(*map(int, sys.argv[1:]))"
+# Ends a group when its first process or the parent of that is gone: a group that stands still can't do so itself, and
+# the kernel's SIGHUP comes only where the process that inherits orphans is of another session, not so in containers.
+GUARD = """
+import contextlib, os, select, signal, sys
+parent, group = map(int, sys.argv[1:])
+either = select.poll()
+with contextlib.suppress(ProcessLookupError):
+    for process in (parent, group):
+        either.register(os.pidfd_open(process), select.POLLIN)
+    either.poll()
+with contextlib.suppress(ProcessLookupError):
+    os.killpg(group, signal.SIGKILL)
+"""
 
 
 class ChildError(GpupipeError):
@@ -62,7 +70,7 @@ class Child:
         self._timeout = timeout
         self._hangs = self._gone = False
         self._process = subprocess.Popen(
-            [python, "-c", CODE, str(theirs.fileno())],
+            [python, "-c", CODE, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -148,8 +156,10 @@ def python_path() -> str:
     return os.pathsep.join(p for p in paths if not p.startswith(standard) and not p.endswith(installed))
 
 
-def serve(descriptor: int) -> None:
-    """In the child: make the object, and answer until the parent closes the pipe."""
+def serve(descriptor: int, parent: int) -> None:
+    """In the child: make the object, and answer until the parent, of this process ID, closes the pipe or is gone."""
+    guarded = (str(parent), str(os.getpgrp()))
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", GUARD, *guarded], start_new_session=True)
     most = resource.getrlimit(resource.RLIMIT_CORE)[1]
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # no file for a crash, which may be expected
     connection: Connection = Connection(descriptor)

@@ -6,6 +6,8 @@
 
 #include "jpeg.h"
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 enum {
   LOOK_BITS = 10, /* codes of up to so many bits are found in one step; 9 to 11 measured alike */
   LONGEST = 16,   /* bits of a code */
@@ -259,7 +261,7 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
 /* Decoding. */
 
 /* Needs LONGEST bits. */
-static inline symbol next_symbol(j_decompress_ptr codec, const reader *in, const table *made) {
+static ALWAYS_INLINE symbol next_symbol(j_decompress_ptr codec, const reader *in, const table *made) {
   symbol next = made->fast[top(in, LOOK_BITS)];
   if (__builtin_expect(next == 0, 0)) {
     next = symbol_of(made, top(in, LONGEST), LONGEST);
@@ -268,7 +270,7 @@ static inline symbol next_symbol(j_decompress_ptr codec, const reader *in, const
   return next;
 }
 
-static inline int decode_dc(j_decompress_ptr codec, reader *in, const table *made) {
+static ALWAYS_INLINE int decode_dc(j_decompress_ptr codec, reader *in, const table *made) {
   symbol next;
   int value;
   refill(in);
@@ -286,7 +288,7 @@ static inline int decode_dc(j_decompress_ptr codec, reader *in, const table *mad
   block[NATURAL[k - 1]] = (JCOEF)number(in, next);    \
   consume(in, total_bits(next));
 
-static inline void decode_ac(j_decompress_ptr codec, reader *in, const table *made, JCOEF *block) {
+static ALWAYS_INLINE void decode_ac(j_decompress_ptr codec, reader *in, const table *made, JCOEF *block) {
   symbol next;
   int k = 1;
   for (;;) { /* four symbols seldom have more than the 56 bits, so that the branches are foreseen */
@@ -307,28 +309,33 @@ static inline void decode_ac(j_decompress_ptr codec, reader *in, const table *ma
   consume(in, total_bits(next));
 }
 
-static inline void skip_ac(j_decompress_ptr codec, reader *in, const table *made) {
-  int k = 1;
-  while (k < 64) {
-    leap next;
-    int ends;
-    refill(in);
-    next = made->leaps[top(in, LOOK_BITS)];
-    ends = next >> LEAP_ENDS_AT & 1;
-    k += next >> LEAP_ADVANCE_AT;
-    if (next != 0 && k <= 64 - ends) {
-      consume(in, next & 31);
-      if (ends) return;
-    } else { /* a long code, or the block ends amid the leap */
-      const symbol one = next_symbol(codec, in, made);
-      k += advance_of(one) - (next >> LEAP_ADVANCE_AT);
-      consume(in, total_bits(one));
-      if (k > 64) {
-        if (advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
-        return;
-      }
-    }
+/* Passes over what is known of the next bits, or over one symbol. Returns whether the block goes on after coefficient
+ * *k. Needs MOST bits. */
+static ALWAYS_INLINE int skip_some(j_decompress_ptr codec, reader *in, const table *made, int *k) {
+  const leap next = made->leaps[top(in, LOOK_BITS)];
+  const int ends = next >> LEAP_ENDS_AT & 1;
+  const int after = *k + (next >> LEAP_ADVANCE_AT);
+  if (next != 0 && after <= 64 - ends) {
+    consume(in, next & 31);
+    *k = after;
+    return after < 64 && !ends;
+  } else { /* a long code, or the block ends amid the leap */
+    const symbol one = next_symbol(codec, in, made);
+    consume(in, total_bits(one));
+    *k += advance_of(one);
+    if (*k > 64 && advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
+    return *k < 64;
   }
+}
+
+static ALWAYS_INLINE void skip_ac(j_decompress_ptr codec, reader *in, const table *made) {
+  int k = 1, more;
+  do { /* three leaps seldom have more than the 56 bits */
+    refill(in);
+    more = skip_some(codec, in, made, &k);
+    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
+    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
+  } while (more);
 }
 
 static void begin_part(gp_huffman *huffman, int part) {
@@ -359,7 +366,7 @@ static int needs_ac(const jpeg_component_info *component) {
 #endif
 }
 
-static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
+static ALWAYS_INLINE boolean mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
   gp_huffman *huffman = gp_huffman_of(codec);
   const int wanted = blocks != NULL && huffman->column >= huffman->first && huffman->column <= huffman->last;
   reader in;
@@ -388,6 +395,19 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
   return TRUE;
 }
 
+static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) { return mcu(codec, blocks); }
+
+#if defined(__x86_64__)
+/* With shifts that leave the flags alone: all of a window's decoding in 1.3 to 2 % less time. */
+__attribute__((target("bmi2"))) static boolean decode_mcu_bmi2(j_decompress_ptr codec, JBLOCKROW *blocks) {
+  return mcu(codec, blocks);
+}
+static int has_bmi2(void) { return __builtin_cpu_supports("bmi2"); }
+#else
+#define decode_mcu_bmi2 decode_mcu
+static int has_bmi2(void) { return 0; }
+#endif
+
 static int is_plain(const struct jpeg_decompress_struct *codec) {
   if (codec->progressive_mode || codec->arith_code || codec->data_precision != 8 || codec->unread_marker != 0) return 0;
   if (codec->comps_in_scan != codec->num_components || codec->Ss != 0 || codec->Se != 63) return 0;
@@ -412,6 +432,6 @@ int gp_huffman_take_over(gp_huffman *huffman, j_decompress_ptr codec, const uint
   huffman->last = last;
   huffman->column = 0;
   huffman->restart_in = codec->restart_interval;
-  ((struct entropy_decoder *)codec->entropy)->decode_mcu = decode_mcu;
+  ((struct entropy_decoder *)codec->entropy)->decode_mcu = has_bmi2() ? decode_mcu_bmi2 : decode_mcu;
   return 1;
 }

@@ -9,13 +9,13 @@ import gpupipe
 
 ROOT = Path(gpupipe.__file__).resolve().parent
 ORDER = ("errors", "host", "kernels", "batch", "order", "recipe", "plan", "sources", "workers", "decode", "device")
-ORDER = (*ORDER, "loader", "trainers", "tools")
+ORDER = (*ORDER, "loader", "migration", "integrations", "tools")
 UNKNOWN_TO = {"workers": {"plan", "recipe", "sources"}}  # besides all later rooms: its work is none of its business
 
 
 def room_of(name: str) -> str:
     """The room of a module's dotted name; of the package itself the last one of which it has names."""
-    return name.split(".")[1] if name.count(".") else "trainers"
+    return name.split(".")[1] if name.count(".") else "integrations"
 
 
 def imported(path: Path) -> set[str]:

@@ -13,10 +13,10 @@ from gpupipe.recipe import *
 
 if TYPE_CHECKING:
     from gpupipe.decode.decoders import *
+    from gpupipe.integrations.transformers import *
     from gpupipe.loader.loader import *
     from gpupipe.order import *
     from gpupipe.sources import Source as Source, check_source as check_source, open_source as open_source
-    from gpupipe.integrations.transformers import *
 
 # The rooms of names that are imported when they are first used: torch, which these rooms import, takes a second, and
 # `gpupipe doctor` has to start where torch can't be imported at all.

@@ -1,40 +1,31 @@
-"""The index file: a JSON header and raw arrays behind it, with checksums of both.
+"""The index file: an .npz archive of NumPy's, without compression. Its member `header` is JSON (version, fingerprint,
+info, the arrays' names), all others are arrays.
 
-8 bytes   magic
-8 bytes   length of the header, little-endian
-header    UTF-8 JSON: version, fingerprint, info, arrays (name, dtype, shape, offset), data_bytes, data_crc32
-4 bytes   CRC-32 of all before, little-endian
-arrays    each at its offset from the data's start, all aligned to 64 bytes
-
-It is read into memory and checked when it is opened. As a memory map it would end the process with a bus error where
-the file is cut, and a flipped bit would be another label. 1.28 million samples take 76 ms and 79 MB, where the map took
-8 ms (`python bench/index_open.py`, one core of an Intel Xeon); worker processes that are forked share the memory.
+It is read into memory and checked, by the archive's checksums, when it is opened. As a memory map it would end the
+process with a bus error where the file is cut, and a flipped bit would be another label. 1.28 million samples take
+80 ms and 79 MB, where a map took 8 ms (`python bench/index_open.py`, one core of an Intel Xeon); worker processes that
+are forked share the memory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.host.files import open_regular, replacing
-from gpupipe.sources.reading import read_at
+from gpupipe.sources.values import npy_array
 
 __all__ = ["BadIndexError", "StoredIndex", "Strings", "open_index", "pack_strings", "write_index"]
 
-MAGIC = b"gpupipe\n"
-VERSION = 2
-ALIGN = 64
-START = 16
-CRC_BYTES = 4
-MOST_HEADER = 256 << 20  # the folders of an image folder stand in it: 100 bytes each
+VERSION = 3
 
 
 class BadIndexError(ValueError):
@@ -77,83 +68,38 @@ def pack_strings(strings: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.
 
 def write_index(path: Path, fingerprint: str, info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write an index atomically: it appears whole under `path` or not at all. Raises OSError."""
-    entries, end, checksum = [], 0, 0
-    for name, array in arrays.items():
-        entries.append({"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "offset": end})
-        for part in _padded(array):
-            checksum = zlib.crc32(part, checksum)
-        end = _aligned(end + array.nbytes)
-    header = {"version": VERSION, "fingerprint": fingerprint, "info": info, "arrays": entries}
-    text = json.dumps(header | {"data_bytes": end, "data_crc32": checksum}).encode()
-    start = MAGIC + len(text).to_bytes(8, "little") + text
-    start += zlib.crc32(start).to_bytes(CRC_BYTES, "little")
+    header = {"version": VERSION, "fingerprint": fingerprint, "info": info, "arrays": list(arrays)}
+    members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
     with replacing(path) as file:
-        file.write(start.ljust(_aligned(len(start)), b"\0"))
-        for array in arrays.values():
-            file.writelines(_padded(array))
+        np.savez(file, **members)
 
 
 def open_index(path: Path) -> StoredIndex:
     """Read an index. Raises OSError (FileNotFoundError where there is none) and BadIndexError."""
-    with open(open_regular(path), "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        header, begin = _header(file.fileno(), size)
-        end = begin + _number(header, "data_bytes")
-        if size != end:
-            raise BadIndexError(f"it has {size} bytes instead of {end}")
-        data = read_at(file.fileno(), begin, end - begin)
-    if zlib.crc32(data.data) != _number(header, "data_crc32"):
-        raise BadIndexError("it is damaged: the checksum of its arrays does not fit")
-    data.flags.writeable = False
-    try:
-        arrays = {entry["name"]: _view(data, entry) for entry in header["arrays"]}
-        return StoredIndex(str(path), header["fingerprint"], header["info"], arrays)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadIndexError(f"its header does not fit: {error}") from error
+    with open(open_regular(path), "rb") as file:
+        try:
+            arrays = _arrays(file)
+            header = json.loads(arrays.pop("header").tobytes())
+            if header["version"] != VERSION:
+                raise ValueError(f"its version is {header['version']}, not {VERSION}")
+            if header["arrays"] != list(arrays):
+                raise ValueError(f"its arrays are {list(arrays)}, not {header['arrays']}")
+            return StoredIndex(str(path), header["fingerprint"], header["info"], arrays)
+        except OSError:
+            raise
+        except Exception as error:  # of damaged archives zipfile raises nearly every kind
+            reason = f"it is damaged, or none of this release ({type(error).__name__}: {error})"
+            raise BadIndexError(reason) from error
 
 
-def _header(descriptor: int, size: int) -> tuple[dict[str, Any], int]:
-    """The header, and where the arrays begin."""
-    start = os.pread(descriptor, START, 0)
-    if start[:8] != MAGIC:
-        raise BadIndexError("it does not begin as an index does")
-    length = int.from_bytes(start[8:], "little")
-    end = START + length + CRC_BYTES
-    if length > MOST_HEADER or end > size:
-        raise BadIndexError(f"its header of {length} bytes is cut or damaged")
-    text = os.pread(descriptor, length, START)
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadIndexError(f"its header can't be read ({error})") from error
-    if not isinstance(header, dict):
-        raise BadIndexError("its header is no JSON object")
-    if header.get("version") != VERSION:
-        raise BadIndexError(f"its version is {header.get('version')}, not {VERSION}")
-    checksum = int.from_bytes(os.pread(descriptor, CRC_BYTES, START + length), "little")
-    if zlib.crc32(start + text) != checksum:
-        raise BadIndexError("it is damaged: the checksum of its header does not fit")
-    return header, _aligned(end)
-
-
-def _number(header: Mapping[str, Any], name: str) -> int:
-    value = header.get(name)
-    if not isinstance(value, int) or value < 0:
-        raise BadIndexError(f"its header does not fit: {name} is {value!r}")
-    return value
-
-
-def _view(data: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
-    dtype, shape, offset = np.dtype(entry["dtype"]), tuple(entry["shape"]), entry["offset"]
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    view: NDArray[Any] = data[offset : offset + size].view(dtype)
-    return view.reshape(shape)
-
-
-def _padded(array: NDArray[Any]) -> tuple[memoryview, bytes]:
-    """An array's bytes, and zeros up to where the next one begins."""
-    return np.ascontiguousarray(array).view(np.uint8).data, bytes(_aligned(array.nbytes) - array.nbytes)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // ALIGN) * ALIGN
+def _arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """By name. What is no plain array of numbers, or larger than the file, is refused before it takes memory."""
+    with ZipFile(file) as archive:
+        members = archive.infolist()
+        stored = all(member.compress_type == ZIP_STORED for member in members)
+        if not stored or sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+            raise ValueError("its members are compressed, or larger than the file")
+        return {
+            member.filename.removesuffix(".npy"): npy_array(np.frombuffer(archive.read(member), np.uint8))
+            for member in members
+        }

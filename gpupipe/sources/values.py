@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Mask, Points, Scalar, Text
 from gpupipe.batch.columns import array_of
 
-__all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "within"]
+__all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "npy_array", "within"]
 
 MOST_TEXT = 64 << 20
 """Bytes of a text or a JSON document; an object of Python's takes some ten times as much."""
@@ -73,7 +73,7 @@ def as_value(field: Field, data: NDArray[np.uint8]) -> Any:
     if isinstance(field, Text):
         return _text(data)
     if data[: len(npy.MAGIC_PREFIX)].tobytes() == npy.MAGIC_PREFIX:
-        return as_array(field, _npy(data))
+        return as_array(field, npy_array(data).copy())
     return _number(_text(data)) if isinstance(field, Scalar) else as_array(field, document(data))
 
 
@@ -123,8 +123,11 @@ def _number(text: str) -> int | float:
     raise ValueError(f"{text[:40]!r} is no number")
 
 
-def _npy(data: NDArray[np.uint8]) -> NDArray[Any]:
-    """The array of an .npy file. NumPy's own reader takes the memory that a header claims before it looks for it."""
+def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
+    """The array of an .npy file's bytes, a view into them. Raises ValueError where it is none, or not of numbers.
+
+    NumPy's own reader takes the memory that a header claims before it looks for it.
+    """
     file = io.BytesIO(data[: 64 << 10].tobytes())
     try:
         version = npy.read_magic(file)
@@ -137,7 +140,7 @@ def _npy(data: NDArray[np.uint8]) -> NDArray[Any]:
     values, size = data[file.tell() :], math.prod(shape) * dtype.itemsize
     if len(values) != size:
         raise ValueError(f"its .npy has {len(values):,} bytes of values where its header says {size:,}")
-    return np.frombuffer(bytearray(values.data), dtype).reshape(shape, order="F" if columns_first else "C")
+    return values.view(dtype).reshape(shape, order="F" if columns_first else "C")
 
 
 # What a user's dataset gives: encoded or decoded images, masks, boxes, text, numbers.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hostile import ADOBE, without, ycck
 from images import encode, picture
+from pillow_reference import render_reference
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import CenterCrop, Compose, Normalize, Resize, ToTensor
 
@@ -16,7 +17,6 @@ import gpupipe
 from gpupipe.batch import Job
 from gpupipe.decode.dali.engine import DaliEngine
 from gpupipe.decode.dali.feed import visible_part
-from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
 from gpupipe.sources import open_source
 

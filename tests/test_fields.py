@@ -18,6 +18,7 @@ import torch
 from images import encode, picture
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
+from pillow_reference import render_reference
 from tars import jpeg, write_samples, write_tar
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -28,7 +29,6 @@ from gpupipe import Array, Boxes, Image, Index, Key, Mask, Pad, Points, Ragged, 
 from gpupipe.batch import MISSING, Columns, Images, Job
 from gpupipe.decode import rendering
 from gpupipe.decode.fetching import fetch
-from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
 from gpupipe.sources import Source, SubsetSource, open_source
 

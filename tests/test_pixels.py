@@ -15,10 +15,10 @@ import torch
 from hostile import ADOBE, without, ycck
 from images import encode, picture
 from PIL import Image, ImageOps
+from pillow_reference import render_reference
 
 from gpupipe.decode import pixels
 from gpupipe.decode.pixels import DecodeError, decode_window, render
-from gpupipe.decode.reference import render_reference
 from gpupipe.kernels import Crops
 from gpupipe.plan import cropping
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
@@ -113,8 +113,8 @@ def test_pillow_decodes_only_what_the_native_decoder_does_not_know_or_gets_wrong
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    own = pixels._by_pillow
-    monkeypatch.setattr(pixels, "_by_pillow", lambda *args: calls.append(args) or own(*args))
+    own = pixels.by_pillow
+    monkeypatch.setattr(pixels, "by_pillow", lambda *args: calls.append(args) or own(*args))
     for window in ((0, 0, 37, 91), (5, 9, 20, 30)):
         decode_window(as_array(KINDS[kind](37, 91)), 37, 91, window, False)
     assert len(calls) == (2 if kind == "GIF" or "CMYK" in kind or "YCCK" in kind else 0)

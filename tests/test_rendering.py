@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from images import encode, picture
+from pillow_reference import render_reference
 
 import gpupipe
 from gpupipe.batch import Batch, Job
 from gpupipe.decode import choose, rendering
-from gpupipe.decode.reference import render_reference
 from gpupipe.kernels import native
 from gpupipe.plan import cropping
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from images import encode, picture
+from pillow_reference import render_reference
 
 import gpupipe
-from gpupipe.decode.reference import render_reference
 from gpupipe.plan import cropping
 
 ENGINES = [

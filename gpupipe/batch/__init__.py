@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
+# ruff: noqa: F403  (the kinds of fields that are public stand there)
+from gpupipe.batch import fields
 from gpupipe.batch.batch import Batch as Batch, Job as Job
 from gpupipe.batch.columns import Columns as Columns, Images, Ragged
-from gpupipe.batch.fields import (
-    MISSING as MISSING,
-    Array,
-    Boxes,
-    Bytes,
-    Field,
-    Image,
-    Index,
-    Key,
-    Mask,
-    Pad,
-    Points,
-    Scalar,
-    Text,
-)
+from gpupipe.batch.fields import *
+from gpupipe.batch.fields import MISSING as MISSING
 from gpupipe.batch.schema import Schema
 
-__all__ = [
-    "Array",
-    "Boxes",
-    "Bytes",
-    "Field",
-    "Image",
-    "Images",
-    "Index",
-    "Key",
-    "Mask",
-    "Pad",
-    "Points",
-    "Ragged",
-    "Scalar",
-    "Schema",
-    "Text",
-]
+__all__ = ["Images", "Ragged", "Schema"]
+__all__ += fields.__all__

@@ -101,7 +101,7 @@ def _taken(column: Any, rows: NDArray[np.int64]) -> Any:
 
 def assemble(count: int, parts: Sequence[tuple[NDArray[np.int64], Columns]]) -> Columns:
     """Columns of `count` rows out of parts of them: (rows, their columns). A row of no part has no image and None, or 0
-    in a column that is an array in every part."""
+    in a column that is an array in every part. Tensors come to the device of the first part's."""
     names = {name: None for _, columns in parts for name in columns}
     return {name: _assembled(count, [(rows, columns[name]) for rows, columns in parts]) for name in names}
 
@@ -113,6 +113,13 @@ def _assembled(count: int, parts: Sequence[tuple[NDArray[np.int64], Any]]) -> An
     if isinstance(columns[0], tuple):  # of views
         views = range(len(columns[0]))
         return tuple(_assembled(count, [(rows, column[view]) for rows, column in parts]) for view in views)
+    if hasattr(columns[0], "new_empty"):  # tensors; torch is imported late, see `gpupipe`
+        from gpupipe.kernels.transfer import put
+
+        tensor = columns[0].new_empty((count, *columns[0].shape[1:]))
+        for rows, column in parts:
+            put(tensor, rows, column)
+        return tensor
     if all(isinstance(column, np.ndarray) for column in columns):
         kinds = {(column.dtype, column.shape[1:]) for column in columns}
         if len(kinds) == 1:

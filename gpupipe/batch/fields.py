@@ -15,22 +15,7 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 
-__all__ = [
-    "MISSING",
-    "Array",
-    "Boxes",
-    "Bytes",
-    "Collate",
-    "Field",
-    "Image",
-    "Index",
-    "Key",
-    "Mask",
-    "Pad",
-    "Points",
-    "Scalar",
-    "Text",
-]
+__all__ = ["Array", "Boxes", "Bytes", "Field", "Image", "Index", "Key", "Mask", "Pad", "Points", "Scalar", "Text"]
 
 
 class _Missing:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gpupipe.batch import Batch, Job
@@ -13,19 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "Engine"]
 
 
-class Batches(Protocol):
-    """The batches of some jobs, each with its job.
+@dataclass(frozen=True)
+class Batches:
+    """The batches of some jobs, each with its job: `next` gives one after the other, until StopIteration.
 
     What the iterator of the jobs raises is raised in the place of the batch that it kept from coming, after all before.
+    close: nothing more is wanted of them; may be called twice.
     """
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    next: Callable[[], Batch]
+    close: Callable[[], None]
 
-    def __next__(self) -> Batch: ...
+    def __iter__(self) -> Batches:
+        return self
 
-    def close(self) -> None:
-        """Nothing more is wanted of them. May be called twice."""
-        ...
+    def __next__(self) -> Batch:
+        return self.next()
 
 
 class Engine(Protocol):

@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 from gpupipe.kernels import Crops, Limits, crop_resize, native
 from gpupipe.sources.headers import FORMATS, explain_damage
 
-__all__ = ["DecodeError", "decode_window", "mentions_exif", "parse", "render"]
+__all__ = ["DecodeError", "by_pillow", "decode_window", "mentions_exif", "parse", "render", "resized_by_pillow"]
 
 log = logging.getLogger("gpupipe")
 
@@ -49,9 +49,9 @@ def render(
     Raises DecodeError.
     """
     if native.library() is None:
-        image = Image.fromarray(data) if data.ndim == 3 else _by_pillow(data, height, width, exif)
+        image = Image.fromarray(data) if data.ndim == 3 else by_pillow(data, height, width, exif)
         for one, view in zip(crops, out, strict=True):
-            view.copy_(torch.from_numpy(_resized_by_pillow(image, one)))
+            view.copy_(torch.from_numpy(resized_by_pillow(image, one)))
         return
     windows = np.concatenate([one.windows for one in crops])
     top, left = windows[:, :2].min(axis=0).tolist()
@@ -66,7 +66,7 @@ def render(
         crop_resize([window], one, out=view.numpy()[None], threads=1)
 
 
-def _resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
+def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
     """One view of an RGB image: each pass computes no more of the other axis than the output needs."""
     (top, left, height, width), (tall, wide), (y, x) = (
         array[0].tolist() for array in (crops.windows, crops.resized, crops.anchors)
@@ -92,7 +92,7 @@ def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: b
     if decoded is not None:
         return decoded
     top, left, tall, wide = window
-    return np.array(_by_pillow(encoded, height, width, exif).crop((left, top, left + wide, top + tall)))
+    return np.array(by_pillow(encoded, height, width, exif).crop((left, top, left + wide, top + tall)))
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: b
     return pixels if pixels.shape == (tall, wide, 3) and pixels.dtype == np.uint8 else None
 
 
-def _by_pillow(encoded: Pixels, height: int, width: int, exif: bool) -> Image.Image:
+def by_pillow(encoded: Pixels, height: int, width: int, exif: bool) -> Image.Image:
     """The whole image in RGB."""
     try:
         with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:

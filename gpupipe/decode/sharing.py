@@ -9,20 +9,18 @@ other.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import tee
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Columns, Image, Images, Job, Schema
+from gpupipe.batch import Batch, Image, Images, Job, Schema
 from gpupipe.batch.batch import join
 from gpupipe.decode.engine import Batches, Engine
 from gpupipe.decode.rendering import crops_of
 from gpupipe.kernels.philox import uniform
-from gpupipe.kernels.transfer import put
 from gpupipe.plan.stream import DECODER, Stream
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
@@ -30,8 +28,8 @@ from gpupipe.sources import Source
 __all__ = ["Share", "SharingEngine"]
 
 Rows = NDArray[np.int64]
-Split = tuple[Job, dict[str, Rows]]
-"""A job, and its rows in both parts."""
+Split = tuple[Job, tuple[Rows, Rows]]
+"""A job, and its rows in both parts: DALI's and the CPU's."""
 
 FIRST = Schema({"image": Image()})  # of the images of a sample the first decides
 IN_SIGHT = 100  # jobs ahead in which a part's next row is looked for
@@ -88,8 +86,16 @@ class SharingEngine:
 
     def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job on the engine's device, not augmented."""
-        splits = _Splits(jobs, self._share)
-        return _Merged(splits, _Part(self._dali, splits, "dali"), _Part(self._cpu, splits, "cpu"), self.device)
+        splits, *shares = tee(_split(jobs, self._share), 3)  # for three readers, each at its own pace
+        parts = [_Part(self._dali, shares[0], 0), _Part(self._cpu, shares[1], 1)]
+        merged = _merged(splits, parts)
+
+        def close() -> None:
+            merged.close()
+            for part in parts:
+                part.close()
+
+        return Batches(partial(next, merged), close)
 
     def ready(self) -> None:
         """None: DALI does not tell."""
@@ -106,121 +112,54 @@ class SharingEngine:
         self._cpu.close()
 
 
-class _Part:
-    """The batches of one reader's rows. Where its stream has ended, as none were in sight, another begins."""
+def _split(jobs: Iterable[Job], share: Callable[[Job], NDArray[np.bool_]]) -> Iterator[Split | Exception]:
+    """Each job with its rows, and then why there is no further one, which is raised after the batches before it."""
+    try:
+        for job in jobs:
+            cpu = share(job)
+            yield job, (np.flatnonzero(~cpu), np.flatnonzero(cpu))
+    except Exception as error:
+        yield error
 
-    def __init__(self, engine: Engine, splits: _Splits, reader: str) -> None:
+
+class _Part:
+    """The batches of one part's rows. Where its stream has ended, as none were in sight, another begins."""
+
+    def __init__(self, engine: Engine, splits: Iterator[Split | Exception], number: int) -> None:
         self._engine = engine
         self._splits = splits
-        self._reader = reader
-        self._batches = engine.stream(splits.parts(reader))
+        self._number = number
+        self._batches = engine.stream(self._jobs())
 
     def next(self) -> Batch:
         batch = next(self._batches, None)
         if batch is None:
-            self._batches = self._engine.stream(self._splits.parts(self._reader))
+            self._batches = self._engine.stream(self._jobs())
             batch = next(self._batches)
         return batch
 
     def close(self) -> None:
+        """No more jobs; what made them is let go."""
+        self._splits = iter(())
         self._batches.close()
 
-
-class _Merged:
-    """The batches of one stream, each of its parts."""
-
-    def __init__(self, splits: _Splits, dali: _Part, cpu: _Part, device: torch.device) -> None:
-        self._splits = splits
-        self._dali = dali
-        self._cpu = cpu
-        self._device = device
-
-    def __iter__(self) -> _Merged:
-        return self
-
-    def __next__(self) -> Batch:
-        split = self._splits.next("all")
-        if split is None:
-            failure = self._splits.failure
-            self.close()
-            try:
-                raise StopIteration if failure is None else failure
-            finally:
-                del failure  # else it and this frame would hold each other
-        job, rows = split
-        parts = ((rows["dali"], self._dali), (rows["cpu"], self._cpu))
-        return _merged(job, [(own, part.next()) for own, part in parts if len(own)], self._device)
-
-    def close(self) -> None:
-        self._splits.close()
-        self._dali.close()
-        self._cpu.close()
-
-
-class _Splits:
-    """Splits jobs as they come, for three readers, each at its own pace. `failure`: why there are no more."""
-
-    def __init__(self, jobs: Iterable[Job], share: Callable[[Job], NDArray[np.bool_]]) -> None:
-        self._jobs = iter(jobs)
-        self._share = share
-        self._waiting: dict[str, deque[Split]] = {"dali": deque(), "cpu": deque(), "all": deque()}
-        self.failure: Exception | None = None
-
-    def next(self, reader: str) -> Split | None:
-        """The reader's next split; None after the last."""
-        waiting = self._waiting[reader]
-        if not waiting and not self._split():
-            return None
-        return waiting.popleft()
-
-    def parts(self, reader: str) -> Iterator[Job]:
-        """The jobs of one part; those without a row are left out. IN_SIGHT of them end it: jobs may have no end."""
+    def _jobs(self) -> Iterator[Job]:
+        """Those without a row are left out. IN_SIGHT of them end it: jobs may have no end."""
         without = 0
-        while without < IN_SIGHT and (split := self.next(reader)) is not None:
-            rows = split[1][reader]
+        while without < IN_SIGHT and isinstance(split := next(self._splits, None), tuple):
+            job, rows = split[0], split[1][self._number]
             without = 0 if len(rows) else without + 1
             if len(rows):
-                yield split[0].take(rows)
-
-    def close(self) -> None:
-        """No more jobs; what made them is let go."""
-        self._jobs, self.failure = iter(()), None
-        for waiting in self._waiting.values():
-            waiting.clear()
-
-    def _split(self) -> bool:
-        """Whether there was a further job, which all readers now have."""
-        try:
-            job = next(self._jobs, None)
-            if job is None:
-                return False
-            cpu = self._share(job)
-        except Exception as error:  # raised when the batches before it have been given
-            self._jobs, self.failure = iter(()), error
-            return False
-        for waiting in self._waiting.values():
-            waiting.append((job, {"dali": np.flatnonzero(~cpu), "cpu": np.flatnonzero(cpu)}))
-        return True
+                yield job.take(rows)
 
 
-def _merged(job: Job, parts: list[tuple[Rows, Batch]], device: torch.device) -> Batch:
-    """One batch of the rows of several, which are not collated; its pixels are on the device."""
-    if len(parts) == 1:
-        return join(job, parts)
-    pixels, others = zip(*(_sorted(part.columns) for _, part in parts), strict=True)
-    merged = join(
-        job, [(rows, replace(part, columns=columns)) for (rows, part), columns in zip(parts, others, strict=True)]
-    )
-    for name, views in pixels[0].items():
-        whole = tuple(torch.empty((len(job), *view.shape[1:]), dtype=view.dtype, device=device) for view in views)
-        merged.columns[name] = whole
-        for (rows, _), made in zip(parts, pixels, strict=True):
-            for into, view in zip(whole, made[name], strict=True):
-                put(into, rows, view)
-    return merged
-
-
-def _sorted(columns: Columns) -> tuple[Columns, Columns]:
-    """Those of pixels, which are a tensor for each view, and all others."""
-    pixels = {name for name, column in columns.items() if isinstance(column, tuple) and torch.is_tensor(column[0])}
-    return {name: columns[name] for name in pixels}, {n: column for n, column in columns.items() if n not in pixels}
+def _merged(splits: Iterator[Split | Exception], parts: Sequence[_Part]) -> Generator[Batch, None, None]:
+    """The batch of each job, of its parts; its pixels are where DALI has its own."""
+    for split in splits:
+        if isinstance(split, Exception):
+            try:
+                raise split
+            finally:
+                del split  # else it and this frame would hold each other
+        job, rows = split
+        yield join(job, [(own, part.next()) for own, part in zip(rows, parts, strict=True) if len(own)])

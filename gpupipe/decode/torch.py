@@ -124,9 +124,9 @@ class TorchEngine:
                 start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn
             )
         self._iterator = self._safely(lambda: iter(loader))
-        return _Batches(self, turn)
+        return Batches(partial(self._next, turn), partial(self._leave, turn))
 
-    def next(self, turn: int) -> Batch:
+    def _next(self, turn: int) -> Batch:
         """The next batch of that stream. Raises what its jobs have raised after their last one, else StopIteration."""
         while self._iterator is not None and self._tasks.runs(turn):
             batch = self._safely(lambda: _sound(received(next(self._iterator, END))))
@@ -138,7 +138,7 @@ class TorchEngine:
 
     def _over(self, turn: int) -> Exception:
         error = self._tasks.error
-        self.leave(turn)
+        self._leave(turn)
         return error or StopIteration()
 
     def _safely(self, step: Callable[[], Any]) -> Any:
@@ -168,7 +168,7 @@ class TorchEngine:
         if end is not None:
             end(at_once)
 
-    def leave(self, turn: int) -> None:
+    def _leave(self, turn: int) -> None:
         """Nothing more is wanted of that stream."""
         if self._tasks.runs(turn):
             self._tasks.leave(turn)
@@ -191,23 +191,6 @@ class TorchEngine:
     def close(self) -> None:
         """Ends the workers."""
         self._end_workers()
-
-
-class _Batches:
-    """The batches of one stream."""
-
-    def __init__(self, engine: TorchEngine, turn: int) -> None:
-        self._engine = engine
-        self._turn = turn
-
-    def __iter__(self) -> _Batches:
-        return self
-
-    def __next__(self) -> Batch:
-        return self._engine.next(self._turn)
-
-    def close(self) -> None:
-        self._engine.leave(self._turn)
 
 
 def _sound(batch: Any) -> Any:

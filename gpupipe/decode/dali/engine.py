@@ -11,6 +11,7 @@ import re
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class DaliEngine:
         self._again: deque[Feed] = deque()  # what a pipeline had that was ended
         self._in_flight: deque[Feed] = deque()
         self._pipeline: Any = None
-        self._stream: _Batches | None = None
+        self._turn = 0  # of the stream that there is
         self._draining = Draining()
         self._failure: Exception | None = None  # why there is no further job, or are no inputs of it
 
@@ -89,17 +90,16 @@ class DaliEngine:
         if self._in_flight or self._again:  # of the older one
             self._drop()
         self._jobs = iter(jobs)
-        self._stream = _Batches(self)
         if self._pipeline is None:
             self._build()
         else:
             self._pipeline.reset()
         self._schedule()
-        return self._stream
+        return Batches(partial(self._next, self._turn), partial(self._leave, self._turn))
 
-    def next_batch(self, stream: _Batches) -> Batch:
+    def _next(self, turn: int) -> Batch:
         """The stream's next batch. Raises StopIteration at its end, or what kept its next job from being fed."""
-        if stream is not self._stream:
+        if turn != self._turn:
             raise StopIteration
         if not self._in_flight:
             failure = self._failure
@@ -114,9 +114,9 @@ class DaliEngine:
         self._schedule()  # keep DALI busy while the consumer works
         return self._batch(outputs, feed, decode)
 
-    def end(self, stream: _Batches) -> None:
+    def _leave(self, turn: int) -> None:
         """No more of the stream is wanted."""
-        if stream is self._stream:
+        if turn == self._turn:
             self._end()
 
     def _build(self) -> None:
@@ -124,7 +124,8 @@ class DaliEngine:
 
     def _end(self) -> None:
         """End the stream, if there is one; what made the jobs is let go."""
-        self._stream = self._failure = None
+        self._turn += 1
+        self._failure = None
         self._jobs = iter(())
         for feed in (*self._in_flight, *self._again):
             feed.drop()
@@ -224,22 +225,6 @@ class DaliEngine:
         self._drop()
         self._feeder.close()
         self._draining.finish()
-
-
-class _Batches:
-    """The batches of one stream."""
-
-    def __init__(self, engine: DaliEngine) -> None:
-        self._engine = engine
-
-    def __iter__(self) -> _Batches:
-        return self
-
-    def __next__(self) -> Batch:
-        return self._engine.next_batch(self)
-
-    def close(self) -> None:
-        self._engine.end(self)
 
 
 def _device_index(device: torch.device) -> int | None:

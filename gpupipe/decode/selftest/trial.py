@@ -26,7 +26,7 @@ from PIL import Image
 
 from gpupipe.decode.dali.feed import view_inputs
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
-from gpupipe.decode.reference import render_reference
+from gpupipe.decode.pixels import by_pillow, resized_by_pillow
 from gpupipe.decode.selftest.verdict import MARKER, DecodePlan
 from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
@@ -190,8 +190,9 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int) -> MadeB
     heights, widths = np.array([image_size(data) for data in encoded], np.int32).T
     positions = np.arange(len(names)) + number * 1000
     drawn = cropping(RECIPE, 0, 0, positions, heights, widths)
-    truth = np.stack([render_reference(data, drawn.row(row)) for row, data in enumerate(encoded)])
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
+    whole = [by_pillow(array, *image_size(data), exif=False) for array, data in zip(arrays, encoded, strict=True)]
+    truth = np.stack([resized_by_pillow(image, drawn.row(row)) for row, image in enumerate(whole)])
     return MadeBatch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "SampleError",
     "SkippedSampleError",
     "StateError",
+    "TranslationError",
     "WorkerError",
 ]
 
@@ -23,6 +24,23 @@ class GpupipeError(Exception):
 
 class ConfigError(GpupipeError, ValueError):
     """A setting has a value that can't work."""
+
+
+class TranslationError(ConfigError):
+    """Something written for another library has no counterpart here that gives the same.
+
+    `operation` is what can't be translated, with the setting at fault where there is one ("Resize(max_size=300)"),
+    `reason` why, `alternative` what comes nearest.
+    """
+
+    def __init__(self, operation: str, reason: str, alternative: str) -> None:
+        self.operation = operation
+        self.reason = reason
+        self.alternative = alternative
+        super().__init__(operation, reason, alternative)
+
+    def __str__(self) -> str:
+        return f"{self.operation} can't be translated: {self.reason}; {self.alternative}"
 
 
 class DataError(GpupipeError, ValueError):

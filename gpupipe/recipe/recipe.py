@@ -94,6 +94,16 @@ class Recipe:
     decode: Decode = "exact"
     views: int = 1
 
+    @classmethod
+    def from_torchvision(cls, transform: Any, collate_fn: Any = None) -> Recipe:
+        """The recipe that does what torchvision's transform does, and its MixUp or CutMix in `collate_fn`.
+
+        See `gpupipe.recipe.translation.torchvision`. Raises TranslationError for what has no counterpart.
+        """
+        from gpupipe.recipe.translation.torchvision import recipe_from_torchvision
+
+        return recipe_from_torchvision(transform, collate_fn)
+
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Iterable):
             raise ConfigError(f"Recipe: operations={self.operations!r} must be a tuple of operations; put it in ( , )")

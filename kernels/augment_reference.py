@@ -58,23 +58,11 @@ def _blend(image: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> to
     return _levels(image.float() * factor + other * (1 - factor))
 
 
-def _brightness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return _levels(image.float() * values[0])
-
-
 def _contrast(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     gray = _gray(image)
     # The sum is whole and exact. Divided by tensors, since on a GPU torch multiplies by the inverse of a number.
     mean = gray.double().sum().float() / gray.new_tensor(gray.numel())
     return _blend(image, mean, values[0])
-
-
-def _saturation(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return _blend(image, _gray(image).unsqueeze(-1), values[0])
-
-
-def _grayscale(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return _levels(_gray(image)).unsqueeze(-1).expand(image.shape)
 
 
 def _sharpness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -89,22 +77,6 @@ def _sharpness(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     out = image.clone()
     out[1:-1, 1:-1] = _levels(inner.float() + (smooth - inner.float()) * (1 - values[0]))
     return out
-
-
-def _posterize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return image & ((0xFF00 >> int(values[0])) & 0xFF)
-
-
-def _solarize(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.where(image.float() >= values[0], 255 - image, image)
-
-
-def _solarize_add(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return torch.where(image < 128, _levels(image.float() + values[0]), image)
-
-
-def _invert(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return 255 - image
 
 
 def _autocontrast(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -219,17 +191,17 @@ def _pixels(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> tuple[torc
 
 
 FUNCTIONS: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    Op.BRIGHTNESS: _brightness,
+    Op.BRIGHTNESS: lambda image, values: _levels(image.float() * values[0]),
     Op.CONTRAST: _contrast,
-    Op.SATURATION: _saturation,
+    Op.SATURATION: lambda image, values: _blend(image, _gray(image).unsqueeze(-1), values[0]),
     Op.HUE: _hue,
     Op.SHARPNESS: _sharpness,
-    Op.POSTERIZE: _posterize,
-    Op.SOLARIZE: _solarize,
+    Op.POSTERIZE: lambda image, values: image & ((0xFF00 >> int(values[0])) & 0xFF),
+    Op.SOLARIZE: lambda image, values: torch.where(image.float() >= values[0], 255 - image, image),
     Op.AUTOCONTRAST: _autocontrast,
     Op.EQUALIZE: _equalize,
-    Op.INVERT: _invert,
-    Op.GRAYSCALE: _grayscale,
+    Op.INVERT: lambda image, values: 255 - image,
+    Op.GRAYSCALE: lambda image, values: _levels(_gray(image)).unsqueeze(-1).expand(image.shape),
     Op.GAUSSIAN_BLUR: _gaussian_blur,
-    Op.SOLARIZE_ADD: _solarize_add,
+    Op.SOLARIZE_ADD: lambda image, values: torch.where(image < 128, _levels(image.float() + values[0]), image),
 }

@@ -18,15 +18,7 @@ __all__ = ["BadImage", "Decoded", "Limits", "Walked", "crop_resize", "decode_cro
 
 Pixels = NDArray[np.uint8]
 FILTERS = {"bilinear": 0, "bicubic": 1}
-# The codes of cpu/jpeg.h.
-REASONS: dict[int, Literal["not_jpeg", "unsupported", "damaged", "limit", "changed", "no_memory"]] = {
-    1: "not_jpeg",
-    2: "unsupported",
-    3: "damaged",
-    4: "limit",
-    5: "changed",
-    6: "no_memory",
-}
+REASONS = ("", "not_jpeg", "unsupported", "damaged", "limit", "changed", "no_memory")  # the codes of cpu/jpeg.h
 
 
 @dataclass(frozen=True)
@@ -92,11 +84,10 @@ def decode_crops(
     threads:      at most so many at once, this one among them; default the CPUs that the process may use.
     variant:      "avx512", "avx2" or "portable" instead of the best that the CPU has; all give the same bits.
 
-    Resize by Pillow's algorithm
-    (src/libImaging/Resample.c): weights in 22-bit fixed point, first along rows, then along columns, each pass rounded
-    to 8 bits. (Pillow 13 turns the order round where the height shrinks more than the width, which changes some pixels
-    by 1.) Raises ValueError for arguments of wrong shapes, RuntimeError where the kernels were not built. An image that
-    can't be decoded fails alone, with a message. Releases the GIL.
+    Resize by Pillow's algorithm (src/libImaging/Resample.c): weights in 22-bit fixed point, first along rows, then
+    along columns, each pass rounded to 8 bits. (Pillow 13 turns the order round where the height shrinks more than the
+    width, which changes some pixels by 1.) Raises ValueError for arguments of wrong shapes, RuntimeError where the
+    kernels were not built. An image that can't be decoded fails alone, with a message. Releases the GIL.
     """
     arrays = [np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data for data in encoded]
     for row, array in enumerate(arrays):

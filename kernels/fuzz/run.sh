@@ -28,7 +28,7 @@ fi
 seed=${SEED:-1}
 mkdir -p "$folder"
 cd "$folder"
-"${PYTHON:-python3}" "$here/seeds.py" seeds
+"${PYTHON:-python3}" "$here/../../tests/fuzz_seeds.py" seeds
 
 # build C++ C OUTPUT PROGRAM FLAGS... : the kernels and one program
 build() {

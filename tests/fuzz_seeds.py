@@ -1,12 +1,10 @@
-"""Writes the seeds of the fuzzers into a folder: every kind of JPEG behind several headers that drive the geometry."""
+"""Writes the seeds of kernels/fuzz into a folder: every kind of JPEG behind several headers that drive the geometry."""
 
 from __future__ import annotations
 
 import random
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from hostile import bad_kinds, good_kinds
 

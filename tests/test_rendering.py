@@ -35,7 +35,7 @@ def source() -> Any:
 
 def made(recipe: gpupipe.Recipe = RECIPE) -> Batch:
     rows = np.arange(len(FILES))
-    return rendering.Rendering(source(), (recipe,), augmented=True).rows(Job(0, 0, rows, rows))
+    return rendering.Rendering(source(), (recipe,), augmented=True)(Job(0, 0, rows, rows, whole=False))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_costs_too_much_is_not_handed_on(calls: dict[str, list[Any]]) -> No
     bomb[sizes : sizes + 4] = (65_500).to_bytes(2, "big") * 2
     only = np.arange(1)
     bombs = gpupipe.open_source([(bytes(bomb), 0)])
-    batch = rendering.Rendering(bombs, (RECIPE,), augmented=True).rows(Job(0, 0, only, only))
+    batch = rendering.Rendering(bombs, (RECIPE,), augmented=True)(Job(0, 0, only, only, whole=False))
     assert "65500 x 65500 pixels, more than the 178956970 that are allowed" in str(batch.failures[0])
     assert calls["others"] == []
 

@@ -45,11 +45,6 @@ class Numbers:
     )
 
     def __call__(self, job: Job, out: Columns) -> Batch:
-        batch = self.rows(job, out)
-        batch.collated = not batch.failures
-        return batch
-
-    def rows(self, job: Job, out: Columns) -> Batch:
         for name, dtype in (("image", torch.uint8), ("mask", torch.int64)):
             for view in out[name]:
                 view.copy_(torch.from_numpy(job.indices).to(dtype).view(-1, *[1] * (view.dim() - 1)).expand_as(view))
@@ -61,7 +56,8 @@ class Numbers:
         }
         failures = {row: gpupipe.SampleError(int(n), "here", "bad") for row, n in enumerate(job.indices) if n == 4}
         spans = (Span("decode", who(), 1, 2),)
-        return Batch(job, columns, failures, augmented=True, bytes_read=len(job), spans=spans)
+        collated = job.whole and not failures
+        return Batch(job, columns, failures, augmented=True, collated=collated, bytes_read=len(job), spans=spans)
 
 
 class Objects:
@@ -74,8 +70,6 @@ class Objects:
         images = torch.from_numpy(job.indices).view(-1, 1, 1).expand(-1, 300, 300).float()
         return Batch(job, {"": Pair({"images": images}, [int(job.indices[0]), "text"])})
 
-    rows = __call__
-
 
 def jobs(steps: int) -> Iterator[Job]:
     for step in range(steps):
@@ -86,8 +80,8 @@ def jobs(steps: int) -> Iterator[Job]:
 class Traced(Numbers):
     """Says which process made which rows."""
 
-    def rows(self, job: Job, out: Columns) -> Batch:
-        batch = super().rows(job, out)
+    def __call__(self, job: Job, out: Columns) -> Batch:
+        batch = super().__call__(job, out)
         batch.columns["pid"] = np.full(len(job), os.getpid())
         return batch
 
@@ -177,10 +171,10 @@ class TestTheFirstBatch:
 
 
 class Slow(Traced):
-    def rows(self, job: Job, out: Columns) -> Batch:
+    def __call__(self, job: Job, out: Columns) -> Batch:
         (Path(self.folder) / f"{job.seed} {job.step} {job.indices[0]}").touch()
         time.sleep(0.2)
-        return super().rows(job, out)
+        return super().__call__(job, out)
 
 
 def test_what_is_left_of_a_stream_is_not_made(tmp_path: Path) -> None:
@@ -306,10 +300,10 @@ def test_errors_of_such_a_torch_are_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Dying(Numbers):
-    def rows(self, job: Job, out: Columns) -> Batch:
+    def __call__(self, job: Job, out: Columns) -> Batch:
         if job.step == 5:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().rows(job, out)
+        return super().__call__(job, out)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -21,7 +21,7 @@ class Job:
 
     indices, positions: int64 (N,). step: of the epoch. A job is small and picklable, so that it can be sent to a
     worker process, and it travels with its batch. ahead: the samples that its reader is asked for next, where a source
-    wants to know.
+    wants to know. whole: not some rows of one, which are collated when they are put together with the others.
     """
 
     seed: int
@@ -30,13 +30,14 @@ class Job:
     indices: NDArray[np.int64]
     step: int = 0
     ahead: NDArray[np.int64] | None = None
+    whole: bool = True
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def take(self, rows: NDArray[np.int64] | slice) -> Job:
         """The job of some of the rows."""
-        return replace(self, positions=self.positions[rows], indices=self.indices[rows], ahead=None)
+        return replace(self, positions=self.positions[rows], indices=self.indices[rows], ahead=None, whole=False)
 
 
 @dataclass

@@ -211,8 +211,7 @@ def made_by(
     if isinstance(source, ItemSource):
         return Items(source, collate_fn)
     # Workers beside DALI make parts of batches. A GPU augments a batch itself, in a fraction of a worker's time.
-    alone = settings.engine == "torch"
-    return Rendering(source, views, augmented=alone and settings.device.type == "cpu", collated=alone)
+    return Rendering(source, views, augmented=settings.engine == "torch" and settings.device.type == "cpu")
 
 
 def open_engine(

@@ -39,12 +39,8 @@ class Items:
         self.source = source
         self.collate_fn = default_collate if collate_fn is None else collate_fn
 
-    def __call__(self, job: Job, out: Columns) -> Batch:
-        batch = self.rows(job)
-        return batch if batch.failures else self.collate(batch)
-
-    def rows(self, job: Job, out: Columns | None = None) -> Batch:
-        """The same, not collated.
+    def __call__(self, job: Job, out: Columns | None = None) -> Batch:
+        """The batch of a job, collated where it is whole and no row of it failed.
 
         Each item's draws from the global random generators follow from its position; those of a `__getitems__` from
         that of the first, as it gives the items of a whole batch.
@@ -55,7 +51,8 @@ class Items:
             items = self._several(job, seed) if source.gives_several else None
             if items is None:
                 items = self._one_by_one(job, seed, failures)
-        return Batch(job, {"items": items}, failures, spans=(read.span(who()),))
+        batch = Batch(job, {"items": items}, failures, spans=(read.span(who()),))
+        return self.collate(batch) if job.whole and not failures else batch
 
     def collate(self, batch: Batch) -> Batch:
         """The batch, collated. Raises DataError, which says what the items are, for what `collate_fn` raises."""

@@ -56,24 +56,20 @@ JUDGED: set[tuple[str, str]] = set()
 class Rendering:
     """The work of a worker process: it makes the batch of a job.
 
-    augmented: whether to apply the recipes' augmentations, too. collated: whether to collate it, unless a row failed.
+    augmented: whether to apply the recipes' augmentations, too.
     """
 
-    def __init__(self, source: Source, views: Views, *, augmented: bool, collated: bool = True) -> None:
+    def __init__(self, source: Source, views: Views, *, augmented: bool) -> None:
         self.source = source
         self.views = views
         self.augmented = augmented
-        self.collated = collated
         self.layout = planes(source.fields, views)
 
-    def __call__(self, job: Job, out: Columns) -> Batch:
-        batch = self.rows(job, out)
-        return self.collate(batch) if self.collated and not batch.failures else batch
-
-    def rows(self, job: Job, out: Columns | None = None) -> Batch:
-        """The same, not collated; into new memory if `out` is None."""
+    def __call__(self, job: Job, out: Columns | None = None) -> Batch:
+        """The batch, collated where the job is whole and no row failed; into new memory if `out` is None."""
         planes = new_planes(self.layout, len(job)) if out is None else out
-        return render_batch(self.source, self.views, job, planes, augmented=self.augmented)
+        batch = render_batch(self.source, self.views, job, planes, augmented=self.augmented)
+        return self.collate(batch) if job.whole and not batch.failures else batch
 
     def collate(self, batch: Batch) -> Batch:
         """The batch, collated. Raises DataError, which names the samples of the rows that don't fit together."""

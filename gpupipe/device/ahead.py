@@ -3,7 +3,7 @@
     thread:    |item 1|item 2|item 3| waits: `depth` lie ready |item 4| ...
     consumer:         |take 1|  work  |take 2|  work  |take 3|
 
-The thread and the queue know nothing of GPUs; a `Lane` is told where an item is made and where it is taken.
+The thread and the queue know nothing of GPUs; a lane is told where an item is made and where it is taken.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gpupipe.host.tracing import AHEAD
 
-__all__ = ["Ahead", "Lane"]
+if TYPE_CHECKING:
+    from gpupipe.device.handover import HandOver
+
+__all__ = ["Ahead"]
 
 log = logging.getLogger("gpupipe")
 
 T = TypeVar("T")
-Item = TypeVar("Item", contravariant=True)
 Made = TypeVar("Made", covariant=True)
 
 GRACE = 5.0  # seconds in which the thread may end the item that it is making, and then what it waits for
@@ -43,26 +44,6 @@ class Items(Protocol[Made]):
         ...
 
 
-class Lane(Protocol[Item]):
-    """What is to happen around an item on its way from the thread to the consumer."""
-
-    def entered(self) -> AbstractContextManager[object]:
-        """What holds for all that the thread does."""
-        ...
-
-    def before(self) -> None:
-        """In the thread, before an item is made; it may wait."""
-        ...
-
-    def made(self, item: Item) -> None:
-        """In the thread, when an item is made."""
-        ...
-
-    def taken(self, item: Item) -> None:
-        """In the consumer's thread, which gets it next."""
-        ...
-
-
 class Ahead(Generic[T]):
     """Iterates over `items`; the thread, which `iter` starts, makes up to `depth` that wait to be taken.
 
@@ -70,7 +51,7 @@ class Ahead(Generic[T]):
     `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for.
     """
 
-    def __init__(self, items: Items[T], depth: int, lane: Lane[T], interrupt: Callable[[], None]) -> None:
+    def __init__(self, items: Items[T], depth: int, lane: HandOver, interrupt: Callable[[], None]) -> None:
         self._items = items
         self._depth = depth
         self._lane = lane

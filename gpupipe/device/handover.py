@@ -26,7 +26,10 @@ BEHIND = 4  # batches with the consumer whose work may be unfinished
 
 
 class HandOver:
-    """The lane of one loader's batches; for life, as torch keeps memory for each stream."""
+    """The lane of one loader's batches; for life, as torch keeps memory for each stream.
+
+    `taken` is called in the consumer's thread, all else in the one that makes batches.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)

@@ -223,7 +223,7 @@ class Loader(DataLoaderAttributes):
         self._supply = Supply(
             open_engine(work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,
-            partial(_mended, Repair(work.rows, self.order, on_error), work.collate, self._mixing, self.source),
+            partial(_mended, Repair(work, self.order, on_error), work.collate, self._mixing, self.source),
             self._finisher,
             self.meter,
             lane,

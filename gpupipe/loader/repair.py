@@ -38,7 +38,7 @@ def check_on_error(on_error: str) -> None:
 class Repair:
     """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad`.
 
-    rows: makes the batch of a job on the CPU, not collated.
+    rows: makes the rows of a part of a job on the CPU.
     """
 
     def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError) -> None:
@@ -90,7 +90,7 @@ class Repair:
             batch.bad.append(known)
             return known
         job = batch.job
-        made = self._rows(replace(job, positions=job.positions[row : row + 1], indices=np.array([index])))
+        made = self._rows(replace(job.take(slice(row, row + 1)), indices=np.array([index])))
         if not made.failures:
             return made
         error = made.failures[0]

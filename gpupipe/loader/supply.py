@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.engine import Batches, Engine
-from gpupipe.device.ahead import Ahead, Lane
+from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished
+from gpupipe.device.handover import HandOver
 from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
 from gpupipe.loader.jobs import Jobs, looking_ahead
 from gpupipe.loader.place import Point
@@ -76,7 +77,7 @@ class Supply:
         repair: Callable[[Batch], Batch],
         finish: Callable[[Batch, bool], Finished],
         meter: Meter,
-        lane: Lane[Finished | Failed] | None,
+        lane: HandOver | None,
         goes_on: bool,
         looks_ahead: int,
     ) -> None:

@@ -100,7 +100,7 @@ class Workshop(torch.utils.data.Dataset[Answer]):
         assert task.slot is not None
         planes = self._slots.planes(task.slot, slice(task.first, task.first + len(task.job)))
         try:
-            batch = (self._work if task.parts == 1 else self._work.rows)(task.job, planes)
+            batch = self._work(task.job, planes)
         except (ConfigError, DataError) as error:  # torch would make its traceback a part of the message
             batch = Batch(task.job, {}, error=(error, traceback.format_exc()))
         rest = vars(batch) | {"columns": {name: batch.columns[name] for name in batch.columns if name not in planes}}

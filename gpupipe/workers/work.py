@@ -34,15 +34,11 @@ class Work(Protocol):
     def layout(self) -> tuple[Plane, ...]: ...
 
     def __call__(self, job: Job, out: Columns) -> Batch:
-        """The batch of a job, collated or not.
+        """The batch of a job, collated or not; not where the job is a part of one, `whole` being False.
 
         out: of each name in the layout a tuple with the tensor (N, *shape) of each view, to be written in place. They
              are what the batch's columns have under these names; all else that these have is small.
         """
-        ...
-
-    def rows(self, job: Job, out: Columns) -> Batch:
-        """The same, not collated, so that it can be put together with other rows of its batch."""
         ...
 
 

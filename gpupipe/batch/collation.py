@@ -16,11 +16,19 @@ from gpupipe.batch.fields import Array, Boxes, Collate, Field, Image, Mask, Pad,
 from gpupipe.batch.schema import Schema
 from gpupipe.errors import ConfigError, DataError
 
-__all__ = ["collate", "move"]
+__all__ = ["CollationError", "collate", "move"]
 
 Arrays = list[NDArray[Any]]
 
 NUMBERS = "biufc"  # kinds of NumPy's dtypes
+
+
+class CollationError(DataError):
+    """Values of a field that don't fit together. rows: those that the message names."""
+
+    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 def collate(schema: Schema, columns: Columns, views: int) -> Columns:
@@ -30,8 +38,8 @@ def collate(schema: Schema, columns: Columns, views: int) -> Columns:
     for each view. A field whose `Pad` has a mask is followed by `<field>_mask`. dtypes are those of torch's
     `default_collate`, but that ints among floats are always float64, whichever comes first.
 
-    Raises DataError, which names the field, for values that don't fit together, ConfigError for a padding that does not
-    fit them.
+    Raises CollationError, which names the field, for values that don't fit together, ConfigError for a padding that
+    does not fit them.
     """
     labels, several = schema.labels, schema.per_view(views)
     collated: Columns = {}
@@ -61,7 +69,8 @@ def _collated(name: str, field: Field, is_label: bool, values: Any) -> Columns:
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise DataError(f"field {name!r}, {type(field).__name__}: {error}") from error
+        message = f"field {name!r}, {type(field).__name__}: {error}"
+        raise CollationError(message, getattr(error, "rows", ())) from error
     return {name: listed if isinstance(policy, str) else _called(policy, name, listed)}
 
 
@@ -70,10 +79,9 @@ def _called(function: Callable[[list[Any]], Any], name: str, values: list[Any]) 
         return function(values)
     except Exception as error:  # code of the user's
         called = getattr(function, "__qualname__", type(function).__name__)
-        raise DataError(
-            f"field {name!r}: its collate function {called} raised {type(error).__name__}: {error}, for values "
-            f"{_shapes([value.shape if isinstance(value, torch.Tensor) else type(value).__name__ for value in values])}"
-        ) from error
+        kinds = [value.shape if isinstance(value, torch.Tensor) else type(value).__name__ for value in values]
+        reason = f"field {name!r}: its collate function {called} raised {type(error).__name__}: {error}, for values"
+        raise _unlike(kinds, reason) from error
 
 
 def _arrays(values: Any, dtype: str | None) -> Arrays:
@@ -81,9 +89,8 @@ def _arrays(values: Any, dtype: str | None) -> Arrays:
     for row, value in enumerate(values):
         array = np.asarray(value, dtype)
         if array.dtype.kind not in NUMBERS:
-            raise TypeError(
-                f"row {row} is {type(value).__name__}, which makes no tensor; pass collate='list' or a function"
-            )
+            reason = f"row {row} is {type(value).__name__}, which makes no tensor; pass collate='list' or a function"
+            raise CollationError(reason, [row])
         arrays.append(array)
     return arrays
 
@@ -104,10 +111,8 @@ def _stacked(values: Any, dtype: str | None) -> torch.Tensor:
     arrays = _arrays(values, dtype)
     shapes = [array.shape for array in arrays]
     if len(set(shapes)) > 1:
-        raise ValueError(
-            f"rows of different shapes can't be stacked: {_shapes(shapes)}; pass collate='ragged', or gpupipe.Pad() "
-            "to fill them up, for the field"
-        )
+        remedy = "; pass collate='ragged', or gpupipe.Pad() to fill them up, for the field"
+        raise _unlike(shapes, "rows of different shapes can't be stacked:", remedy)
     stacked = np.empty((len(arrays), *shapes[0]), _common(arrays))
     for row, array in enumerate(arrays):
         stacked[row] = array
@@ -118,7 +123,8 @@ def _alike(arrays: Arrays) -> Arrays:
     """Rows of length 0 with dtype and further sides of the others: those of an empty list say nothing."""
     for row, array in enumerate(arrays):
         if not array.ndim:
-            raise ValueError(f"row {row} is a single number, which has no length; leave collate out to stack them")
+            reason = f"row {row} is a single number, which has no length; leave collate out to stack them"
+            raise CollationError(reason, [row])
     like = next((array for array in arrays if len(array)), None)
     return arrays if like is None else [one if len(one) else like[:0] for one in arrays]
 
@@ -126,10 +132,8 @@ def _alike(arrays: Arrays) -> Arrays:
 def _ragged(arrays: Arrays) -> Ragged:
     shapes = [array.shape for array in arrays]
     if len({shape[1:] for shape in shapes}) > 1:
-        raise ValueError(
-            f"ragged rows may differ along their first side alone: {_shapes(shapes)}; pass gpupipe.Pad() or "
-            "collate='list' for the field"
-        )
+        remedy = "; pass gpupipe.Pad() or collate='list' for the field"
+        raise _unlike(shapes, "ragged rows may differ along their first side alone:", remedy)
     values = np.concatenate(arrays, dtype=_common(arrays))
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
@@ -140,14 +144,12 @@ def _padded(name: str, pad: Pad, by_rows: bool, arrays: Arrays) -> Columns:
     """by_rows: whether the arrays are known to differ along their first side."""
     shapes = [array.shape for array in arrays]
     if len({len(shape) for shape in shapes}) > 1:
-        raise ValueError(
-            f"rows can't be padded to one shape, as they have different numbers of sides: {_shapes(shapes)}"
-        )
+        raise _unlike(shapes, "rows can't be padded to one shape, as they have different numbers of sides:")
     sides: NDArray[np.int64] = np.array(shapes, np.int64)
     grows = (sides != sides[0]).any(axis=0)
     grows[0] |= by_rows or pad.mask or sides.shape[1] == 1
     if pad.mask and grows[1:].any():
-        raise ValueError(f"Pad(mask=True) is for rows that differ along their first side alone: {_shapes(shapes)}")
+        raise _unlike(shapes, "Pad(mask=True) is for rows that differ along their first side alone:")
     longest = sides.max(axis=0)
     whole = np.where(grows, -(-longest // pad.multiple) * pad.multiple, longest).tolist()
     padded = np.full((len(arrays), *whole), _filling(name, pad.value, _common(arrays)))
@@ -182,13 +184,11 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
-def _shapes(shapes: Sequence[Any]) -> str:
-    """Each that there is, with the first row that has it."""
-    found = [
-        f"{tuple(shape) if not isinstance(shape, str) else shape} in row {shapes.index(shape)}"
-        for shape in dict.fromkeys(shapes)
-    ]
-    return ", ".join(found[:8] + ["..."] * (len(found) > 8))
+def _unlike(shapes: Sequence[Any], reason: str, remedy: str = "") -> CollationError:
+    """Between the two each shape that there is, with the first row that has it."""
+    rows = [shapes.index(shape) for shape in dict.fromkeys(shapes)]
+    listed = [f"{tuple(one) if not isinstance(one := shapes[row], str) else one} in row {row}" for row in rows[:8]]
+    return CollationError(f"{reason} {', '.join(listed + ['...'] * (len(rows) > 8))}{remedy}", rows[:8])
 
 
 def move(columns: Any, function: Callable[[torch.Tensor], Any], method: str = "") -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from gpupipe.batch import Batch, Boxes, Columns, Images, Job, Mask, Points, Schema
-from gpupipe.batch.collation import collate
+from gpupipe.batch.collation import CollationError, collate
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels
 from gpupipe.decode.pixels import DecodeError, render
@@ -44,7 +43,6 @@ NOTHING = np.empty(0, np.uint8)
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
 FEW = 8  # boxes that may all lie outside of their crops by chance
-ROW = re.compile(r"\brow (\d+)")  # as the errors of `collate` name one
 
 FieldCrops = dict[str, list[Crops]]
 """Of each image field the crops in each view."""
@@ -76,9 +74,8 @@ class Rendering:
         if not batch.collated:
             try:
                 batch.columns = collate(self.source.fields, batch.columns, len(self.views))
-            except DataError as error:
-                rows = [int(row) for row in dict.fromkeys(ROW.findall(str(error))) if int(row) < len(batch.job)]
-                samples = zip(rows, batch.job.indices[rows].tolist(), strict=True)
+            except CollationError as error:
+                samples = ((row, int(batch.job.indices[row])) for row in error.rows)
                 names = [f"row {row} is sample {index} ({self.source.location(index)})" for row, index in samples]
                 raise DataError("; ".join([str(error), *names])) from error
             batch.collated = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -177,6 +178,37 @@ def test_cutmix_is_torchvisions(alpha: float) -> None:
     alike(made.shares, np.array([d["lam_adjusted"] for d in drawn]).astype(np.float32))
     for a, b in ((top, y1), (left, x1), (tall, y2 - y1), (wide, x2 - x1)):
         alike(a[ours_any], b[theirs_any])
+
+
+@pytest.mark.trainers("timm")
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_cutmix_is_timms_where_its_rounding_is(alpha: float) -> None:
+    from timm.data.mixup import cutmix_bbox_and_lam
+
+    made = mixed(CutMix(10, alpha, rounding="timm"))
+    top, left, tall, wide = made.mix.boxes.T
+    np.testing.assert_allclose(made.shares, 1 - tall * wide / (SIZE[0] * SIZE[1]), atol=1e-7)
+    assert min(top.min(), left.min(), tall.min(), wide.min()) >= 0
+    np.random.seed(3)  # noqa: NPY002  (timm draws from there)
+    lambdas = np.random.default_rng(4).beta(alpha, alpha, COUNT)
+    drawn = [cutmix_bbox_and_lam((3, *SIZE), share) for share in lambdas]
+    boxes, shares = np.array([box for box, _ in drawn]), np.array([share for _, share in drawn])
+    alike(made.shares, shares.astype(np.float32))
+    for a, b in ((top, boxes[:, 0]), (left, boxes[:, 2]), (tall, np.diff(boxes[:, :2])), (wide, np.diff(boxes[:, 2:]))):
+        alike(a, b.ravel())
+    assert 0.4 < (tall % 2).mean() < 0.6  # torchvision's are odd at the border alone
+
+
+def test_groups_draw_as_one() -> None:
+    settings = MixUpOrCutMix(10, 0.8, 1.0, p=0.7)
+    each, groups = mixed(settings, 96), mixed(replace(settings, alike=6), 96)
+    firsts = np.arange(96) // 6 * 6
+    np.testing.assert_array_equal(groups.mix.boxes, each.mix.boxes[firsts])
+    np.testing.assert_array_equal(groups.mix.weights, each.mix.weights[firsts])
+    np.testing.assert_array_equal(groups.shares, each.shares[firsts])
+    np.testing.assert_array_equal(groups.mix.partners != np.arange(96), each.mix.partners[firsts] != firsts)
+    part = mixed(replace(settings, alike=6), np.arange(6, 18))
+    np.testing.assert_array_equal(part.shares, groups.shares[6:18])
 
 
 def test_mixup_or_cutmix_takes_both_at_their_rates() -> None:

@@ -266,6 +266,18 @@ class TestNumClasses:
         assert mixed().fingerprint != mixed(1000).fingerprint
 
 
+def test_a_batch_is_mixed_alike_where_that_is_asked_for(folder: Path) -> None:
+    recipe = gpupipe.Recipe((*CROP, gpupipe.Normalize(), gpupipe.CutMix(CLASSES, alike=None)))
+    number = gpupipe.Recipe((*CROP, gpupipe.Normalize(), gpupipe.CutMix(CLASSES, alike=BATCH)))
+    with loader(folder, recipe, drop_last=True) as filled, loader(folder, number, drop_last=True) as given:
+        assert filled.recipe == number
+        assert filled.state_dict() == given.state_dict()
+        batches = collect(filled)
+    shares = [tuple(sorted(set(targets.amax(1).tolist()) - {1.0})) for _, targets in batches]
+    assert all(len(one) <= 1 for one in shares)  # of pairs of one class, 1
+    assert len(set(shares)) > 1
+
+
 def test_mixing_can_be_turned_off_for_the_last_epochs(folder: Path, engine: dict[str, Any]) -> None:
     """As timm's --mixup-off-epoch does: labels keep their form."""
     plain = gpupipe.Recipe(MIXED.operations[:-1])

@@ -89,6 +89,8 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
         (lambda: CutMix(10, 0), "CutMix: alpha=0 mixes nothing"),
         (lambda: MixUpOrCutMix(10, 0.8, 0), "cutmix_alpha=0 mixes nothing"),
         (lambda: MixUp(10, label_smoothing=1.1), "label_smoothing=1.1"),
+        (lambda: CutMix(10, alike=3), "CutMix: alike=3 must be 1, an even number"),
+        (lambda: MixUpOrCutMix(10, rounding="up"), "rounding='up' must be one of torchvision, timm"),
         (lambda: Recipe((CROP,), views=0), "views=0 must be an int from 1 to 256"),
         (lambda: Recipe((CROP, MixUp(10)), views=2), "MixUp mixes one view of each sample, but views=2"),
         (lambda: Recipe((CROP, RandomErasing()), dtype="uint8"), "RandomErasing works on floats"),
@@ -176,7 +178,9 @@ def test_the_fingerprint_tells_all_that_is_drawn_apart() -> None:
             (RandomErasing(),),
             (RandomErasing(value="random"),),
             (MixUp(10),),
+            (MixUp(10, alike=2),),
             (CutMix(10),),
+            (CutMix(10, rounding="timm"),),
         ]
     ]
     views = [Recipe((CROP,), views=2), MultiCrop((Recipe((CROP,)),) * 2), MultiCrop((Recipe((CROP,)),) * 3)]

@@ -1,4 +1,4 @@
-"""How many classes mixed labels have, settled between the recipe and the data when a loader is built."""
+"""How many classes mixed labels have, and how many images are mixed alike, settled when a loader is built."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.recipe import Mixing, MultiCrop, Recipe
 from gpupipe.sources import Source
 
-__all__ = ["check_labels", "with_num_classes"]
+__all__ = ["check_labels", "with_numbers"]
 
 
-def with_num_classes(
-    recipe: Recipe | MultiCrop | None, source: Source, every_sample: bool
+def with_numbers(
+    recipe: Recipe | MultiCrop | None, source: Source, batch_size: int, every_sample: bool
 ) -> Recipe | MultiCrop | None:
-    """The recipe with a number where its mixing has `num_classes=None`.
+    """The recipe with a number where its mixing has `num_classes=None` or `alike=None`.
 
     every_sample: whether an epoch has each sample of the source; then every label that is known now is checked, else
     the labels are as they come (an order may leave out the classes that are too many).
@@ -26,7 +26,7 @@ def with_num_classes(
     """
     if not isinstance(recipe, Recipe) or recipe.mixing is None:
         return recipe
-    mixing = recipe.mixing
+    mixing = replace(recipe.mixing, alike=recipe.mixing.alike or batch_size)
     labels = _labels(source)
     if mixing.num_classes is None:
         mixing = replace(mixing, num_classes=_count(source, labels, type(mixing).__name__))

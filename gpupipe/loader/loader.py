@@ -27,7 +27,7 @@ from gpupipe.errors import ConfigError, SampleError
 from gpupipe.host.checks import flag, whole
 from gpupipe.loader.arguments import WorkerArguments, check_items, named, refuse_unserved, seed_of, shortened
 from gpupipe.loader.attributes import DataLoaderAttributes
-from gpupipe.loader.classes import check_labels, with_num_classes
+from gpupipe.loader.classes import check_labels, with_numbers
 from gpupipe.loader.distributed import (
     check_world_size,
     compare_between_ranks,
@@ -197,7 +197,7 @@ class Loader(DataLoaderAttributes):
         self.dataset: Any = self.source if names_files(data) else data
         if recipe is not None:
             check_fields(recipe, self.source.fields)
-        self.recipe = with_num_classes(recipe, self.source, every_sample=order is None)
+        self.recipe = with_numbers(recipe, self.source, batch_size, every_sample=order is None)
         self._views: Views = () if self.recipe is None else self.recipe.view_recipes
         self.order = _order(order, shuffle, len(self.source))
         if not self._world_was_given:

@@ -46,14 +46,16 @@ def mixing(recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], 
     if full and count:
         assert count % 2 == positions[0] % 2 == 0, positions
         assert (np.diff(positions) == 1).all(), positions
-        stream = Stream(seed, epoch, positions)
+        assert settings.alike is not None
+        stream = Stream(seed, epoch, positions - positions % settings.alike)
         mixed, switch, down, right = stream.words(MIX)
         chosen = uniform(mixed) < settings.p
         cut = chosen & (uniform(switch) < settings.cut_p)
         lambdas = _lambdas(settings.alphas, stream, chosen & ~cut, cut)
         partners[chosen] ^= 1
         weights[chosen & ~cut] = shares[chosen & ~cut] = lambdas[chosen & ~cut]
-        boxes[cut], shares[cut] = _boxes(lambdas[cut], recipe.crop.output_size, down[cut], right[cut])
+        size, whole = recipe.crop.output_size, settings.rounding == "timm"
+        boxes[cut], shares[cut] = _boxes(whole, lambdas[cut], size, (down[cut], right[cut]))
     return Mixing(Mix(partners, weights, boxes), shares)
 
 
@@ -74,14 +76,19 @@ def _lambdas(
 
 
 def _boxes(
-    lambdas: NDArray[np.float64], size: tuple[int, int], down: NDArray[np.uint64], right: NDArray[np.uint64]
+    whole: bool, lambdas: NDArray[np.float64], size: tuple[int, int], words: tuple[NDArray[np.uint64], ...]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """torchvision's CutMix: boxes (N, 4) about a random pixel, cut at the image's border, and what they leave of it."""
-    half = 0.5 * np.sqrt(1 - lambdas)
+    """torchvision's CutMix, or timm's: boxes (N, 4) about a random pixel, cut at the image's border, and what they
+    leave of it.
+
+    whole: the sides are rounded down, as timm's, not their halves.
+    """
+    share = np.sqrt(1 - lambdas)
     starts, lengths = [], []
-    for side, word in zip(size, (down, right), strict=True):
-        middle, reach = below(word, side), (half * side).astype(np.int64)
-        start, end = np.maximum(middle - reach, 0), np.minimum(middle + reach, side)
+    for side, word in zip(size, words, strict=True):
+        middle = below(word, side)
+        length = (share * side).astype(np.int64) if whole else 2 * (share * side / 2).astype(np.int64)
+        start, end = np.maximum(middle - length // 2, 0), np.minimum(middle + (length + 1) // 2, side)
         starts.append(start)
         lengths.append(end - start)
     shares = 1 - lengths[0] * lengths[1] / (size[0] * size[1])

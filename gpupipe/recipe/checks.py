@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 from gpupipe.errors import ConfigError
 
 __all__ = [
     *("PROBABILITY", "Fill", "RangeLike", "count", "filling", "floats", "jitter", "named", "number", "pair", "settle"),
-    *("span", "triple"),
+    *("shown", "span", "triple"),
 ]
 
 Fill: TypeAlias = tuple[float, float, float] | None
@@ -28,6 +29,13 @@ def settle(settings: Any, **checks: Any) -> None:
         check, *limits = given if isinstance(given, tuple) else (given,)
         value = getattr(settings, name)
         object.__setattr__(settings, name, check(f"{type(settings).__name__}: {name}={value!r}", value, *limits))
+
+
+def shown(settings: Any, *younger: str) -> str:
+    """As a dataclass prints itself, without those of the `younger` fields that have their defaults: saved states hold
+    these texts' fingerprints, and most of them are older than these fields."""
+    told = [f for f in fields(settings) if f.name not in younger or getattr(settings, f.name) != f.default]
+    return f"{type(settings).__name__}({', '.join(f'{f.name}={getattr(settings, f.name)!r}' for f in told)})"
 
 
 def floats(value: Any) -> tuple[float, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import PROBABILITY, floats, named, pair, settle, span, triple
+from gpupipe.recipe.checks import PROBABILITY, floats, named, pair, settle, shown, span, triple
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -39,10 +39,7 @@ class Crop:
         settle(self, size=pair, interpolation=(named, "bilinear", "bicubic"))
 
     def __repr__(self) -> str:
-        """As a dataclass prints itself, without the filter where it is the usual one: saved states hold these texts'
-        fingerprints, and most of them are older than `interpolation`."""
-        shown = [f for f in fields(self) if f.name != "interpolation" or self.interpolation != f.default]  # type: ignore[arg-type]
-        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+        return shown(self, "interpolation")
 
     @property
     def output_size(self) -> tuple[int, int]:

@@ -10,10 +10,19 @@
 namespace gpupipe {
 
 // Bytes that a pass may read beyond the last pixel of a row, and write beyond the last pixel of the horizontal pass.
-constexpr size_t kRowSlack = 64;
+constexpr size_t kRowSlack = 128;
+
+// A line of the nearest cache, of which a load should not take two.
+union alignas(64) Line {
+  uint8_t bytes[64];
+  int16_t words[32];
+};
 
 // The weights of an axis in the form that a variant's horizontal pass reads.
-using Prepared = std::vector<int16_t>;
+struct Prepared {
+  int groups = 0;
+  std::vector<Line> lines;
+};
 
 struct Passes {
   const char* name;

@@ -28,12 +28,12 @@ class Images:
     """N images as a source has them.
 
     data:  of each the bytes of its file, uint8 (bytes,), or its pixels, uint8 (height, width, 3); None where there are
-           none.
+           none, which a batch has for an image of no bytes, with a failure.
     sizes: int32 (N, 3), height and width as stored, and the EXIF orientation, 1 to 8; height and width are 0 of what is
            damaged. None: not known; the headers are read where the bytes are.
     """
 
-    data: list[NDArray[np.uint8] | None]
+    data: list[Any]
     sizes: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
@@ -136,12 +136,8 @@ def _assembled(count: int, parts: Sequence[tuple[NDArray[np.int64], Any]]) -> An
 
 
 def _assembled_images(count: int, parts: Sequence[tuple[NDArray[np.int64], Images]]) -> Images:
-    whole = Images([None] * count)
+    whole = Images(_assembled(count, [(rows, column.data) for rows, column in parts]))
     if all(column.sizes is not None for _, column in parts):
-        whole.sizes = np.tile(np.array([0, 0, 1], np.int32), (count, 1))
-    for rows, column in parts:
-        for row, data in zip(rows.tolist(), column.data, strict=True):
-            whole.data[row] = data
-        if whole.sizes is not None and column.sizes is not None:
-            whole.sizes[rows] = column.sizes
+        sizes = whole.sizes = _assembled(count, [(rows, column.sizes) for rows, column in parts])
+        sizes[sizes[:, 2] == 0, 2] = 1  # of rows that are not there
     return whole

@@ -18,6 +18,7 @@ from gpupipe.decode.items import Items
 from gpupipe.decode.rendering import Rendering
 from gpupipe.decode.selftest import fit
 from gpupipe.decode.sharing import Share, SharingEngine
+from gpupipe.decode.torch import TorchEngine
 from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.host import system
@@ -70,10 +71,9 @@ class EngineSettings:
             raise ConfigError(
                 f"worker_init_fn={self.worker_init_fn!r} must be a function of the worker's number, or None"
             )
-        if self.decoders is not None:
-            self._check_decoders(self.decoders)
-
-    def _check_decoders(self, decoders: Decoders) -> None:
+        decoders = self.decoders
+        if decoders is None:
+            return
         if not isinstance(decoders, Decoders):
             raise ConfigError(f"decoders={decoders!r} must be a gpupipe.Decoders")
         if self.engine == "torch":
@@ -103,30 +103,21 @@ def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "to
     Raises EngineUnavailableError for what this machine lacks, ConfigError for a name that is none.
     """
     where = _device(device)
-    if engine == "auto":
-        return _best_engine(where), where
-    if engine == "torch":
-        return "torch", where
-    if engine != "dali":
+    if engine not in ("auto", "dali", "torch"):
         raise ConfigError(f"engine={engine!r} must be 'auto', 'dali' or 'torch'")
+    # On the CPU the torch engine is the faster of the two, see the README's table.
+    if engine == "torch" or (engine == "auto" and where.type != "cuda"):
+        return "torch", where
     problem = _dali_problem()
-    if problem is not None:
+    if problem is None:
+        return "dali", where
+    if engine == "dali":
         raise EngineUnavailableError(
             f"engine='dali' needs NVIDIA DALI, which can't be imported ({problem}); pip install "
             f"nvidia-dali-cuda{'130' if str(torch.version.cuda).startswith('13') else '120'}, or pass engine='torch'"
         )
-    return "dali", where
-
-
-def _best_engine(device: torch.device) -> Literal["dali", "torch"]:
-    """DALI on a GPU; on the CPU the torch engine is the faster of the two, see the README's table."""
-    if device.type != "cuda":
-        return "torch"
-    problem = _dali_problem()
-    if problem is None:
-        return "dali"
     log.warning("gpupipe: DALI can't be imported (%s), so the CPU decodes; pip install nvidia-dali-cuda120", problem)
-    return "torch"
+    return "torch", where
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -214,22 +205,19 @@ def made_by(
     return Rendering(source, views, augmented=settings.engine == "torch" and settings.device.type == "cpu")
 
 
-def open_engine(
-    work: Rendering | Items, source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator
-) -> Engine:
+def open_engine(work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator) -> Engine:
     """The engine that the settings name, ready to stream; says once which one it is.
 
     seeds: where those of worker processes come from.
     """
     if settings.engine == "dali":
-        return _open_dali(work, source, views, settings, seeds)
+        assert isinstance(work, Rendering)
+        return _open_dali(work, settings, seeds)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
-    return _open_torch(work, source, settings, seeds, settings.prefetch_factor)
+    return _open_torch(work, settings, seeds, settings.prefetch_factor)
 
 
-def _open_dali(
-    work: Rendering | Items, source: Source, views: Views, settings: EngineSettings, seeds: torch.Generator
-) -> Engine:
+def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator) -> Engine:
     from gpupipe.decode.dali.engine import DaliEngine
 
     decoders = settings.decoders or Decoders()
@@ -246,8 +234,8 @@ def _open_dali(
         100 * decoders.cpu_share,
     )
     dali = DaliEngine(
-        source,
-        views,
+        work.source,
+        work.views,
         settings.device,
         batch_size=settings.batch_size,
         num_threads=settings.dali_threads,
@@ -256,39 +244,35 @@ def _open_dali(
     )
     if not decoders.cpu_share:
         return dali
-    cpu = _open_torch(work, source, settings, seeds, PREFETCH["torch"])
-    return SharingEngine(dali, cpu, Share(source, views, decoders.cpu_share))
+    cpu = _open_torch(work, settings, seeds, PREFETCH["torch"])
+    return SharingEngine(dali, cpu, Share(work.source, work.views, decoders.cpu_share))
 
 
 def _open_torch(
-    work: Rendering | Items, source: Source, settings: EngineSettings, seeds: torch.Generator, prefetch_factor: int
+    work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator, prefetch_factor: int
 ) -> Engine:
-    from gpupipe.decode.torch import TorchEngine
-
     _say_without_kernels()
-    workers = settings.worker_processes
-    options: dict[str, Any] = dict(
+    source, workers = work.source, settings.worker_processes
+    options: dict[str, Any] = {}
+    if workers:
+        _check_shm(work.layout, settings, prefetch_factor)
+        options = {
+            name: getattr(settings, name)
+            for name in ("persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn")
+        }
+        options["prefetch_factor"] = prefetch_factor
+    elif settings.device.type == "cuda":
+        log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
+    return TorchEngine(
+        work,
+        settings.device,
         batch_size=settings.batch_size,
         num_workers=workers,
         pin_memory=settings.pin_memory,
         generator=seeds,
         describe=source.location,
         dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,
-    )
-    if workers == 0:
-        if settings.device.type == "cuda":
-            log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
-        return TorchEngine(work, settings.device, **options)
-    _check_shm(work.layout, settings, prefetch_factor)
-    return TorchEngine(
-        work,
-        settings.device,
         **options,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=settings.persistent_workers,
-        timeout=settings.timeout,
-        multiprocessing_context=settings.multiprocessing_context,
-        worker_init_fn=settings.worker_init_fn,
     )
 
 

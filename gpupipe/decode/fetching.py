@@ -20,10 +20,12 @@ from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
 from gpupipe.sources import DatasetSource, Source, SubsetSource
-from gpupipe.sources.headers import DAMAGED, probe_bytes
+from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["Fetched", "fetch", "upright"]
+__all__ = ["NOTHING", "Fetched", "fetch", "upright"]
+
+NOTHING = np.empty(0, np.uint8)
 
 Rows = NDArray[np.int64]
 Failures = dict[int, SampleError]
@@ -44,7 +46,7 @@ class Fetched:
     def bytes_read(self) -> int:
         """Bytes of all images, as they were read."""
         images = (column for column in self.columns.values() if isinstance(column, Images))
-        return sum(data.nbytes for column in images for data in column.data if data is not None)
+        return sum(data.nbytes for column in images for data in column.data)
 
     def fail(self, row: int, reason: str, remedy: str = "", kind: type[SampleError] = SampleError) -> None:
         """That row can't be had, for this reason unless there is an earlier one."""
@@ -138,6 +140,9 @@ def _settle(fetched: Fetched, name: str, field: Field) -> None:
     missing: list[int] = []
     if isinstance(column, Images):
         missing = [row for row, data in enumerate(column.data) if data is None]
+        if missing:
+            data = [NOTHING if data is None else data for data in column.data]
+            column = fetched.columns[name] = Images(data, column.sizes)
         if column.sizes is None:
             column.sizes = np.array([_header(data) for data in column.data], np.int32).reshape(-1, 3)
     elif isinstance(column, list):
@@ -164,9 +169,7 @@ def _lacking(fetched: Fetched, row: int, name: str, field: Field) -> tuple[str, 
     return f"has no {name!r}" + (f" ({told})" if told else ""), f"add it, or pass {policies} for {name!r}"
 
 
-def _header(data: NDArray[np.uint8] | None) -> tuple[int, int, int]:
-    if data is None:
-        return DAMAGED
+def _header(data: NDArray[np.uint8]) -> tuple[int, int, int]:
     return probe_bytes(data.data) if data.ndim == 1 else (data.shape[0], data.shape[1], 1)
 
 

@@ -221,7 +221,7 @@ class Loader(DataLoaderAttributes):
         self.meter.finisher = "consumer" if lane is None else "thread"
         self._jobs = Jobs(self.order, self.seed, len(self.source))
         self._supply = Supply(
-            open_engine(work, self.source, self._views, self.settings, worker_seeds(self.seed, rank)),
+            open_engine(work, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,
             partial(_mended, Repair(work, self.order, on_error), work.collate, self._mixing, self.source),
             self._finisher,

@@ -15,35 +15,22 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 __all__ = ["Draining"]
 
 
-class Event(Protocol):
-    """What `Draining` needs of a `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Whether all work before the event is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until it is."""
-        ...
-
-
 class Draining:
     """Buffers that the consumer has dropped, kept until the work that may still read them is done."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Event, object]] = deque()
+        self._waiting: deque[tuple[torch.cuda.Event, object]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], Event]) -> None:
+    def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], torch.cuda.Event]) -> None:
         """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.
 
         `record` is called at the drop, on whatever thread that happens, and returns an event on the stream that reads
@@ -51,7 +38,7 @@ class Draining:
         """
         weakref.finalize(tensor.untyped_storage(), self._drop, buffer, record).atexit = False
 
-    def _drop(self, buffer: object, record: Callable[[], Event]) -> None:
+    def _drop(self, buffer: object, record: Callable[[], torch.cuda.Event]) -> None:
         self._waiting.append((record(), buffer))
 
     def sweep(self, keep: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,6 @@ from gpupipe.recipe import Views
 from gpupipe.sources import Source
 
 __all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
-
-BLANK = (0, 1, 0, 1)  # starts, shapes, roi_starts, roi_ends of the placeholder
 
 
 @dataclass
@@ -137,13 +136,9 @@ class Feeder:
             images: Images = feed.fetched.columns[name]
             assert images.sizes is not None
             exif = self._views[0].exif_orientation
-            files = [data for data in images.data if data is not None and data.ndim == 1]
-            if len(files) == len(images):
-                unfit |= unfit_rows(files, images.sizes, exif).keys()
-                continue
-            rows = [row for row, data in enumerate(images.data) if data is not None and data.ndim == 1]
-            screened = unfit_rows(files, images.sizes[rows], exif)
-            unfit |= set(range(len(images))) - set(rows) | {rows[place] for place in screened}
+            files = [row for row, data in enumerate(images.data) if data.ndim == 1]
+            screened = unfit_rows([images.data[row] for row in files], images.sizes[files], exif)
+            unfit |= set(range(len(images))).difference(files) | {files[place] for place in screened}
         return unfit - feed.fetched.failures.keys()
 
 
@@ -174,16 +169,13 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
 
 def _blanked(inputs: tuple[Any, ...], rows: list[int]) -> tuple[Any, ...]:
     """New inputs, with the placeholder in those rows."""
-    blanked = []
-    number = 0
+    blanked, sides = [], cycle((0, 1))  # starts and shapes, roi_starts and roi_ends, of each view
     for given in inputs:
         given = given.copy()
         if isinstance(given, list):
-            number = 0
             for row in rows:
                 given[row] = placeholder()
         else:
-            given[rows] = BLANK[number % len(BLANK)]
-            number += 1
+            given[rows] = next(sides)
         blanked.append(given)
     return tuple(blanked)

@@ -9,29 +9,6 @@ methods that work.
 
 from __future__ import annotations
 
-from gpupipe.decode.selftest.facts import machine_facts, run_start_methods
-from gpupipe.decode.selftest.verdict import (
-    CPU_PLANS,
-    DecodePlan,
-    PlanTrial,
-    Verdict,
-    find_verdict,
-    fit,
-    fitted,
-    new_verdict,
-    try_plans,
-)
-
-__all__ = [
-    "CPU_PLANS",
-    "DecodePlan",
-    "PlanTrial",
-    "Verdict",
-    "find_verdict",
-    "fit",
-    "fitted",
-    "machine_facts",
-    "new_verdict",
-    "run_start_methods",
-    "try_plans",
-]
+# ruff: noqa: F403  (each says what it has for others)
+from gpupipe.decode.selftest.facts import *
+from gpupipe.decode.selftest.verdict import *

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpupipe.host.children import Child, ChildError
 
-__all__ = ["Facts", "machine_facts", "run_start_methods"]
+__all__ = ["machine_facts", "run_start_methods"]
 
 FACTS = "gpupipe.decode.selftest.facts:Facts"
 

@@ -23,10 +23,8 @@ from gpupipe.host.machine import decoder_facts
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    *("CPU_PLANS", "GPU_PLANS", "MARKER", "DecodePlan", "Outcome", "PlanTrial", "Verdict", "find_verdict", "fit"),
-    *("fitted", "new_verdict", "try_plans"),
-]
+__all__ = ["CPU_PLANS", "GPU_PLANS", "MARKER", "DecodePlan", "Outcome", "PlanTrial", "Verdict"]
+__all__ += ["find_verdict", "fit", "fitted", "new_verdict", "try_plans"]
 
 log = logging.getLogger("gpupipe")
 

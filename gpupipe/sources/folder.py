@@ -42,26 +42,19 @@ CHUNK = 256
 class Layout:
     """Where the files of a sample lie, whose image is `base`/key.
 
-    suffix: of the images; empty: any usual extension. others: of each file folder and suffix, which takes the place of
-    the image's extension (empty: the same name); None: the image itself.
+    files: of each its folder and suffix. The image's may be empty: any usual extension; others' take the place of the
+    image's extension (empty: the same name). image: which of them is the image.
     """
 
     root: str
-    folder: str
-    suffix: str
-    others: tuple[tuple[str, str] | None, ...]
+    files: tuple[tuple[str, str], ...]
+    image: int
 
     @classmethod
-    def of(cls, root: str, schema: Schema, files: Wanted) -> Layout:
-        """For a schema whose first image the others lie parallel to."""
-        first = schema[schema.images[0]]
-        others = [None if number == files.image else (names[0], names[1]) for number, names in enumerate(files.files)]
-        return cls(root, first.folder or "", first.suffix or "", tuple(others))
-
-    @cached_property
-    def base(self) -> str:
-        """The folder of the images."""
-        return self.within(self.folder)
+    def of(cls, root: str, files: Wanted) -> Layout:
+        """For files that lie parallel to the first image's."""
+        assert files.image is not None, "the samples of a folder are its images"
+        return cls(root, tuple((names[0], names[1]) if names else ("", "") for names in files.files), files.image)
 
     def within(self, folder: str) -> str:
         """The path of a folder below the root, or of one elsewhere that was passed so."""
@@ -69,38 +62,45 @@ class Layout:
 
     def path(self, key: str, number: int) -> str:
         """Of one of the files of a sample."""
-        other = self.others[number]
-        if other is None:
-            return f"{self.base}/{key}"
-        suffix = other[1]
+        suffix = "" if number == self.image else self.files[number][1]
         return f"{self._paths[number]}/{os.path.splitext(key)[0] + suffix if suffix else key}"
 
     @cached_property
     def _paths(self) -> list[str]:
         """Of each file's folder."""
-        return [self.base if other is None else self.within(other[0]) for other in self.others]
+        return [self.within(folder) for folder, _ in self.files]
+
+    @property
+    def base(self) -> str:
+        """The folder of the images."""
+        return self._paths[self.image]
+
+    @cached_property
+    def others(self) -> list[tuple[str, str]]:
+        """Folder and suffix of the other files."""
+        return [file for number, file in enumerate(self.files) if number != self.image]
 
     @property
     def folders(self) -> list[str]:
-        """Those of the other fields."""
-        return list(dict.fromkeys(other[0] for other in self.others if other is not None))
+        """Those of the other files."""
+        return list(dict.fromkeys(folder for folder, _ in self.others))
 
     @cached_property
     def apart(self) -> set[str]:
         """Paths of folders in which no images are looked for."""
-        return {self.within(folder) for folder in self.folders} - {self.base}
+        return set(map(self.within, self.folders)) - {self.base}
 
     def is_image(self, name: str) -> bool:
         """Whether a file's name is that of a sample's image, and of no other field beside it."""
-        return (name.endswith(self.suffix) if self.suffix else name.lower().endswith(EXTENSIONS)) and not (
-            name.endswith(self.beside)
-        )
+        suffix = self.files[self.image][1]
+        named = name.endswith(suffix) if suffix else name.lower().endswith(EXTENSIONS)
+        return named and not name.endswith(self._beside)
 
     @cached_property
-    def beside(self) -> tuple[str, ...]:
+    def _beside(self) -> tuple[str, ...]:
         """Suffixes of other fields' files in the images' folder."""
-        others = (other for other in self.others if other is not None and self.within(other[0]) == self.base)
-        return tuple(suffix for _, suffix in others if suffix and suffix != self.suffix)
+        own = ("", self.files[self.image][1])
+        return tuple(suffix for folder, suffix in self.others if suffix not in own and self.within(folder) == self.base)
 
 
 def files_of(schema: Schema) -> Wanted:
@@ -130,7 +130,7 @@ class FolderSource(IndexedSource):
     def __init__(self, root: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
         super().__init__(root, index, schema, wanted)
         self.root = root
-        self._layout = Layout.of(root, schema, wanted)
+        self._layout = Layout.of(root, wanted)
         self._images = {wanted.places[name].file for name in schema.images}
         if wanted.labels:
             names: list[str] = index.info["classes"]
@@ -163,7 +163,7 @@ class FolderSource(IndexedSource):
         return data
 
     def _looked_for(self, file: int) -> str:
-        folder, suffix = self._layout.others[file] or (self._layout.folder, self._layout.suffix)
+        folder, suffix = self._layout.files[file]
         named = f"with suffix={suffix!r} in the place of the image's" if suffix else "of an image's name"
         there = _suffixes(self._layout.within(folder))
         return f"there is no file {named} in folder={folder!r}, but {there}; check folder and suffix"
@@ -190,8 +190,8 @@ def open_folder(
     path = Path(root).expanduser().absolute()
     schema = Schema.of(fields)
     files = files_of(schema)
-    layout = Layout.of(str(path).rstrip("/"), schema, files)
-    for folder in map(layout.within, ["", layout.folder, *layout.folders]):
+    layout = Layout.of(str(path).rstrip("/"), files)
+    for folder in [layout.root, layout.base, *map(layout.within, layout.folders)]:
         if not os.path.isdir(folder):
             raise DataError(f"no folder at {folder}: check the path, or whether the disk is mounted")
     index = load_or_build(
@@ -228,7 +228,7 @@ class _Listing:
     def add(self, layout: Layout, directory: str, label: int) -> int:
         """Add the images below a directory; returns how many there are."""
         before = len(self.paths)
-        above = len(_joined(layout.folder, ""))
+        above = len(_joined(layout.files[layout.image][0], ""))
         for below, changed, files in sorted(_walk(layout.root, directory, layout.apart)):
             self.directories[below] = changed
             self.paths += [_joined(below, file)[above:] for file in sorted(files) if layout.is_image(file)]
@@ -240,8 +240,7 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
     listing = _listed(layout, files)
     for folder in layout.folders:
         listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
-    top = [directory for directory in listing.directories if layout.within(directory) == layout.root]
-    for directory in top:
+    for directory in [below for below in listing.directories if layout.within(below) == layout.root]:
         del listing.directories[directory]
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
 
@@ -257,20 +256,15 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
         listing.classes,
         pack_strings(listing.paths),
         np.column_stack([np.array(listing.labels, np.int64), measured]),
-        {
-            "kind": "folder",
-            "classes": listing.classes,
-            "directories": listing.directories,
-            "top": _top(layout, files),
-        },
+        {"kind": "folder", "classes": listing.classes, "directories": listing.directories, "top": _top(layout, files)},
     )
 
 
 def _measure_files(layout: Layout, key: str) -> tuple[int, ...]:
     """Height, width and orientation of the image; and of each file its bytes, -1 where there is none."""
     size, *header = _measure(f"{layout.base}/{key}")
-    others = enumerate(layout.others)
-    return *header, *(size if other is None else _size(layout.path(key, number)) for number, other in others)
+    numbers = range(len(layout.files))
+    return *header, *(size if number == layout.image else _size(layout.path(key, number)) for number in numbers)
 
 
 def _size(path: str) -> int:
@@ -296,10 +290,11 @@ def _measure(path: str) -> tuple[int, int, int, int]:
 def _listed(layout: Layout, files: Wanted) -> _Listing:
     """Classes and samples in ImageFolder's order; without labels all images by directory and name. Raises DataError."""
     listing = _Listing(_class_names(layout) if files.labels else [])
-    suffixes = layout.suffix or ", ".join(EXTENSIONS)
+    folder, suffix = layout.files[layout.image]
+    suffixes = suffix or ", ".join(EXTENSIONS)
     if not files.labels:
-        if not listing.add(layout, layout.folder, 0):
-            there = f" and suffix; there are {_suffixes(layout.base)}" if layout.suffix else ""
+        if not listing.add(layout, folder, 0):
+            there = f" and suffix; there are {_suffixes(layout.base)}" if suffix else ""
             raise DataError(f"no images in {layout.base} ({suffixes}): check the path{there}")
         return listing
     if not listing.classes:
@@ -309,7 +304,7 @@ def _listed(layout: Layout, files: Wanted) -> _Listing:
             "shards a pattern such as 'folder/*.tar'"
         )
     names = enumerate(listing.classes)
-    empty = [name for label, name in names if not listing.add(layout, _joined(layout.folder, name), label)]
+    empty = [name for label, name in names if not listing.add(layout, _joined(folder, name), label)]
     if empty:
         raise DataError(
             f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,8 +24,6 @@ from gpupipe.tools.cli.options import Subparsers, add_command, option
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from gpupipe.decode.decoders import Decoders
 
 __all__ = ["CHECKS", "Check", "Finding", "RunSettings", "add_parser", "check_shm", "diagnose"]
 
@@ -44,6 +42,8 @@ PACKAGES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("numpy", ("numpy",), "1.26"),
 )
 PYTHON_FLOOR = "3.10"
+REINSTALL = "reinstall the package that fails to import"
+BY_TORCH = 'use Loader(..., engine="torch") here'
 OTHER_VERSION = "try another version of DALI and nvImageCodec"
 
 HELP = "check GPU, driver, versions, CPUs, shared memory, open files, C++ kernels, and try decoding"
@@ -109,11 +109,6 @@ class RunSettings:
 Check = Callable[[RunSettings], "Finding | tuple[Finding, ...]"]
 
 
-def check_python(_: RunSettings) -> Finding:
-    """The interpreter's version against the floor."""
-    return _against_floor("Python", platform.python_version(), PYTHON_FLOOR, "use a newer Python")
-
-
 def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Callable[[RunSettings], Finding]:
     """A check that one of `distributions` is installed at `floor` or newer; nothing is imported."""
 
@@ -146,7 +141,7 @@ def check_cuda(_: RunSettings) -> Finding:
     """torch's and DALI's CUDA builds beside what the driver supports; no driver at all is fine."""
     facts = selftest.machine_facts()
     if facts["errors"]:
-        return Finding("CUDA", "fail", "; ".join(facts["errors"]), "reinstall the package that fails to import")
+        return Finding("CUDA", "fail", "; ".join(facts["errors"]), REINSTALL)
     builds = f"torch {facts['torch']} is built for CUDA {facts['torch_cuda']}, DALI for CUDA {facts['dali_cuda']}"
     driver = driver_cuda()
     if driver is None:
@@ -190,11 +185,11 @@ def check_gpus(_: RunSettings) -> Finding:
     gpus: list[dict[str, Any]] = selftest.machine_facts()["gpus"]
     if not gpus:
         return Finding("GPUs", "ok", "none, the CPU engine is used")
-    lines = [f"{g['name']}, {_size(g['total'])}, {_size(g['free'])} free" for g in gpus]
-    detail = "; ".join(f"{i}: {line}" for i, line in enumerate(lines))
+    detail = "; ".join(f"{i}: {g['name']}, {_size(g['total'])}, {_size(g['free'])} free" for i, g in enumerate(gpus))
     low = min(g["free"] for g in gpus) < LOW_GPU_MEMORY
-    remedy = f"free at least {_size(LOW_GPU_MEMORY)}: nvidia-smi lists who holds it"
-    return judged("GPUs", detail, (low, "warn", remedy))
+    return judged(
+        "GPUs", detail, (low, "warn", f"free at least {_size(LOW_GPU_MEMORY)}: nvidia-smi lists who holds it")
+    )
 
 
 def check_cpus(settings: RunSettings) -> Finding:
@@ -270,13 +265,15 @@ def check_kernels(_: RunSettings) -> Finding:
     try:
         from gpupipe.kernels import native  # imports torch, which --shm-only does not need
     except (ImportError, OSError) as error:
-        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+        return Finding(name, "warn", f"not looked at: {error}", REINSTALL)
     library = native.library()
     if library is None:
         reason = (native.problem() or "").removesuffix(f"; {native.REMEDY}")
         return Finding(name, "warn", f"{reason}; the torch engine decodes with Pillow, more slowly", native.REMEDY)
     used, *others = native.variants()
-    detail = f"built with libjpeg-turbo {_turbo_release(library.gp_libjpeg_version())}, {used} in use"
+    number = library.gp_libjpeg_version()  # 2001005 is 2.1.5
+    turbo = f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+    detail = f"built with libjpeg-turbo {turbo}, {used} in use"
     return Finding(name, "ok", f"{detail}; this CPU also has: {', '.join(others)}" if others else detail)
 
 
@@ -288,12 +285,11 @@ def check_triton(_: RunSettings) -> Finding:
 
         from gpupipe.kernels import gpu
     except (ImportError, OSError) as error:
-        return Finding(name, "warn", f"not looked at: {error}", "reinstall the package that fails to import")
+        return Finding(name, "warn", f"not looked at: {error}", REINSTALL)
     if not torch.cuda.is_available():
         return Finding(name, "ok", "not needed: torch sees no GPU")
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    faces: tuple[gpu.Face, ...] = ("finish", "augment")
-    problems = [gpu.problem(device, face) for device in devices for face in faces]
+    problems = [gpu.problem(device, face) for device in devices for face in gpu.TRIALS]
     first = next((problem for problem in problems if problem is not None), None)
     if first is not None:
         reason = first.removesuffix(f"; {gpu.REMEDY}")
@@ -304,28 +300,23 @@ def check_triton(_: RunSettings) -> Finding:
 def check_tuning(_: RunSettings) -> Finding:
     """What `gpupipe tune` has left for loaders on each kind of GPU here, or on the CPU."""
     names = sorted({gpu["name"] for gpu in selftest.machine_facts()["gpus"]}) or [""]
-    found = [one.text for name in names for one in kept(name)]
-    return Finding(
-        "tuning", "ok", "; ".join(found) or "nothing is kept: `gpupipe tune DATA` finds the fastest settings"
-    )
-
-
-def _turbo_release(number: int) -> str:
-    """libjpeg-turbo's version number as it is written: 2001005 -> "2.1.5"."""
-    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+    found = "; ".join(one.text for name in names for one in kept(name))
+    return Finding("tuning", "ok", found or "nothing is kept: `gpupipe tune DATA` finds the fastest settings")
 
 
 def check_cpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     """Whether DALI decodes the made images on the CPU, by each plan."""
-    return tuple(map(_cpu_finding, selftest.try_plans("cpu", selftest.CPU_PLANS)))
+    trials = selftest.try_plans("cpu", selftest.CPU_PLANS)
+    return tuple(
+        _of_trial(f"decode cpu {'crop' if trial.plan.crop_decode else 'full'}", trial, "fail", BY_TORCH)
+        for trial in trials
+    )
 
 
-def _cpu_finding(trial: selftest.PlanTrial) -> Finding:
-    name = f"decode cpu {'crop' if trial.plan.crop_decode else 'full'}"
+def _of_trial(name: str, trial: selftest.PlanTrial, status: Status, remedy: str) -> Finding:
     if trial.passed:
         return Finding(name, "ok", trial.detail)
-    remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
-    return Finding(name, "fail", f"{trial.outcome}: {trial.detail}", remedy)
+    return Finding(name, status, f"{trial.outcome}: {trial.detail}", f"{remedy}; {OTHER_VERSION}")
 
 
 def check_gpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
@@ -340,40 +331,28 @@ def check_gpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
     return tuple(finding for index in kinds for finding in _gpu_findings(index))
 
 
-def _gpu_findings(index: int) -> tuple[Finding, ...]:
+def _gpu_findings(index: int) -> Iterator[Finding]:
     import torch  # --shm-only does not need it
 
     from gpupipe.decode.decoders import Decoders
     from gpupipe.decode.tuned import tuned
 
-    device = torch.device("cuda", index)
+    name, device = f"decode gpu {index}", torch.device("cuda", index)
     verdict = selftest.new_verdict(device)
+    for trial in verdict.trials:
+        yield _of_trial(f"{name}: {trial.plan.name}", trial, "warn", "loaders won't use it")
     settings = tuned(device)
     wish = (settings.decoders if settings else None) or Decoders()
-    plans = tuple(_gpu_finding(trial, index) for trial in verdict.trials)
-    return (*plans, _choice(wish, verdict, index))
-
-
-def _gpu_finding(trial: selftest.PlanTrial, index: int) -> Finding:
-    name = f"decode gpu {index}: {trial.plan.name}"
-    if trial.passed:
-        return Finding(name, "ok", trial.detail)
-    return Finding(name, "warn", f"{trial.outcome}: {trial.detail}", f"loaders won't use it; {OTHER_VERSION}")
-
-
-def _choice(wish: Decoders, verdict: selftest.Verdict, index: int) -> Finding:
-    """What loaders will make of their default settings, or of what was tuned here."""
-    name = f"decode gpu {index}"
-    found = selftest.fitted(wish, verdict)
+    found = selftest.fitted(wish, verdict)  # what loaders will make of their default settings, or of what was tuned
     if found is None:
-        remedy = f'use Loader(..., engine="torch") here; {OTHER_VERSION}'
-        return Finding(name, "fail", f"no decode plan passed on {verdict.gpu}", remedy)
-    asked = "" if found == wish else f" instead of {wish}"
-    return Finding(name, "ok", f"loaders use {found}{asked}; tried just now, in {verdict.seconds:.0f} s")
+        yield Finding(name, "fail", f"no decode plan passed on {verdict.gpu}", f"{BY_TORCH}; {OTHER_VERSION}")
+    else:
+        asked = "" if found == wish else f" instead of {wish}"
+        yield Finding(name, "ok", f"loaders use {found}{asked}; tried just now, in {verdict.seconds:.0f} s")
 
 
 CHECKS: tuple[Check, ...] = (
-    check_python,
+    lambda _: _against_floor("Python", platform.python_version(), PYTHON_FLOOR, "use a newer Python"),
     *(package_check(title, distributions, floor) for title, distributions, floor in PACKAGES),
     check_cuda,
     check_gpus,
@@ -414,13 +393,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "doctor", run, HELP, description=HELP, epilog=EPILOG, formatter_class=form)
     option(parser, "--batch-size", 256, "N", "images per batch")
     option(parser, "--size", 224, "PX", "side of the crop in pixels")
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="workers per process (default: usable CPUs / processes)"
-    )
+    parser.add_argument("--workers", type=int, metavar="N", help="of a process (default: usable CPUs / processes)")
     option(parser, "--prefetch-factor", 2, "N", "batches per worker")
-    parser.add_argument(
-        "--processes", type=int, metavar="N", help="training processes on this machine (default LOCAL_WORLD_SIZE or 1)"
-    )
+    processes = "training processes on this machine (default LOCAL_WORLD_SIZE or 1)"
+    parser.add_argument("--processes", type=int, metavar="N", help=processes)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--shm-only", action="store_true", help="check only the shared memory, for entry points")
     parser.add_argument("--shm-path", default="/dev/shm", help=argparse.SUPPRESS)

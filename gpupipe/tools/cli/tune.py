@@ -114,14 +114,9 @@ def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSetting
     from gpupipe.tools.tuning.run import TuneSettings
 
     on_gpu = device.type == "cuda"
-    batch_size = args.batch_size if args.batch_size is not None else GPU_BATCH if on_gpu else CPU_BATCH
-    return TuneSettings(
-        data=data_of(args),
-        cpus=args.cpus if args.cpus is not None else default_workers(torch.cuda.device_count() if on_gpu else None),
-        batch_size=batch_size,
-        size=args.size,
-        minutes=args.minutes,
-    )
+    cpus = default_workers(torch.cuda.device_count() if on_gpu else None) if args.cpus is None else args.cpus
+    batch_size = (GPU_BATCH if on_gpu else CPU_BATCH) if args.batch_size is None else args.batch_size
+    return TuneSettings(data_of(args), cpus, batch_size, args.size, args.minutes)
 
 
 def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:

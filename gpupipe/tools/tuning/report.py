@@ -55,11 +55,11 @@ def table(outcome: Outcome) -> Table:
     """The finalists with their rounds, and the best of those that were measured once; no thread of DALI: torch."""
     headings = ("DALI\nthreads", "CPU\nworkers", "CPU\nshare", "hw\nload", "crop", "ahead", "img/s", "min - max")
     made = figures("", *headings)
-    finalists = sorted(outcome.finalists, key=lambda trial: -_median(trial))
+    finalists = sorted(outcome.finalists, key=lambda trial: -trial.final.median)
     rest = sorted((t for t in outcome.trials if t.rate and t not in finalists), key=lambda trial: -trial.rate)
     for trial in finalists:
         mark = "chosen" if trial is outcome.winner else "default" if trial.candidate == outcome.default else ""
-        made.add_row(mark, *_cells(trial, _median(trial)), style="bold" if trial is outcome.winner else None)
+        made.add_row(mark, *_cells(trial, trial.final.median), style="bold" if trial is outcome.winner else None)
     made.add_section()
     for trial in rest[:SHOWN]:
         made.add_row("once", *_cells(trial, trial.rate))
@@ -77,12 +77,8 @@ def _cells(trial: Trial, rate: float) -> list[str]:
         ("yes" if decoders.crop_decode else "no") if decoders else "-",
         str(candidate.prefetch_factor),
         f"{rate:,.0f}",
-        f"{final.low:,.0f} - {final.high:,.0f}" if final else "",
+        f"{final.low:,.0f} - {final.high:,.0f}" if trial.finals else "",
     ]
-
-
-def _median(trial: Trial) -> float:
-    return trial.final.median if trial.final else 0.0
 
 
 def code(found: Tuned) -> str:
@@ -101,7 +97,7 @@ def write_all(outcome: Outcome, facts: dict[str, Any], kept: bool, output: Path)
         "environment": facts,
         "others_cpu_share": round(outcome.others, 4),
         "kept": kept,
-        "winner": asdict(outcome.winner.candidate) | {"img_per_s": _median(outcome.winner)},
+        "winner": asdict(outcome.winner.candidate) | {"img_per_s": outcome.winner.final.median},
         "code": code(outcome.winner.candidate),
         "measured": measured,
     }

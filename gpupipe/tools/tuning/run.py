@@ -71,8 +71,7 @@ class TuneSettings:
     @property
     def seconds(self) -> float:
         """Measured time of a candidate: with starting it, some 60 find room in the minutes."""
-        least, most = SECONDS
-        return min(max(self.minutes * 60 / 120, least), most)
+        return min(max(self.minutes * 60 / 120, SECONDS[0]), SECONDS[1])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a report, which is shown to others: of the data's paths only the names."""
@@ -122,9 +121,8 @@ class Rig:
 
     def __call__(self, candidate: Tuned) -> Round:
         """Raises ChildError where the candidate fails; whatever it has left behind is gone then."""
-        patience = 0 if self._warm else STARTING
         try:
-            measured: Round = self._running().ask("measure", candidate, extra_time=patience)
+            measured: Round = self._running().ask("measure", candidate, extra_time=0 if self._warm else STARTING)
         except ChildError:
             self.close()
             raise

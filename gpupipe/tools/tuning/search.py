@@ -101,7 +101,7 @@ class GpuSearch:
             if hybrid and hardware:  # at this load both would take as long
                 self._alone(crop, round(20 * share_for(hardware, hybrid)) / 20)
         for trial in self.trials.best(1):
-            climb(self.trials, "DALI alone", trial.candidate, [self._load(0.1), self._load(-0.1)])
+            climb(self.trials, "DALI alone", trial.candidate, list(map(self._guarded, _loads(0.1))))
         return self._dali_alone()
 
     def fewer_threads(self, ways: list[Trial]) -> None:
@@ -144,38 +144,9 @@ class GpuSearch:
         """Stage 5: shares, workers, threads and load in turn, in steps that become smaller."""
         best = start
         for text, factor, part, load in STEPS:
-            step = max(1, round(part * self.cpus))
-            moves = [self._share(factor), self._share(1 / factor), self._workers(step), self._workers(-step)]
-            moves += [self._load(load), self._load(-load), self._threads(step), self._threads(-step), self._crop()]
-            best = climb(self.trials, f"all decoders, {text} steps", best, moves)
+            moves = map(self._guarded, _moves(self.cpus, factor, max(1, round(part * self.cpus)), load))
+            best = climb(self.trials, f"all decoders, {text} steps", best, list(moves))
         return best
-
-    def _share(self, factor: float) -> Move:
-        """The CPU's part of each batch, by the odds."""
-        return self._guarded(lambda one: changed(one, cpu_share=with_odds(_decoders(one).cpu_share, factor)))
-
-    def _workers(self, step: int) -> Move:
-        """Worker processes, with the share that as much work for each of them means."""
-
-        def move(one: Tuned) -> Tuned:
-            decoders = _decoders(one)
-            workers = min(max(decoders.cpu_workers + step, 1), self.cpus)
-            share = with_odds(decoders.cpu_share, workers / decoders.cpu_workers)
-            return changed(one, cpu_share=share, cpu_workers=workers)
-
-        return self._guarded(move)
-
-    def _load(self, step: float) -> Move:
-        """The hardware engines' part of what DALI decodes."""
-        return self._guarded(lambda one: changed(one, hw_decoder_load=_decoders(one).hw_decoder_load + step))
-
-    def _threads(self, step: int) -> Move:
-        """DALI's threads."""
-        return self._guarded(lambda one: changed(one, min(max(threads(one) + step, 1), self.cpus)))
-
-    def _crop(self) -> Move:
-        """Decoding the crop's window alone, or the whole image."""
-        return self._guarded(lambda one: changed(one, crop_decode=not _decoders(one).crop_decode))
 
     def _guarded(self, move: Move) -> Move:
         """The move, which stays where it is rather than go to what does not work here."""
@@ -205,6 +176,35 @@ class GpuSearch:
     def _free(self, way: Trial) -> float:
         """CPUs that this way leaves to others. Threads that wait actively are not taken for work of all CPUs."""
         return max(0.0, self.cpus - min(way.cores, threads(way.candidate)))
+
+
+def _moves(cpus: int, factor: float, step: int, load: float) -> list[Move]:
+    """The CPU's part of each batch, by the odds; worker processes, with the share that as much work for each of them
+    means; the hardware engines' part of what DALI decodes; DALI's threads; the crop's window alone or the image."""
+
+    def workers(one: Tuned, by: int) -> Tuned:
+        decoders = _decoders(one)
+        count = min(max(decoders.cpu_workers + by, 1), cpus)
+        share = with_odds(decoders.cpu_share, count / decoders.cpu_workers)
+        return changed(one, cpu_share=share, cpu_workers=count)
+
+    return [
+        lambda one: changed(one, cpu_share=with_odds(_decoders(one).cpu_share, factor)),
+        lambda one: changed(one, cpu_share=with_odds(_decoders(one).cpu_share, 1 / factor)),
+        lambda one: workers(one, step),
+        lambda one: workers(one, -step),
+        *_loads(load),
+        lambda one: changed(one, min(threads(one) + step, cpus)),
+        lambda one: changed(one, max(threads(one) - step, 1)),
+        lambda one: changed(one, crop_decode=not _decoders(one).crop_decode),
+    ]
+
+
+def _loads(step: float) -> list[Move]:
+    return [
+        lambda one: changed(one, hw_decoder_load=_decoders(one).hw_decoder_load + step),
+        lambda one: changed(one, hw_decoder_load=_decoders(one).hw_decoder_load - step),
+    ]
 
 
 def _plan(decoders: Decoders) -> tuple[bool | None, bool]:

@@ -44,9 +44,9 @@ class Trial:
         return 0.0 if self.reason or not self.rounds else statistics.median(one.rate for one in self.rounds)
 
     @property
-    def final(self) -> Spread | None:
-        """Images a second of the final rounds; None where there were none."""
-        return spread([one.rate for one in self.finals])
+    def final(self) -> Spread:
+        """Images a second of the final rounds; 0 where there were none."""
+        return spread([one.rate for one in self.finals]) or Spread(0.0, 0.0, 0.0)
 
     @property
     def cores(self) -> float:
@@ -163,17 +163,12 @@ def choose(finalists: Sequence[Trial], default: Tuned) -> Trial:
     As fast is what lies less than 2% behind in the median of the rounds; or less than 5%, if it was ahead in one of
     them. Rounds are compared one by one: what a machine does from minute to minute slows both in the same round.
     """
-    fastest = max(finalists, key=_median)
+    fastest = max(finalists, key=lambda trial: trial.final.median)
     equal = [trial for trial in finalists if _as_fast(trial, fastest)]
-    return min(equal, key=lambda trial: (parts(trial.candidate, default), -_median(trial)))
+    return min(equal, key=lambda trial: (parts(trial.candidate, default), -trial.final.median))
 
 
 def _as_fast(one: Trial, fastest: Trial) -> bool:
-    rounds = zip(one.finals, fastest.finals, strict=True)
-    behind = [1 - own.rate / best.rate for own, best in rounds]
+    behind = [1 - own.rate / best.rate for own, best in zip(one.finals, fastest.finals, strict=True)]
     middle = statistics.median(behind)
     return middle < NOISE or (middle < MOST_NOISE and min(behind) <= 0)
-
-
-def _median(trial: Trial) -> float:
-    return trial.final.median if trial.final else 0.0

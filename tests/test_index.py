@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from images import encode, picture, write_folder
 from PIL import Image
-from tars import write_samples
+from tars import write_samples, write_tar
 
+import gpupipe
 from gpupipe.errors import DataError
+from gpupipe.sources import open_source
 from gpupipe.tools.cli import index
 
 
@@ -84,3 +86,22 @@ def test_rebuild_looks_at_files_that_changed_in_place(tmp_path: Path, capsys: py
 def test_a_missing_folder_raises_what_the_command_line_prints(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no folder at"):
         run(tmp_path / "nothing")
+
+
+def test_images_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused with the way to index them, and indexed as a loader of the images alone finds them."""
+    (tmp_path / "flat").mkdir()
+    for number in range(3):
+        (tmp_path / "flat" / f"{number}.jpg").write_bytes(encode(picture(40, 60)))
+    shard = write_tar(tmp_path / "a.tar", [(f"{number}.jpg", encode(picture(40, 60))) for number in range(4)])
+    for data, count in ((tmp_path / "flat", 3), (shard, 4)):
+        with pytest.raises(DataError, match="gpupipe index --no-labels"):
+            run(data)
+        assert run(data, "--no-labels") == 0
+        out = capsys.readouterr().out
+        table = rows(out)
+        assert (table["samples"], table["classes"], table["damaged"]) == (str(count), "no labels", "0")
+        path = open_source(data, fields={"image": gpupipe.Image()}).index_path
+        assert out.splitlines()[-1] == f"index: {path}"
+    assert run(write_folder(tmp_path / "classes"), "--no-labels") == 0
+    assert rows(capsys.readouterr().out)["classes"] == "no labels"

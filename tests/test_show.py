@@ -51,7 +51,7 @@ def epoch_of(folder: Path, epoch: int, *, recipe: gpupipe.Recipe, **settings: ob
 
 
 def tile_corners(count: int, size: int, columns: int) -> list[tuple[int, int]]:
-    return [(place.x, place.y) for place in tile_places([(size, size)] * count, columns)]
+    return [(x, y) for x, y, _, _ in tile_places([(size, size)] * count, columns)]
 
 
 def tiles_of(sheet: Path, count: int, size: int, columns: int) -> list[np.ndarray]:

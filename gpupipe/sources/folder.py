@@ -27,7 +27,7 @@ from gpupipe.sources.indexed import IndexedSource, arrays_of, found, printable
 from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
-from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
+from gpupipe.sources.wanted import ALONE, Names, Wanted, check_kind, wanted
 
 __all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
 
@@ -300,8 +300,7 @@ def _listed(layout: Layout, files: Wanted) -> _Listing:
     if not listing.classes:
         raise DataError(
             f"no class folders in {layout.base}: images belong into one sub-folder per class (root/dog/1.jpg); "
-            "for images without classes pass fields without 'label', as {'image': gpupipe.Image()}, for WebDataset "
-            "shards a pattern such as 'folder/*.tar'"
+            f"{ALONE}, for WebDataset shards pass a pattern such as 'folder/*.tar'"
         )
     names = enumerate(listing.classes)
     empty = [name for label, name in names if not listing.add(layout, _joined(folder, name), label)]

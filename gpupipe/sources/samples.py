@@ -14,7 +14,7 @@ from gpupipe.errors import DataError
 from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.tar import Member
 from gpupipe.sources.values import as_array, as_int64, as_value, document, within
-from gpupipe.sources.wanted import Names, Place, Wanted
+from gpupipe.sources.wanted import ALONE, Names, Place, Wanted
 
 __all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "read_label", "split_name"]
 
@@ -70,7 +70,7 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
     where = _where(shard, sample.key, members[0].offset if members else sample.offset)
     if not members:
         raise DataError(
-            f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}"
+            f"{where} has no label: add a .cls member with the class number, or a .json with {label_field!r}; {ALONE}"
         )
     if len(members) > 1:
         raise DataError(f"{where} has {_names(members)}, and nothing says which holds the label: leave the others out")
@@ -110,7 +110,7 @@ def _number_of_text(text: bytes) -> int:
 def _number_of_json(record: Any, label_field: str) -> int:
     if not isinstance(record, dict) or label_field not in record:
         fields = reprlib.repr(list(record)) if isinstance(record, dict) else "it is no object"
-        raise ValueError(f"its .json has no field {label_field!r} (it has: {fields}); pass label_field=...")
+        raise ValueError(f"its .json has no field {label_field!r} (it has: {fields}); pass label_field=...; {ALONE}")
     label = record[label_field]
     if type(label) is not int or not -(2**63) <= label < 2**63:
         raise ValueError(f"the field {label_field!r} of its .json is {reprlib.repr(label)}, no class number")

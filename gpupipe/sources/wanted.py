@@ -9,7 +9,10 @@ from typing import NamedTuple
 from gpupipe.batch import Array, Boxes, Field, Index, Key, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError
 
-__all__ = ["Names", "Place", "Wanted", "check_kind", "is_class_number", "is_own", "wanted"]
+__all__ = ["ALONE", "Names", "Place", "Wanted", "check_kind", "is_class_number", "is_own", "wanted"]
+
+ALONE = "for images without labels pass fields={'image': gpupipe.Image()} (`gpupipe index --no-labels`)"
+"""For messages about data that lacks labels."""
 
 Names = tuple[str, ...]
 """How a source finds a file of a sample: in shards the extensions, of which the first that is there counts; in a folder

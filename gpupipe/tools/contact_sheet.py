@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ FONT_SIZE = 13
 BACKGROUND, INK = (228, 228, 228), (20, 20, 20)  # gray, so that white pictures and black ones have an edge
 SCANNED = 1 << 20  # positions of an epoch that are looked through at once
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
     if not tiles:
         raise ConfigError("contact sheet: there are no tiles to draw; the dataset or the order is empty")
     places = tile_places([tile.pixels.shape[:2] for tile in tiles], columns)
-    size = max(place.x + place.width for place in places) + GAP, places[-1].y + places[-1].height + LABEL_HEIGHT + GAP
+    size = max(x + width for x, _, width, _ in places) + GAP, places[-1][1] + places[-1][3] + LABEL_HEIGHT + GAP
     sheet = Image.new("RGB", size, BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(FONT_SIZE)
@@ -133,36 +136,22 @@ def draw_sheet(tiles: Sequence[Tile], columns: int = 6) -> Image.Image:
     return sheet
 
 
-class Spot(NamedTuple):
-    """Where a tile stands on the sheet, in pixels; its label stands below."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-
-
-def tile_places(sizes: Sequence[tuple[int, ...]], columns: int) -> list[Spot]:
-    """The place of each tile, sizes being their (height, width): as wide as the widest one of the column."""
+def tile_places(sizes: Sequence[tuple[int, ...]], columns: int) -> list[tuple[int, int, int, int]]:
+    """Left, top, width and height of each tile's place in pixels, sizes being their (height, width): as wide as the
+    widest one of the column. Its label stands below."""
     height = max(tall for tall, _ in sizes)
     widths = [max(wide for _, wide in sizes[column::columns]) for column in range(min(columns, len(sizes)))]
     lefts = [GAP + sum(widths[:column]) + column * GAP for column in range(len(widths))]
     tops = range(GAP, GAP + len(sizes) * (height + LABEL_HEIGHT + GAP), height + LABEL_HEIGHT + GAP)
     at = (divmod(number, columns) for number in range(len(sizes)))
-    return [Spot(lefts[column], tops[row], widths[column], height) for row, column in at]
+    return [(lefts[column], tops[row], widths[column], height) for row, column in at]
 
 
-def _clipped(
-    text: str, width: int, draw: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
-) -> str:
+def _clipped(text: str, width: int, draw: ImageDraw.ImageDraw, font: Font) -> str:
     """`text` on one line, shortened with dots until it is at most `width` pixels wide."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    if draw.textlength(text, font) <= width:
-        return text
-    kept = len(text)
-    while kept and draw.textlength(text[:kept] + "...", font) > width:
-        kept -= 1
-    return text[:kept] + "..." if kept else ""
+    shorter = (text[:kept] + "..." for kept in range(len(text), 0, -1))
+    return next((one for one in (text, *shorter) if draw.textlength(one, font) <= width), "")
 
 
 def write_sheet(sheet: Image.Image, path: Path) -> None:

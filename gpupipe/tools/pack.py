@@ -165,9 +165,7 @@ def _check_destination(source: Packable, folder: Path) -> None:
     if isinstance(source, FolderSource) and folder.resolve().is_relative_to(Path(source.root).resolve()):
         raise ConfigError(f"{folder} lies in the image folder {source.root} and would become a class: write elsewhere")
     if not (folder / PLAN_NAME).exists() and any(folder.glob("shard-*.tar")):
-        raise ConfigError(
-            f"{folder} has shards but no {PLAN_NAME}, so they are not of this tool: write to a new folder"
-        )
+        raise ConfigError(f"{folder} has shards but no {PLAN_NAME}, so not of this tool: write to a new folder")
 
 
 def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: int) -> None:
@@ -180,15 +178,12 @@ def _keep_plan(folder: Path, source: Packable, settings: PackSettings, shards: i
         return
     try:
         stored = json.loads(read_regular(path, MOST_PLAN_BYTES))
-        different = [
-            f"{name} {stored.get(name)!r}, now {value!r}" for name, value in plan.items() if stored.get(name) != value
-        ]
+        changed = [(name, stored.get(name), value) for name, value in plan.items() if stored.get(name) != value]
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} can't be read ({error}): write to a new folder") from error
-    if different:
-        raise ConfigError(
-            f"{folder} holds another packing ({'; '.join(different)}): write to a new folder or remove it"
-        )
+    if changed:
+        how = "; ".join(f"{name} {before!r}, now {value!r}" for name, before, value in changed)
+        raise ConfigError(f"{folder} holds another packing ({how}): write to a new folder or remove it")
 
 
 def _write(path: Path, text: str) -> None:
@@ -213,13 +208,9 @@ def _write_shards(
 def _write_shard(path: Path, samples: Iterator[list[tuple[str, bytes]]]) -> None:
     with replacing(path, stale=0) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in chain.from_iterable(samples):
-            _add(tar, name, data)
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)  # time, user and mode keep their fixed defaults: equal inputs give equal bytes
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
+            member = tarfile.TarInfo(name)  # time, user, mode keep their fixed defaults: equal inputs give equal bytes
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
 
 
 def _members(source: Packable, settings: PackSettings, index: int) -> list[tuple[str, bytes]]:
@@ -236,10 +227,8 @@ def _members(source: Packable, settings: PackSettings, index: int) -> list[tuple
             return []
         if isinstance(error, SampleError):
             raise
-        reason, remedy = (
-            f"can't be decoded: {type(error).__name__}: {error}",
-            "repair it, or leave it out with --skip-bad",
-        )
+        reason = f"can't be decoded: {type(error).__name__}: {error}"
+        remedy = "repair it, or leave it out with --skip-bad"
         raise SampleError(index, source.location(index), reason, remedy) from error
     stem = source.key(index).rpartition("/")[2].partition(".")[0]
     key = f"{index:08d}_{KEY.sub('_', stem)[:KEY_NAME_LENGTH]}"

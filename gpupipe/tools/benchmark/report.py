@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from gpupipe.host.machine import machine
@@ -116,10 +117,8 @@ def plot(measured: Sequence[Row], facts: dict[str, Any], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     rates = [one["img_per_s"] for one in ordered]
-    errors = [
-        [one["img_per_s"] - one["img_per_s_min"] for one in ordered],
-        [one["img_per_s_max"] - one["img_per_s"] for one in ordered],
-    ]
+    low, high = ([one[f"img_per_s_{end}"] for one in ordered] for end in ("min", "max"))
+    errors = [np.subtract(rates, low), np.subtract(high, rates)]
     colors = ["#76b900" if one["contender"].startswith("gpupipe") else "#9aa0a6" for one in ordered]
     bars = axes.barh([one["contender"] for one in ordered], rates, xerr=errors if ordered else None, color=colors)
     labels = [f"{one['img_per_s']:,.0f}" + (f"  ({one['ratio']:.2f}x)" if one["ratio"] else "") for one in ordered]

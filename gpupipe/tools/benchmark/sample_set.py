@@ -22,7 +22,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -106,11 +105,6 @@ def imagenet_like_specs(count: int, seed: int) -> list[ImageSpec]:
     return [specs[i] for i in rng.permutation(count)]
 
 
-def table_parameters() -> dict[str, Any]:
-    """Everything that decides the distribution, for the version of a sample set."""
-    return {"sizes": asdict(SizeTable()), "kinds": [asdict(kind) for kind in KINDS], "rank_noise": RANK_NOISE}
-
-
 def draw_sides(rng: np.random.Generator, table: SizeTable, count: int) -> np.ndarray:
     """(count, 2) widths and heights."""
     of_500 = round(table.share_500 * count)
@@ -120,8 +114,7 @@ def draw_sides(rng: np.random.Generator, table: SizeTable, count: int) -> np.nda
     pairs = np.stack([np.r_[np.full(of_500, 500.0), long], np.r_[short, other_short]], axis=1)
     portrait = stratified(rng, (0.0, 1.0), count) >= table.share_landscape
     pairs[portrait] = pairs[portrait, ::-1]
-    sides: np.ndarray = np.maximum(pairs.round(), 16).astype(np.int64)
-    return sides
+    return np.asarray(np.maximum(pairs.round(), 16), np.int64)
 
 
 def kind_specs(rng: np.random.Generator, kind: JpegKind, sides: np.ndarray) -> list[ImageSpec]:
@@ -177,12 +170,16 @@ class Scene:
     base: np.ndarray
     detail: np.ndarray
 
-    def pixels(self, amplitude: float) -> np.ndarray:
-        """uint8 (height, width, planes)."""
+    def encoded(self, amplitude: float, spec: ImageSpec) -> bytes:
+        """The scene at this amplitude as a baseline JPEG with the quality and subsampling of `spec`."""
         planes = self.detail * np.float32(amplitude)
         planes += self.base
-        np.clip(planes, 0, 255, out=planes)
-        return np.ascontiguousarray(np.moveaxis(planes.astype(np.uint8), 0, -1))
+        pixels = np.moveaxis(np.clip(planes, 0, 255, out=planes).astype(np.uint8), 0, -1)
+        gray = spec.subsampling is None
+        image = Image.frombytes("L" if gray else "YCbCr", (spec.width, spec.height), pixels.tobytes())
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=spec.quality, **({} if gray else {"subsampling": spec.subsampling}))
+        return buffer.getvalue()
 
 
 def noise_field(rng: np.random.Generator, side: int, exponent: float, cutoff: float) -> Plane:
@@ -196,13 +193,11 @@ def noise_field(rng: np.random.Generator, side: int, exponent: float, cutoff: fl
 
 def window(rng: np.random.Generator, field: Plane, height: int, width: int) -> Plane:
     """A (height, width) piece of a periodic field from a random place, perhaps mirrored or turned."""
-    field = field.T if rng.random() < 0.5 else field
-    step = -1 if rng.random() < 0.5 else 1
+    field, step = (field.T if rng.random() < 0.5 else field), (-1 if rng.random() < 0.5 else 1)
     top, left = rng.integers(0, field.shape[0], 2)
     rows = (top + step * np.arange(height)) % field.shape[0]
     columns = (left + np.arange(width)) % field.shape[1]
-    piece: Plane = field[rows[:, None], columns]
-    return piece
+    return np.asarray(field[rows[:, None], columns])
 
 
 def compose(rng: np.random.Generator, bank: NoiseBank, spec: ImageSpec) -> Scene:
@@ -223,16 +218,6 @@ def compose(rng: np.random.Generator, bank: NoiseBank, spec: ImageSpec) -> Scene
     return Scene(np.stack(base).astype(np.float32), np.stack(detail).astype(np.float32))
 
 
-def encode_scene(scene: Scene, amplitude: float, spec: ImageSpec) -> bytes:
-    """The scene at this amplitude as a baseline JPEG with the quality and subsampling of `spec`."""
-    pixels = scene.pixels(amplitude)
-    gray = spec.subsampling is None
-    image = Image.frombytes("L" if gray else "YCbCr", (spec.width, spec.height), pixels.tobytes())
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=spec.quality, **({} if gray else {"subsampling": spec.subsampling}))
-    return buffer.getvalue()
-
-
 def fit_jpeg(bank: NoiseBank, spec: ImageSpec, seed: tuple[int, ...], tolerance: float = 0.04, tries: int = 7) -> bytes:
     """A JPEG whose size is within `tolerance` of the specification's where the size can be reached; else the nearest.
 
@@ -243,7 +228,7 @@ def fit_jpeg(bank: NoiseBank, spec: ImageSpec, seed: tuple[int, ...], tolerance:
     points: list[tuple[float, float]] = []
     log_amplitude, best, best_error = np.log(10.0), b"", np.inf
     for _ in range(tries):
-        data = encode_scene(scene, float(np.exp(log_amplitude)), spec)
+        data = scene.encoded(float(np.exp(log_amplitude)), spec)
         error = np.log(len(data)) - target
         if abs(error) < best_error:
             best, best_error = data, abs(error)
@@ -283,7 +268,8 @@ def sample_set(folder: str | Path | None = None, count: int = 512) -> Path:
 
 def parameters_hash() -> str:
     """Eight hex digits that change with whatever decides the images."""
-    parameters = {"version": VERSION, "seed": SEED, "look": asdict(Look()), "table": table_parameters()}
+    table = {"sizes": asdict(SizeTable()), "kinds": [asdict(kind) for kind in KINDS], "rank_noise": RANK_NOISE}
+    parameters = {"version": VERSION, "seed": SEED, "look": asdict(Look()), "table": table}
     return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -312,12 +298,11 @@ def write_samples(root: Path, count: int) -> None:
     for i in range(CLASSES):
         (root / f"class_{i:02d}").mkdir()
 
-    def write_one(job: tuple[int, ImageSpec]) -> None:
-        index, spec = job
-        data = fit_jpeg(bank, spec, seed=(SEED, index))
+    def write_one(index: int) -> None:
+        data = fit_jpeg(bank, specs[index], seed=(SEED, index))
         (root / f"class_{index % CLASSES:02d}" / f"{index:05d}.jpg").write_bytes(data)
 
     # NumPy and Pillow release the GIL.
     with ThreadPoolExecutor(usable_cpus()) as pool, progress("Making the sample set (once)", count) as advance:
-        for _ in pool.map(write_one, enumerate(specs)):
+        for _ in pool.map(write_one, range(count)):
             advance(1)

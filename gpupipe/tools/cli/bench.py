@@ -43,7 +43,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the contenders, or measure them. Exit code 1 if none could be measured."""
     if args.list:
-        list_contenders()
+        for name in CONTENDERS:
+            print(f"{name:<{max(map(len, CONTENDERS))}}  {describe(name)}")
         return 0
     require(*EXTRA)
     from rich.console import Console
@@ -74,10 +75,3 @@ def settings_from(args: argparse.Namespace) -> BenchSettings:
     values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
     settings = BenchSettings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
     return settings if args.data else replace(settings, data=str(sample_set()))
-
-
-def list_contenders() -> None:
-    """Print the names with a line about each."""
-    width = max(len(name) for name in CONTENDERS)
-    for name in CONTENDERS:
-        print(f"{name:<{width}}  {describe(name)}")

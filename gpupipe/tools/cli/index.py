@@ -27,6 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="+", **DATA)
     parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
+    parser.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
     add_label_field(parser)
 
 
@@ -35,10 +36,12 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from gpupipe.batch import Image
     from gpupipe.sources import open_source
 
     start = time.perf_counter()
-    source = open_source(data_of(args), label_field=args.label_field, rebuild=args.rebuild)
+    fields = {"image": Image()} if args.no_labels else None
+    source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
     seconds = time.perf_counter() - start
     damaged, rows = summary(source)
     rows["seconds"] = f"{seconds:.2f}"
@@ -56,10 +59,11 @@ def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
     shapes = source.shapes(np.arange(len(source)))
     assert shapes is not None, "a folder and shards are indexed"
     good = shapes[:, 0] > 0
-    classes = len(source.classes) if source.classes is not None else len(np.unique(source.targets))
+    labelled = "label" in source.fields
+    classes = source.classes if source.classes is not None or not labelled else np.unique(source.targets)
     rows = {
         "samples": f"{len(source):,}",
-        "classes": f"{classes:,}",
+        "classes": f"{len(classes):,}" if classes is not None else "no labels",
         "bytes": f"{int(getattr(source, 'sizes', np.zeros(1)).sum()):,}",
         "heights": _spread(shapes[good, 0]),
         "widths": _spread(shapes[good, 1]),

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.tools.contact_sheet import draw_sheet, read_tiles, sheet_format, write_sheet
 
     sheet_format(args.output)  # a wrong name is better known before the work than after
-    recipe = _preset(args) if args.recipe in PRESETS else _own_recipe(args)
+    recipe = recipe_of(args)
     source = open_source(data_of(args))
     loader = Loader(
         source,
@@ -89,26 +89,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _columns(args: argparse.Namespace, recipe: Recipe | MultiCrop) -> int:
     """The views of a sample in a row, or its epochs, or as many as look well."""
-    rows = (views for views in (recipe.views, args.repeat) if views > 1)
-    return next(rows, COLUMNS) if args.columns is None else int(args.columns)
+    usual = next((views for views in (recipe.views, args.repeat) if views > 1), COLUMNS)
+    return usual if args.columns is None else int(args.columns)
 
 
-def _own_recipe(args: argparse.Namespace) -> Recipe | MultiCrop:
+def recipe_of(args: argparse.Namespace) -> Recipe | MultiCrop:
+    """The preset that --recipe names, or one of the user's own."""
+    import gpupipe
+
+    if args.recipe in PRESETS:
+        name, arguments = PRESETS[args.recipe]
+        settings = {} if args.size is None else {"size": args.size}
+        made: Recipe | MultiCrop = getattr(gpupipe, name)(*arguments, **settings)
+        return made
     if ":" not in args.recipe:
         raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor one of {', '.join(PRESETS)}")
     if args.size is not None:
         raise ConfigError(f"--size={args.size} is for presets; {args.recipe} says its own size")
     return load_recipe(args.recipe)
-
-
-def _preset(args: argparse.Namespace) -> Recipe | MultiCrop:
-    import gpupipe
-
-    name, arguments = PRESETS[args.recipe]
-    preset = getattr(gpupipe, name)
-    settings = {} if args.size is None else {"size": args.size}
-    made: Recipe | MultiCrop = preset(*arguments, **settings)
-    return made
 
 
 def load_recipe(text: str) -> Recipe | MultiCrop:

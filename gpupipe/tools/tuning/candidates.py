@@ -10,15 +10,8 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned
 
 __all__ = [
-    "changed",
-    "dali_engine",
-    "parts",
-    "queued",
-    "share_for",
-    "threads",
-    "torch_engine",
-    "with_odds",
-    "worker_processes",
+    *("changed", "dali_engine", "parts", "queued", "share_for", "threads", "torch_engine", "with_odds"),
+    *("worker_processes",),
 ]
 
 HANDED_ON = 4  # batches finished ahead of the consumer, and in the making

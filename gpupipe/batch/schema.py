@@ -117,9 +117,8 @@ class Schema(Mapping[str, Field]):
 
     def _check(self, name: str, field: Field) -> None:
         geometry = getattr(field, "geometry", None)
-        if geometry is not None and (
-            geometry == name or not isinstance(self.get(geometry), Image) or self._shares(geometry)
-        ):
+        leader = self.get(geometry or "")
+        if geometry is not None and (not isinstance(leader, Image) or leader.geometry is not None):
             raise ConfigError(
                 f"fields: {name!r} has geometry={geometry!r}, which is no image field with draws of its own; there are "
                 f"{', '.join(map(repr, self.images)) or 'no image fields'}"
@@ -144,10 +143,6 @@ class Schema(Mapping[str, Field]):
             raise ConfigError(
                 f"fields: {name!r} is padded with a mask, {name + '_mask'!r}, but a field has this name; rename that"
             )
-
-    def _shares(self, name: str) -> bool:
-        field = self[name]
-        return isinstance(field, Image) and field.geometry is not None
 
 
 def _text(field: Any) -> str:

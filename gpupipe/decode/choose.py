@@ -87,7 +87,7 @@ class EngineSettings:
     @property
     def dali_threads(self) -> int:
         """CPU threads of DALI."""
-        return max(1, self.num_workers - (self.decoders.cpu_workers if self.decoders else 0))
+        return max(1, self.num_workers - self.worker_processes)
 
     @property
     def worker_processes(self) -> int:
@@ -129,17 +129,15 @@ def _device(device: str | torch.device) -> torch.device:
         found = None
     if found is None or found.type not in ("cpu", "cuda"):
         raise ConfigError(f"device={device!r} must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
-    return found if found.type == "cpu" else _cuda_device(found)
-
-
-def _cuda_device(device: torch.device) -> torch.device:
+    if found.type == "cpu":
+        return found
     if not torch.cuda.is_available():
         reason = "this build of torch has no CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
         raise EngineUnavailableError(
             f"device='{device}' was asked for, but {reason}; install the NVIDIA driver and a CUDA build of torch "
             "(`gpupipe doctor` shows what is missing), or pass device='cpu'"
         )
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = torch.cuda.current_device() if found.index is None else found.index
     if index >= torch.cuda.device_count():
         raise EngineUnavailableError(f"device='{device}': this process sees {torch.cuda.device_count()} GPUs")
     return torch.device("cuda", index)

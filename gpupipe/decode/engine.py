@@ -47,11 +47,11 @@ class Engine(Protocol):
 
     def ready(self) -> int | None:
         """Batches of the current stream that are made and wait to be taken; None where the engine can't tell."""
-        ...
+        return None
 
     def interrupt(self) -> None:
         """From another thread: whoever waits in the stream for something that may never come is to end soon."""
-        ...
+        return
 
     def close(self) -> None:
         """Give back threads, processes and memory. May be called twice."""

@@ -73,7 +73,7 @@ class Share:
         return parts
 
 
-class SharingEngine:
+class SharingEngine(Engine):
     """DALI and worker processes, side by side on each batch; `share` says which rows are the workers'."""
 
     name = "dali"
@@ -97,17 +97,10 @@ class SharingEngine:
 
         return Batches(partial(next, merged), close)
 
-    def ready(self) -> None:
-        """None: DALI does not tell."""
-        return
-
     def interrupt(self) -> None:
-        """End what waits for workers."""
-        self._dali.interrupt()
         self._cpu.interrupt()
 
     def close(self) -> None:
-        """Close both engines."""
         self._dali.close()
         self._cpu.close()
 

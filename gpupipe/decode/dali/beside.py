@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,28 +38,25 @@ class Part:
 
 
 class Threads:
-    """Up to `count` threads that read and as many that make rows; they start when there is work for them."""
+    """Up to `count` threads that read and as many that make rows; they start when there is work for them.
+
+    DALI waits for what is read, so that has a pool of its own: 500 ImageNet JPEGs in shards outside of the page cache
+    take 112 to 196 us each by 4 threads, 399 to 483 by one (a virtual disk, 2 cores of an Intel Xeon).
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._open()
 
-    @cached_property
-    def reading(self) -> ThreadPoolExecutor:
-        """A pool of its own, as DALI waits for what is read: 500 ImageNet JPEGs in shards outside of the page cache
-        take 112 to 196 us each by 4 threads, 399 to 483 by one (a virtual disk, 2 cores of an Intel Xeon)."""
-        return ThreadPoolExecutor(self.count, "gpupipe-read")
-
-    @cached_property
-    def making(self) -> ThreadPoolExecutor:
-        """For all else."""
-        return ThreadPoolExecutor(self.count, "gpupipe-make")
+    def _open(self) -> None:
+        self.reading = ThreadPoolExecutor(self.count, "gpupipe-read")
+        self.making = ThreadPoolExecutor(self.count, "gpupipe-make")
 
     def close(self) -> None:
         """End them; what they have not begun is dropped. The next work starts new ones."""
-        for name in ("reading", "making"):
-            pool = self.__dict__.pop(name, None)
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
+        for pool in (self.reading, self.making):
+            pool.shutdown(cancel_futures=True)
+        self._open()
 
 
 class Beside:

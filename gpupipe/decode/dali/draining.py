@@ -15,8 +15,10 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.utils.dlpack
 
 __all__ = ["Draining"]
 
@@ -29,6 +31,14 @@ class Draining:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def lent(self, output: Any, *inputs: object) -> torch.Tensor:
+        """An output of DALI's as a tensor, for the current stream; on a GPU its buffer and the inputs are kept."""
+        buffer = output.as_tensor()
+        tensor = torch.utils.dlpack.from_dlpack(buffer)
+        if tensor.is_cuda:
+            self.watch(tensor, (buffer, *inputs), torch.cuda.current_stream(tensor.device).record_event)
+        return tensor
 
     def watch(self, tensor: torch.Tensor, buffer: object, record: Callable[[], torch.cuda.Event]) -> None:
         """Keep `buffer`, over which `tensor` lies, until `tensor` and its views are gone and their work is done.

@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.utils.dlpack
 
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.dali.draining import Draining
 from gpupipe.decode.dali.feed import Feed, Feeder
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
-from gpupipe.decode.engine import Batches
+from gpupipe.decode.engine import Batches, Engine
 from gpupipe.host.tracing import Stage
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
@@ -35,10 +34,11 @@ log = logging.getLogger("gpupipe")
 REFUSED = re.compile(r"Failed to decode sample #(\d+)")  # what DALI says of a row of its oldest batch
 
 
-class DaliEngine:
-    """Batches from a DALI pipeline, handed to torch without a copy.
+class DaliEngine(Engine):
+    """Batches from a DALI pipeline, handed to torch without a copy. DALI does not say which of those that it works on
+    are made, and what it waits for can't be ended.
 
-    device:         cuda for "mixed" decoding and all pixel work on the GPU, or cpu.
+    device:         cuda with its number for "mixed" decoding and all pixel work on the GPU, or cpu.
     num_threads:    DALI's CPU threads.
     prefetch_depth: batches that DALI works on ahead of the consumer.
     decoders:       how DALI decodes; its share for the CPU is none of this engine's business.
@@ -64,7 +64,7 @@ class DaliEngine:
         self._graph_options: dict[str, Any] = dict(
             batch_size=batch_size,
             num_threads=num_threads,
-            device_id=_device_index(device),
+            device_id=device.index,
             prefetch_queue_depth=prefetch_depth,
             views=views,
             fields=len(self._images),
@@ -167,22 +167,12 @@ class DaliEngine:
     def _batch(self, outputs: Any, feed: Feed, decode: Stage) -> Batch:
         if self._on_gpu:
             self._draining.sweep(keep=len(outputs) * self._graph_options["prefetch_queue_depth"])
-        made = [self._pixels(output, feed) for output in outputs]
+        made = [self._draining.lent(output, feed.inputs) for output in outputs]  # from which it may still be copying
         views = {
             name: tuple(made[field * self._views : (field + 1) * self._views])
             for field, name in enumerate(self._images)
         }
         return feed.batch(views, decode.span("DALI"))
-
-    def _pixels(self, output: Any, feed: Feed) -> torch.Tensor:
-        """One view of an image field, in DALI's memory."""
-        buffer = output.as_tensor()
-        images = torch.utils.dlpack.from_dlpack(buffer)
-        if self._on_gpu:
-            stream = torch.cuda.current_stream(self.device)
-            # The inputs too: the decoder may still be copying from it.
-            self._draining.watch(images, (buffer, feed.inputs), stream.record_event)
-        return images
 
     # When DALI refuses.
 
@@ -211,23 +201,9 @@ class DaliEngine:
             raise error
         return int(oldest.job.indices[row])
 
-    def ready(self) -> None:
-        """None: DALI does not say which of the batches that it works on are made."""
-        return
-
-    def interrupt(self) -> None:
-        """Nothing: what DALI waits for can't be ended."""
-        return
-
     def close(self) -> None:
         """Gives back the pipeline and the threads. Batches that the consumer holds stay valid."""
         self._end()
         self._drop()
         self._feeder.close()
         self._draining.finish()
-
-
-def _device_index(device: torch.device) -> int | None:
-    if device.type != "cuda":
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.utils.dlpack
 from PIL import Image
 
+from gpupipe.decode.dali.draining import Draining
 from gpupipe.decode.dali.feed import view_inputs
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.pixels import by_pillow, resized_by_pillow
@@ -219,19 +219,15 @@ def _compared(pipeline: Any, in_flight: deque[MadeBatch], device: torch.device) 
     if stream is not None:
         stream.wait_stream(torch.cuda.default_stream(device))  # the truth came on that one
     found = []
-    held: deque[tuple[Any, torch.cuda.Event]] = deque()  # DALI may reuse a buffer once its event has passed
+    draining = Draining()
     with torch.cuda.stream(stream):
         pipeline.schedule_run()
         while in_flight:
             (output,) = pipeline.outputs() if stream is None else pipeline.outputs(cuda_stream=stream)
             batch = in_flight.popleft()
             pipeline.schedule_run()
-            buffer = output.as_tensor()
-            found.append((batch, _differences(torch.utils.dlpack.from_dlpack(buffer), batch.truth)))
-            if stream is not None:
-                held.append((buffer, stream.record_event()))
-                if len(held) > 2:
-                    held.popleft()[1].synchronize()
+            found.append((batch, _differences(draining.lent(output), batch.truth)))
+            draining.sweep(keep=2)
     if stream is not None:
         stream.synchronize()
     return found

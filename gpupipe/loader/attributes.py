@@ -39,6 +39,8 @@ class DataLoaderAttributes:
 
     in_order: Literal[True] = True
     pin_memory_device: Literal[""] = ""
+    translation: Any = None
+    """What `gpupipe.from_dataloader` says of how the loader came about, for print()."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED and self._built:

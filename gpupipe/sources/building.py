@@ -51,15 +51,16 @@ def load_or_build(
     stale: Callable[[dict[str, Any]], str],
     build: Callable[[], BuiltIndex],
     rebuild: bool = False,
+    beside: bool = True,
 ) -> StoredIndex:
-    """The index file `name` in `folder`, or in the cache folder where that can't be written.
+    """The index file `name` in `folder`, or in the cache folder where that can't be written, or not `beside` the data.
 
     `arrays` are the names of those that it needs. `stale` gets the stored info and says what has changed since (empty:
     nothing). Of several processes on a machine one builds and the others wait. Raises DataError where the index can be
     written nowhere, and what `build` raises.
     """
     digest = hashlib.sha256(f"{folder.resolve()}\n{name}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    places = (folder / name, cache_folder() / f"{folder.name}-{digest}.index")
+    places = (*([folder / name] if beside else []), cache_folder() / f"{folder.name}-{digest}.index")
     found = None if rebuild else _fresh(places, arrays, stale)
     if found is not None:
         return found

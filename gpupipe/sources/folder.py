@@ -216,9 +216,9 @@ def _index_name(files: Wanted) -> str:
 
 
 @dataclass
-class _Listing:
+class Listing:
     """The images: `paths` below their folder. directories: the time of change of each, named as seen from the root, but
-    for the root, whose time changes as the index is written there."""
+    for a root whose time changes as the index is written there."""
 
     classes: list[str]
     paths: list[str] = field(default_factory=list)
@@ -242,6 +242,11 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
         listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
     for directory in [below for below in listing.directories if layout.within(below) == layout.root]:
         del listing.directories[directory]
+    return measured(layout, files, listing)
+
+
+def measured(layout: Layout, files: Wanted, listing: Listing) -> BuiltIndex:
+    """The index of these files, of which the headers are read."""
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
 
     def measure(paths: list[str], advance: Advance) -> NDArray[np.int64]:
@@ -250,12 +255,12 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
         return measures
 
     description = f"indexing {os.path.basename(layout.root)}"
-    measured = np.concatenate(scan_in_threads(description, len(listing.paths), measure, chunks))
+    facts = np.concatenate(scan_in_threads(description, len(listing.paths), measure, chunks))
     return found(
         files,
         listing.classes,
         pack_strings(listing.paths),
-        np.column_stack([np.array(listing.labels, np.int64), measured]),
+        np.column_stack([np.array(listing.labels, np.int64), facts]),
         {"kind": "folder", "classes": listing.classes, "directories": listing.directories, "top": _top(layout, files)},
     )
 
@@ -287,9 +292,9 @@ def _measure(path: str) -> tuple[int, int, int, int]:
         return 0, *DAMAGED
 
 
-def _listed(layout: Layout, files: Wanted) -> _Listing:
+def _listed(layout: Layout, files: Wanted) -> Listing:
     """Classes and samples in ImageFolder's order; without labels all images by directory and name. Raises DataError."""
-    listing = _Listing(_class_names(layout) if files.labels else [])
+    listing = Listing(_class_names(layout) if files.labels else [])
     folder, suffix = layout.files[layout.image]
     suffixes = suffix or ", ".join(EXTENSIONS)
     if not files.labels:
@@ -378,10 +383,15 @@ def _changes(layout: Layout, files: Wanted, info: dict[str, Any]) -> str:
         return "class folders were added or removed"
     if _top(layout, files) != info.get("top", ""):
         return "files or folders were added or removed"
-    for directory, changed in info["directories"].items():
+    return changed_below(layout.root, info["directories"])
+
+
+def changed_below(root: str, directories: Mapping[str, int]) -> str:
+    """Which of the directories has another time of change than it had, or an empty string."""
+    for directory, before in directories.items():
         now = None
         with contextlib.suppress(OSError):
-            now = os.stat(os.path.join(layout.root, directory)).st_mtime_ns
-        if now != changed:
+            now = os.stat(os.path.join(root, directory)).st_mtime_ns
+        if now != before:
             return f"folder {directory} was changed" if now is not None else f"folder {directory} is gone"
     return ""

@@ -1,0 +1,146 @@
+"""A DataLoader's dataset, transform and collate_fn: as a source and a recipe, or as the user wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpupipe.errors import ConfigError, TranslationError
+from gpupipe.migration.datasets import Files, files_of
+from gpupipe.migration.report import Line, described
+from gpupipe.recipe import MultiCrop, Recipe
+
+__all__ = ["Data", "data_of"]
+
+ITS_ITEMS = "its items, as its __getitem__ makes them in the workers"
+LISTED = "the files and labels that it has listed"
+AS_WRITTEN = "runs as it is written"
+
+
+@dataclass(frozen=True)
+class Data:
+    """What Loader gets, with other arguments that belong to it, and the lines of the report."""
+
+    data: Any
+    recipe: Recipe | MultiCrop | None
+    lines: tuple[Line, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A collate_fn for one sample, as DataLoader calls it without automatic batching."""
+
+    collate: Callable[[Any], Any]
+
+    def __call__(self, items: list[Any]) -> Any:
+        (item,) = items
+        return self.collate(item)
+
+
+class EncodedRows:
+    """The rows of a Hugging Face dataset, where an image is the bytes of its file."""
+
+    def __init__(self, rows: Any, images: list[str]) -> None:
+        self._rows = rows
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = dict(self._rows[index])
+        for name in self._images:
+            file = row[name]
+            if file is not None:
+                row[name] = file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
+        return row
+
+
+def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mapping[str, Any]) -> Data:
+    """What becomes of a dataset. collate: the user's own, or None; batch_size: None without automatic batching."""
+    name = f"{type(dataset).__name__} of {len(dataset)} samples"
+    if overrides.get("recipe") is not None:
+        return _with_recipe(dataset, name, collate, overrides)
+    try:
+        if "recipe" in overrides:
+            raise TranslationError("the dataset", "recipe=None was passed", "leave it out")
+        if batch_size is None:
+            raise TranslationError("batch_size=None", "a recipe makes batches", "pass a batch_size to the DataLoader")
+        files = files_of(dataset)
+    except TranslationError as error:
+        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, str(error)))
+    part, was = "transform", ", ".join(dict.fromkeys(map(described, files.transforms)))
+    lines = [Line("dataset", name, LISTED)]
+    try:
+        recipe = _recipe(files)
+        lines.append(Line(part, was, described(recipe)))
+        if collate is not None:
+            part, was = "collate_fn", described(collate)
+            recipe = Recipe.from_torchvision(files.transforms[0], collate)
+            lines.append(Line(part, was, described(recipe.mixing)))
+        if recipe.mixing is not None and batch_size % 2:
+            raise TranslationError(f"batch_size={batch_size}", "the recipe mixes pairs", "pass an even one")
+    except TranslationError as error:
+        failed = Line(part, was, AS_WRITTEN, str(error))
+        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS), failed)
+    if files.target_transform is not None:
+        lines.append(Line("target_transform", described(files.target_transform), "called for each label"))
+    if not files.skips:
+        return Data(files.source(dataset), recipe, tuple(lines))
+    lines.append(Line("bad files", "the dataset's next file instead", "the order's next instead: on_error='skip'"))
+    return Data(files.source(dataset), recipe, tuple(lines), {"on_error": "skip"})
+
+
+def _recipe(files: Files) -> Recipe:
+    recipes = []
+    for transform in files.transforms:
+        if transform is None:
+            raise TranslationError("transform=None", "items are PIL images of any size", "pass a transform or recipe=")
+        recipes.append(Recipe.from_torchvision(transform))
+    if any(recipe != recipes[0] for recipe in recipes):
+        raise TranslationError("ConcatDataset", "its parts have different transforms", "pass each to a DataLoader")
+    return recipes[0]
+
+
+def _as_written(dataset: Any, collate: Any, batch_size: int | None, *lines: Line) -> Data:
+    if collate is not None and not any(line.part == "collate_fn" for line in lines):
+        lines = (*lines, Line("collate_fn", described(collate), AS_WRITTEN))
+    return Data(dataset, None, lines, {"collate_fn": Alone(collate) if batch_size is None else collate})
+
+
+def _with_recipe(dataset: Any, name: str, collate: Any, overrides: Mapping[str, Any]) -> Data:
+    """The recipe stands for the transform: it gets the files of what is files, else the dataset's items."""
+    if collate is not None and "collate_fn" not in overrides:
+        raise ConfigError(
+            f"from_dataloader: the DataLoader's collate_fn, {described(collate)}, can't go with recipe=: each field "
+            "has its own, as fields={'name': gpupipe.Array(collate=function)}; pass collate_fn=None to do without it"
+        )
+    recipe: Recipe | MultiCrop = overrides["recipe"]
+    passed = Line("transform", "the dataset's", "the recipe that was passed")
+    rows = _encoded_rows(dataset)
+    if rows is not None and isinstance(recipe, Recipe):
+        line = Line("dataset", name, "its images as encoded files, turned upright as it turns them")
+        return Data(rows, replace(recipe, exif_orientation=True), (line, passed))
+    try:
+        if "fields" in overrides:
+            raise TranslationError("the dataset", "fields= were passed", "leave them out")
+        files = files_of(dataset)
+    except TranslationError as error:
+        return Data(dataset, recipe, (Line("dataset", name, f"its items, to which the recipe is applied ({error})"),))
+    return Data(files.source(dataset), recipe, (Line("dataset", name, LISTED), passed))
+
+
+def _encoded_rows(dataset: Any) -> EncodedRows | None:
+    """None for what is no Hugging Face dataset with images."""
+    if type(dataset).__module__ != "datasets.arrow_dataset":
+        return None
+    from datasets import Image
+
+    images = [name for name, feature in dataset.features.items() if isinstance(feature, Image)]
+    rows = dataset.with_format(None)
+    for name in images:
+        rows = rows.cast_column(name, Image(decode=False))
+    return EncodedRows(rows, images) if images else None

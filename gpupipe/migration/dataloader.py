@@ -1,0 +1,146 @@
+"""A Loader in the place of a DataLoader that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+
+from gpupipe.errors import ConfigError
+from gpupipe.loader.distributed import rank_and_world_size
+from gpupipe.loader.loader import Loader
+from gpupipe.migration.data import data_of
+from gpupipe.migration.report import Line, Translation, described
+from gpupipe.migration.samplers import Sampling, follow, sampling_of
+
+__all__ = ["from_dataloader"]
+
+CARRIED = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout", "multiprocessing_context")
+PROCESSES = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+
+
+def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **overrides: Any) -> Loader:
+    """A Loader with the samples, batches, workers and seed of a DataLoader that is built. Nothing of it is iterated.
+
+    Where the dataset is image files with a label each (those of torchvision and timm, `Subset` and `ConcatDataset` of
+    them) and `Recipe.from_torchvision` knows its transform, the very files that it has listed become a source and the
+    transform a recipe, at full speed. Any other map-style dataset runs as it is written: its `__getitem__` in the
+    workers, then its `collate_fn`, and what that returns goes through unchanged. `print(loader.translation)` says what
+    became of each part, and why what runs as it is written does.
+
+    Orders are of the same kind as the sampler's, but other permutations. Ranks share an epoch where the sampler was a
+    distributed one, whose `set_epoch` is the Loader's from then on; with any other each rank reads all, as before. The
+    seed is the generator's initial one, else the sampler's, else torch.initial_seed(). Batches are on the CPU, as those
+    of a DataLoader are; with device="cuda" they are made on the GPU, and a `.to(device)` costs nothing. Changes of the
+    dataset afterwards are not seen where it was translated.
+
+    strict: raise ConfigError, with all reasons, rather than run anything as it is written.
+    overrides: Loader's arguments, which win. A `recipe` stands for the dataset's transform; None: all as it is written.
+
+    Raises ConfigError for what a Loader can't do: an IterableDataset, batches of a batch_sampler's own, a sampler
+    without length or one that cuts the epoch into ranks in a way of its own.
+    """
+    _check(loader)
+    sampler, batch_size, drop_last = _batches(loader, overrides)
+    collate = None if loader.collate_fn is default_collate else loader.collate_fn
+    data = data_of(loader.dataset, collate, batch_size, overrides)
+    ordered = {"order", "shuffle"} & set(overrides)
+    sampling = _passed(sampler) if ordered else sampling_of(sampler)
+    options: dict[str, Any] = {name: getattr(loader, name) for name in (*CARRIED, "worker_init_fn")}
+    options |= data.options | {"batch_size": batch_size or 1, "drop_last": drop_last, "device": "cpu"}
+    options |= {"rank": sampling.rank, "world_size": sampling.world_size}
+    options |= {} if ordered else {"order": sampling.order}
+    seed, line = _seed(loader, sampling)
+    lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), line]
+    translation = Translation((*lines, *_rest(loader, sampling, overrides)))
+    if strict and not translation.complete:
+        raise ConfigError(f"strict=True, and not all is translated: {translation}")
+    made = Loader(data.data, **_merged(options | seed, overrides) | {"recipe": data.recipe})
+    vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
+    made.translation = translation
+    if sampling.told:
+        follow(sampler, made)
+    return made
+
+
+def _check(loader: Any) -> None:
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(
+            f"from_dataloader: {type(loader).__name__} is no torch.utils.data.DataLoader; pass the DataLoader itself, "
+            "before anything is wrapped around it"
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ConfigError(
+            f"from_dataloader: {type(loader).__name__} has an __iter__ of its own, which would not be called; pass a "
+            "torch.utils.data.DataLoader, with persistent_workers=True where workers are to live on"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise ConfigError(
+            f"from_dataloader: {type(loader.dataset).__name__} is an IterableDataset, whose samples have no numbers to "
+            "shuffle, share out and resume by; pass its files to gpupipe.Loader (WebDataset shards as "
+            "'train-{000..099}.tar'), or give it __len__ and __getitem__"
+        )
+
+
+def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool]:
+    """Sampler, batch_size (None: no automatic batching) and drop_last."""
+    own: Any = loader.batch_sampler
+    if own is None:
+        return loader.sampler, None, False
+    if type(own) is BatchSampler:
+        return own.sampler, own.batch_size, own.drop_last
+    if "batch_size" in overrides and {"order", "shuffle"} & set(overrides):
+        return own, overrides["batch_size"], False
+    raise ConfigError(
+        f"from_dataloader: batch_sampler is a {type(own).__name__}, which makes batches in a way of its own; pass "
+        "batch_size= and order= (a gpupipe order, such as Stratified, or a torch Sampler of samples), or shuffle="
+    )
+
+
+def _passed(sampler: Any) -> Sampling:
+    """Where the order was passed: the ranks stay those of the sampler."""
+    rank, ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
+    return Sampling(None, "the order that was passed", rank, ranks, getattr(sampler, "seed", None))
+
+
+def _seed(loader: DataLoader[Any], sampling: Sampling) -> tuple[dict[str, Any], Line]:
+    """All ranks that share an epoch need the same: then it is the sampler's, or 0."""
+    generator = loader.generator
+    if sampling.seed is None and generator is not None and sampling.world_size == 1:
+        return {"generator": generator}, Line("seed", "the generator's", str(generator.initial_seed()))
+    if sampling.seed is not None or sampling.world_size > 1:
+        return {"seed": sampling.seed or 0}, Line("seed", "the sampler's", str(sampling.seed or 0))
+    seed = torch.initial_seed() % 2**64
+    return {"seed": seed}, Line("seed", "drawn from torch's generator", f"torch.initial_seed(), {seed}")
+
+
+def _rest(loader: DataLoader[Any], sampling: Sampling, overrides: dict[str, Any]) -> Iterator[Line]:
+    kept = [f"{name}={value}" for name in CARRIED if (value := getattr(loader, name)) is not None]
+    yield Line("workers", ", ".join(kept), "the same")
+    if loader.worker_init_fn is not None:
+        now = "called in each worker; what __getitem__ draws is seeded for each sample, whatever it does"
+        yield Line("worker_init_fn", described(loader.worker_init_fn), now)
+    if sampling.world_size > 1 or rank_and_world_size(None, None)[1] > 1:
+        now = "shares the epoch" if sampling.world_size > 1 else "reads all samples, as before"
+        yield Line("ranks", f"rank {sampling.rank} of {sampling.world_size}", now)
+    if not loader.in_order:
+        yield Line("in_order", "False", "batches come in the order of the epoch")
+    if loader.pin_memory_device:
+        yield Line("pin_memory_device", loader.pin_memory_device, "that of the current GPU")
+    yield Line("device", "batches on the CPU", "the same; device='cuda' makes them on the GPU")
+    if overrides:
+        yield Line("overrides", ", ".join(overrides), "as passed to from_dataloader, in the place of what is above")
+
+
+def _merged(options: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Overrides win; what is for worker processes goes where these do."""
+    gone = set()
+    if {"seed", "generator"} & set(overrides):
+        gone |= {"seed", "generator"}
+    if overrides.get("num_workers") == 0:
+        gone |= set(PROCESSES)
+    if torch.device(overrides.get("device", "cpu") if overrides.get("device") != "auto" else "cuda").type != "cpu":
+        gone |= set() if options["pin_memory"] else {"pin_memory"}
+    return {name: value for name, value in options.items() if name not in gone} | overrides

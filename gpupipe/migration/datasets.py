@@ -1,0 +1,243 @@
+"""Datasets that are image files with a label each: the very paths and labels that they have listed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+from numpy.typing import NDArray
+
+from gpupipe.errors import TranslationError
+from gpupipe.host.generators import global_generators, kept
+from gpupipe.sources import DatasetSource, Source, SubsetSource
+from gpupipe.sources.listed import open_listed
+from gpupipe.sources.raised import as_raised
+
+__all__ = ["Files", "files_of"]
+
+Transform = Callable[[Any], Any]
+Listed = tuple[Sequence[Any], Sequence[Any]]
+
+AS_IT_IS = "it runs as it is written"
+
+# Where the classes of torchvision.datasets keep their files and labels: one list of pairs, or two lists. All of them
+# open an image as RGB, by their `loader` where they have one, and return it with its label.
+LISTS: dict[str, tuple[str, ...]] = {
+    "CLEVRClassification": ("_image_files", "_labels"),
+    "DTD": ("_image_files", "_labels"),
+    "DatasetFolder": ("samples",),  # and ImageFolder, ImageNet, Country211, EuroSAT
+    "FGVCAircraft": ("_image_files", "_labels"),
+    "Flowers102": ("_image_files", "_labels"),
+    "Food101": ("_image_files", "_labels"),
+    "GTSRB": ("_samples",),
+    "Imagenette": ("_samples",),
+    "LFWPeople": ("data", "targets"),
+    "Places365": ("imgs",),
+    "RenderedSST2": ("_samples",),
+    "SUN397": ("_image_files", "_labels"),
+    "StanfordCars": ("_samples",),
+}
+PETS = {"category": "_labels", "binary-category": "_bin_labels"}
+OWN_MODE = ("CelebA", "Caltech101", "Caltech256", "Omniglot")
+RGB_LOADERS = ("default_loader", "pil_loader")
+
+
+@dataclass(frozen=True)
+class Files:
+    """paths, labels: of all files that the dataset has listed. chosen: the samples' places among them, in their order.
+
+    transforms: of the images; several where the dataset is made of parts. target_transform: of the labels.
+    skips: whether the dataset itself goes on to another sample where one can't be read.
+    """
+
+    paths: Sequence[Any]
+    labels: Sequence[int]
+    transforms: tuple[Any, ...]
+    target_transform: Transform | None
+    chosen: NDArray[np.int64]
+    skips: bool = False
+
+    def source(self, dataset: Any) -> Source:
+        """The source for them; `dataset` names the classes."""
+        source: Source = open_listed(self.paths, self.labels)
+        source.classes, source.class_to_idx = (getattr(dataset, name, None) for name in ("classes", "class_to_idx"))
+        if len(self.chosen) != len(self.paths) or (self.chosen != np.arange(len(self.paths))).any():
+            source = SubsetSource(source, self.chosen)  # type: ignore[arg-type]
+        return source if self.target_transform is None else RelabelledSource(source, self.target_transform)
+
+
+@dataclass(frozen=True)
+class OfKind:
+    """A label as the dataset has it, of one of NumPy's types, and what its target_transform makes of that."""
+
+    kind: Callable[[int], Any]
+    transform: Transform | None
+
+    def __call__(self, label: int) -> Any:
+        own = self.kind(label)
+        return own if self.transform is None else self.transform(own)
+
+
+class RelabelledSource(DatasetSource):
+    """Another source's samples, of which a function makes the labels, each time that one is fetched."""
+
+    def __init__(self, source: Source, transform: Transform) -> None:
+        super().__init__(source)
+        self.fingerprint = source.fingerprint
+        self._transform = transform
+
+    def location(self, index: int) -> str:
+        """Where it lies in the source."""
+        return str(self.dataset.location(index))
+
+    def key(self, index: int) -> str:
+        """Its name in the source."""
+        return str(self.dataset.key(index))
+
+    def item(self, index: int) -> tuple[Any, Any]:
+        """The encoded image, and what the function makes of the label. Raises SampleError, which is of its type."""
+        image, label = self.dataset[index]
+        try:
+            return image, self._transform(label)
+        except Exception as error:
+            reason = f"target_transform raised {type(error).__name__}: {error}"
+            raise as_raised(error, index, self.location(index), reason) from error
+
+
+def files_of(dataset: Any) -> Files:
+    """The files of a dataset, also of Subset and ConcatDataset. Raises TranslationError for what is none of these."""
+    kind = type(dataset)
+    if kind is torch.utils.data.Subset:
+        inner = files_of(dataset.dataset)
+        return replace(inner, chosen=inner.chosen[np.asarray(dataset.indices, np.int64)])
+    if kind is torch.utils.data.ConcatDataset:
+        return _joined(dataset, [files_of(part) for part in dataset.datasets])
+    base = next((one for one in kind.__mro__ if "__getitem__" in vars(one)), object)
+    if not _library(base) or hasattr(kind, "__getitems__"):
+        raise _refused(dataset, "its __getitem__ is no dataset's that gpupipe knows to be files with a label each")
+    files = _of_timm(dataset) if _library(base) == "timm" else _of_torchvision(dataset, base.__name__)
+    if len(files.paths) != len(dataset) or len(files.labels) != len(dataset):
+        raise _refused(dataset, f"it lists {len(files.paths)} files, but its len() is {len(dataset)}")
+    return _with_plain_labels(dataset, files)
+
+
+def _library(kind: type) -> str:
+    library, _, rest = kind.__module__.partition(".")
+    return library if (library, rest.partition(".")[0]) in (("torchvision", "datasets"), ("timm", "data")) else ""
+
+
+def _refused(dataset: Any, reason: str, alternative: str = AS_IT_IS) -> TranslationError:
+    return TranslationError(type(dataset).__name__, reason, alternative)
+
+
+def _joined(dataset: Any, parts: list[Files]) -> Files:
+    """All parts, one behind the other."""
+    if any(part.target_transform is not parts[0].target_transform for part in parts):
+        raise _refused(dataset, "its parts have different target_transforms")
+    begins = np.cumsum([0, *(len(part.paths) for part in parts)])
+    return Files(
+        [path for part in parts for path in part.paths],
+        [label for part in parts for label in part.labels],
+        tuple(transform for part in parts for transform in part.transforms),
+        parts[0].target_transform,
+        np.concatenate([part.chosen + begin for part, begin in zip(parts, begins, strict=False)]),
+        any(part.skips for part in parts),
+    )
+
+
+def _of_torchvision(dataset: Any, name: str) -> Files:
+    if name == "OxfordIIITPet":
+        (target,) = dataset._target_types if len(dataset._target_types) == 1 else ("several",)
+        if target not in PETS:
+            raise _refused(dataset, f"its target_types are {dataset._target_types}, not one class number")
+        paths, labels = dataset._images, getattr(dataset, PETS[target])
+    elif name == "INaturalist":
+        paths, labels = _inaturalist(dataset)
+    elif name in LISTS:
+        lists = [getattr(dataset, attribute, None) for attribute in LISTS[name]]
+        if any(found is None for found in lists):
+            raise _refused(dataset, f"this torchvision's has no {' and '.join(LISTS[name])}")
+        paths, labels = lists if len(lists) == 2 else _apart(lists[0])
+    elif name in OWN_MODE:
+        raise _refused(dataset, "it does not open its images as RGB, which recipes are made for")
+    else:
+        raise _refused(dataset, "its samples are not image files with one label each")
+    _check_loader(dataset)
+    transform, target_transform = _transforms(dataset, name)
+    return Files(paths, labels, (transform,), target_transform, np.arange(len(paths)))
+
+
+def _apart(pairs: Any) -> Listed:
+    return [path for path, _ in pairs], [label for _, label in pairs]
+
+
+def _inaturalist(dataset: Any) -> Listed:
+    if len(dataset.target_type) != 1:
+        raise _refused(dataset, f"its target_type is {dataset.target_type}, several labels a sample")
+    if dataset.loader is None:
+        raise _refused(dataset, "without a loader its images are not opened as RGB", "pass loader=default_loader")
+    (kind,) = dataset.target_type
+    root = Path(dataset.root)
+    paths = [root / dataset.all_categories[category] / name for category, name in dataset.index]
+    full = [category for category, _ in dataset.index]
+    return paths, full if kind == "full" else [dataset.categories_map[category][kind] for category in full]
+
+
+def _check_loader(dataset: Any) -> None:
+    """Raise TranslationError unless it opens files by Pillow, as RGB."""
+    loader = getattr(dataset, "loader", getattr(dataset, "_loader", None))
+    backend = sys.modules["torchvision"].get_image_backend()
+    name = getattr(loader, "__name__", "")
+    known = getattr(loader, "__module__", "") == "torchvision.datasets.folder" and name in RGB_LOADERS
+    if loader is not None and not known:
+        raise _refused(dataset, f"its loader is {name or loader}", "leave loader out, which opens images by Pillow")
+    if name == "default_loader" and backend != "PIL":
+        raise _refused(dataset, f"torchvision's image backend is {backend}", "call set_image_backend('PIL')")
+
+
+def _transforms(dataset: Any, name: str) -> tuple[Any, Transform | None]:
+    """Of the image and of the label: those that `__getitem__` calls."""
+    if name not in ("OxfordIIITPet", "Places365"):
+        return dataset.transform, dataset.target_transform
+    both = dataset.transforms
+    if both is None:
+        return None, None
+    if type(both).__name__ != "StandardTransform":
+        raise _refused(dataset, "its transforms= is called with image and label together", "pass transform=")
+    return both.transform, both.target_transform
+
+
+def _of_timm(dataset: Any) -> Files:
+    reader: Any = getattr(dataset, "reader", None)
+    if type(dataset).__name__ != "ImageDataset" or type(reader).__name__ != "ReaderImageFolder":
+        raise _refused(dataset, f"its reader is {type(reader).__name__}, which is no folder's")
+    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
+        raise _refused(dataset, "it has load_bytes, additional_features or another input_img_mode than RGB")
+    paths, labels = _apart(reader.samples)
+    return Files(paths, labels, (dataset.transform,), dataset.target_transform, np.arange(len(paths)), skips=True)
+
+
+def _with_plain_labels(dataset: Any, files: Files) -> Files:
+    """Labels as integers. What is made of them is tried on the first; what that draws is put back."""
+    kinds = {type(label) for label in files.labels}
+    if len(kinds) > 1 or not all(kind is int or issubclass(kind, np.integer) for kind in kinds):
+        raise _refused(dataset, f"its labels are {', '.join(sorted(kind.__name__ for kind in kinds))}, not integers")
+    if kinds - {int}:
+        own = OfKind(kinds.pop(), files.target_transform)
+        files = replace(files, labels=[int(label) for label in files.labels], target_transform=own)
+    if files.target_transform is None or not files.labels:
+        return files
+    with kept(global_generators()):
+        try:
+            value = files.target_transform(files.labels[0])
+        except Exception as error:
+            raise _refused(dataset, f"its target_transform raised {type(error).__name__}: {error}") from error
+    if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | torch.Tensor):
+        raise _refused(dataset, f"its target_transform gives {type(value).__name__}, no number or array")
+    return files

@@ -1,0 +1,156 @@
+"""A sampler's order, as one of gpupipe's where it is of the same kind, and the ranks that it is for."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from gpupipe.errors import ConfigError
+from gpupipe.host.generators import global_generators, kept
+from gpupipe.loader.loader import Loader
+from gpupipe.order import Order, Repeated, SamplerOrder, Sequential, Shuffled, Subset, VirtualEpochs, Weighted
+
+__all__ = ["Sampling", "follow", "sampling_of"]
+
+OTHER = "another permutation than torch's in each epoch"
+DEALT = "each step has the samples that it had, dealt to the ranks in runs and not in turn"
+REPEATING = ("RASampler", "RepeatAugSampler")  # of torchvision's references and DeiT, and of timm
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """order: of the whole epoch, None where one was passed. rank, world_size: which part of it this process reads.
+
+    seed: that of the sampler, where it has one. told: whether its `set_epoch` is to be the loader's, too.
+    """
+
+    order: Order | None
+    now: str
+    rank: int = 0
+    world_size: int = 1
+    seed: int | None = None
+    told: bool = False
+
+
+def sampling_of(sampler: Any) -> Sampling:
+    """The order of a DataLoader's sampler. Raises ConfigError for one that can't be."""
+    kind = type(sampler)
+    if kind is SequentialSampler:
+        return Sampling(Sequential(len(sampler)), "Sequential")
+    if kind is RandomSampler:
+        return _random(sampler)
+    if kind is SubsetRandomSampler:
+        return _own(sampler, Subset(sampler.indices, shuffle=True), f"Subset, shuffled: {OTHER}")
+    if kind is WeightedRandomSampler:
+        weighted = Weighted(sampler.weights, sampler.num_samples, sampler.replacement)
+        return _own(sampler, weighted, "Weighted, with the weights as they are now: other draws than torch's")
+    if kind is DistributedSampler:
+        return _distributed(sampler)
+    if kind.__name__ in REPEATING and _deals_copies(sampler):
+        return _repeating(sampler)
+    if kind.__name__ == "OrderedDistributedSampler" and list(sampler) == _in_turn(sampler):
+        order = Sequential(len(sampler.dataset))
+        return Sampling(order, f"Sequential: {DEALT}", sampler.rank, sampler.num_replicas)
+    return _listed(sampler)
+
+
+def follow(sampler: Any, loader: Loader) -> None:
+    """From now on the sampler's `set_epoch` is the loader's, too."""
+    own, found = sampler.set_epoch, weakref.ref(loader)
+
+    def set_epoch(epoch: int) -> None:
+        own(epoch)
+        target = found()
+        if target is not None:
+            target.set_epoch(epoch)
+
+    sampler.set_epoch = set_epoch
+
+
+def _own(sampler: Any, order: Order, now: str) -> Sampling:
+    generator = sampler.generator
+    return Sampling(order, now, seed=None if generator is None else generator.initial_seed() % 2**64)
+
+
+def _random(sampler: RandomSampler) -> Sampling:
+    size, positions = len(sampler.data_source), sampler.num_samples
+    if sampler.replacement:
+        return _own(sampler, Weighted(np.ones(size), positions), "Weighted, all alike: other draws than torch's")
+    order = _first(Shuffled(size), positions)
+    return _own(sampler, order, f"Shuffled: {OTHER}" if positions == size else f"Shuffled, {positions}: {OTHER}")
+
+
+def _first(order: Order, positions: int) -> Order:
+    """So many positions of an order, or of as many of its epochs in a row as they need."""
+    epochs = math.ceil(positions / len(order)) if len(order) else 1
+    whole = VirtualEpochs(order, epochs * len(order)) if epochs > 1 else order
+    return whole if positions == len(whole) else Repeated(whole, 1, positions)
+
+
+def _distributed(sampler: Any) -> Sampling:
+    size = len(sampler.dataset)
+    order = _base(sampler)
+    if sampler.drop_last and size % sampler.num_replicas:
+        order = _first(order, sampler.total_size)
+    now = f"Shuffled: {OTHER}; {DEALT}" if sampler.shuffle else f"Sequential: {DEALT}"
+    return Sampling(order, now, sampler.rank, sampler.num_replicas, sampler.seed, told=True)
+
+
+def _base(sampler: Any) -> Order:
+    size = len(sampler.dataset)
+    return Shuffled(size) if sampler.shuffle else Sequential(size)
+
+
+def _repeating(sampler: Any) -> Sampling:
+    repeats, positions = _repeats(sampler), sampler.num_selected_samples * sampler.num_replicas
+    now = f"Repeated, {repeats} copies, {positions} positions: {OTHER}; the copies of a sample come to one rank"
+    order = Repeated(_base(sampler), repeats, positions)
+    return Sampling(order, now, sampler.rank, sampler.num_replicas, getattr(sampler, "seed", 0), told=True)
+
+
+def _repeats(sampler: Any) -> int:
+    return int(getattr(sampler, "num_repeats", getattr(sampler, "repetitions", 0)))
+
+
+def _deals_copies(sampler: Any) -> bool:
+    """Whether what it lists is what the samplers of that name list: each sample `repeats` times in a row, dealt to the
+    ranks in turn. Its class can't be imported, and one of that name may do something else."""
+    needed = ("dataset", "num_replicas", "rank", "shuffle", "num_selected_samples")
+    repeats = _repeats(sampler)
+    if not all(hasattr(sampler, name) for name in needed) or repeats != getattr(sampler, "num_repeats", repeats):
+        return False
+    with kept(global_generators()):
+        listed = np.asarray(list(sampler), np.int64)
+    groups = (sampler.rank + sampler.num_replicas * np.arange(len(listed))) // max(1, repeats)
+    size = len(sampler.dataset)
+    if not repeats or len(listed) != sampler.num_selected_samples or (len(groups) and groups[-1] >= size):
+        return False
+    of_group = np.full(size, -1)
+    of_group[groups] = listed
+    known = of_group[of_group >= 0]
+    same = bool((of_group[groups] == listed).all()) and len(np.unique(known)) == len(known)
+    return same and (bool(sampler.shuffle) or bool((listed == groups).all()))
+
+
+def _in_turn(sampler: Any) -> list[int]:
+    size = len(sampler.dataset)
+    return [position % size for position in range(sampler.rank, sampler.total_size, sampler.num_replicas)]
+
+
+def _listed(sampler: Any) -> Sampling:
+    if getattr(sampler, "num_replicas", 1) > 1:
+        raise ConfigError(
+            f"from_dataloader: {type(sampler).__name__} cuts the epoch into num_replicas={sampler.num_replicas} parts, "
+            "in a way that gpupipe does not know; pass order=, a gpupipe order or a torch Sampler of the whole "
+            "dataset, of which each rank then takes its part"
+        )
+    if isinstance(sampler, list | tuple | range | np.ndarray | torch.Tensor):
+        return Sampling(Subset(sampler), "Subset, as listed")
+    return Sampling(SamplerOrder(sampler), "as it is: listed anew in each epoch; call set_epoch of the Loader, not its")

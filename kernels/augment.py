@@ -49,18 +49,16 @@ def augment(
     _check(images, ops, values, out)
     _check_values(ops, values)
     color = None if fill is None else _color(fill)
+    out = torch.empty_like(images) if out is None else out
     if images.device.type == "cpu" and native.library() is not None:
-        out = torch.empty_like(images) if out is None else out
         _augment_native(images, ops, values, color, out, threads, variant)
-        return out
-    if gpu.usable(images.device, "augment"):
+    elif gpu.usable(images.device, "augment"):
         from gpupipe.kernels.gpu.augment import augment as augment_on_gpu  # not before it is used: it imports Triton
 
-        out = torch.empty_like(images) if out is None else out
         augment_on_gpu(images, ops, values, color, out)
-        return out
-    made = augment_reference(images, ops, values, color)
-    return made if out is None else out.copy_(made)
+    else:
+        out.copy_(augment_reference(images, ops, values, color))
+    return out
 
 
 def _augment_native(

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpupipe.host.files import read_regular, replacing
 
-__all__ = ["cache_folder", "everything", "recall", "remember"]
+__all__ = ["cache_folder", "digest", "everything", "recall", "remember"]
 
 MOST_BYTES = 1 << 20
 
@@ -74,5 +74,9 @@ def remember(kind: str, key: dict[str, Any], value: dict[str, Any]) -> Path | No
 
 
 def _path(kind: str, key: dict[str, Any]) -> Path:
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_folder() / f"{kind}-{digest}.json"
+    return cache_folder() / f"{kind}-{digest(key)}.json"
+
+
+def digest(key: Any) -> str:
+    """16 hexadecimal digits for plain values, as a part of a file's name."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

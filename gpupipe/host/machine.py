@@ -64,7 +64,9 @@ def _version(distributions: tuple[str, ...]) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Plain values: date, CPU, memory in bytes, GPUs, driver, versions."""
+    """Plain values: date, CPU, memory in bytes, the GPUs that torch sees, driver, versions."""
+    import torch
+
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -72,7 +74,7 @@ def machine() -> dict[str, Any]:
         "usable_cpus": usable_cpus(),
         "memory_bytes": memory_limit(),
         "load_average": round(os.getloadavg()[0], 2),
-        "gpus": _gpu_names(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "driver": driver_version(),
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
@@ -88,10 +90,3 @@ def _cpu_model() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _gpu_names() -> list[str]:
-    """The CUDA devices that torch sees."""
-    import torch
-
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -65,23 +65,19 @@ def memory_mb(pids: Iterable[int]) -> float:
     """Megabytes of memory of the processes together; what they share counts once.
 
     Unlike the sum of their PSS it does not shrink when a process elsewhere maps the same libraries, as the other
-    contenders do: anonymous memory counts by PSS, and each part of a mapped file that is resident counts once.
+    contenders do: anonymous memory counts by PSS (a page that forks share in parts that make one), and each part of
+    a mapped file that is resident once.
     """
     anonymous, files = 0, dict[tuple[str, str], int]()
     for pid in pids:
         try:
-            anonymous += anonymous_kb(pid)
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            anonymous += sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
             for key, kilobytes in file_mappings(pid):
                 files[key] = max(files.get(key, 0), kilobytes)
         except (FileNotFoundError, ProcessLookupError, PermissionError):  # it ended just now
             continue
     return (anonymous + sum(files.values())) * 1024 / 1e6
-
-
-def anonymous_kb(pid: int) -> int:
-    """Anonymous memory of a process; a page that forks share counts in parts that add up to one."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
 
 
 def file_mappings(pid: int) -> Iterator[tuple[tuple[str, str], int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
-from gpupipe.host.cache import cache_folder
+from gpupipe.host.cache import cache_folder, digest
 from gpupipe.host.files import folder_lock
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
@@ -59,8 +58,8 @@ def load_or_build(
     nothing). Of several processes on a machine one builds and the others wait. Raises DataError where the index can be
     written nowhere, and what `build` raises.
     """
-    digest = hashlib.sha256(f"{folder.resolve()}\n{name}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    places = (*([folder / name] if beside else []), cache_folder() / f"{folder.name}-{digest}.index")
+    kept = cache_folder() / f"{folder.name}-{digest([str(folder.resolve()), name])}.index"
+    places = (folder / name, kept) if beside else (kept,)
     found = None if rebuild else _fresh(places, arrays, stale)
     if found is not None:
         return found

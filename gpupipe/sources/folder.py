@@ -4,8 +4,6 @@ is wanted there need be no classes; other fields are in parallel folders."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Field, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.host.cache import digest
 from gpupipe.host.files import is_folder, open_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
@@ -211,8 +210,7 @@ def _index_name(files: Wanted) -> str:
     """One name per set of files."""
     if files.is_usual:
         return INDEX_NAME
-    text = json.dumps([files.files, files.image, files.labels])
-    return f".gpupipe-{hashlib.sha256(text.encode()).hexdigest()[:16]}.index"
+    return f".gpupipe-{digest([files.files, files.image, files.labels])}.index"
 
 
 @dataclass

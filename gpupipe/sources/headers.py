@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -76,18 +77,13 @@ def _plain_jpeg(data: bytes) -> Header | None:
         if marker == START_OF_SCAN:
             return frame
         if marker in FRAMES and frame is None:
-            frame = _frame(data[at + 4 : at + 10])
+            precision, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+            usual = precision == 8 and components in (1, 3, 4) and 0 < height * width <= MOST_PIXELS
+            frame = Header(height, width, 1) if usual else None
         elif marker not in TABLES or data[at + 4 : at + 8] in (b"Exif", b"MPF\0"):
             return None
         at += 2 + max(length, 2)
     return None
-
-
-def _frame(data: bytes) -> Header | None:
-    """Precision, height, width and number of components, where they are usual."""
-    height, width = int.from_bytes(data[1:3], "big"), int.from_bytes(data[3:5], "big")
-    usual = data[0] == 8 and data[5] in (1, 3, 4) and 0 < height * width <= MOST_PIXELS
-    return Header(height, width, 1) if usual else None
 
 
 def _parse(data: bytes) -> tuple[Header | None, str]:

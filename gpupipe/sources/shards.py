@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from bisect import bisect_right
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Field, Image, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.host.cache import digest
 from gpupipe.host.files import open_regular, read_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
@@ -41,8 +41,6 @@ MOST_CLASSES_BYTES = 64 << 20
 
 # Bytes between a sample's members that are read with them: 0.5 us more, where another read takes 2.4 (page cache).
 WASTE = 16 << 10
-
-
 MOST_TOLD = 10
 
 
@@ -184,8 +182,7 @@ def _index_name(shards: Sequence[Path], scan: _Scan) -> str:
     if not scan.wanted.is_usual:
         wanted = [names, scan.label_field if scan.wanted.labels else None, scan.wanted.files, scan.wanted.image]
         wanted += [] if scan.wanted.label is None else [scan.wanted.label]
-    digest = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
-    return f".gpupipe-{digest}.index"
+    return f".gpupipe-{digest(wanted)}.index"
 
 
 def _class_names(folder: Path) -> list[str] | None:

@@ -114,8 +114,9 @@ class Spread:
 
 def columns(name: str, values: Sequence[float]) -> dict[str, float | None]:
     """The same as columns of a table: `name`, and with _min and _max behind it; None without values."""
-    found = (statistics.median(values), min(values), max(values)) if values else (None, None, None)
-    return dict(zip((name, f"{name}_min", f"{name}_max"), found, strict=True))
+    found = spread(values)
+    ends = (found.median, found.low, found.high) if found else (None, None, None)
+    return dict(zip((name, f"{name}_min", f"{name}_max"), ends, strict=True))
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -12,9 +12,7 @@ that varies over the picture copies. One number, the detail's amplitude, sets ho
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import shutil
 import tempfile
@@ -27,7 +25,7 @@ import numpy as np
 from PIL import Image
 
 from gpupipe.errors import ConfigError
-from gpupipe.host.cache import cache_folder
+from gpupipe.host.cache import cache_folder, digest
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
 
@@ -270,7 +268,7 @@ def parameters_hash() -> str:
     """Eight hex digits that change with whatever decides the images."""
     table = {"sizes": asdict(SizeTable()), "kinds": [asdict(kind) for kind in KINDS], "rank_noise": RANK_NOISE}
     parameters = {"version": VERSION, "seed": SEED, "look": asdict(Look()), "table": table}
-    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:8]
+    return digest(parameters)[:8]
 
 
 def make_folder(target: Path, write: Callable[[Path], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_output, data_of, option, require
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", *(() if args.model == "tiny" or args.model.startswith("timm:") else ("torchvision",)))
     from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
+    from gpupipe.tools.benchmark.sample_set import sample_set
     from gpupipe.tools.profiling import report
     from gpupipe.tools.profiling.rounds import measure, open_loader, training_step
     from gpupipe.tools.profiling.training import build_model, classes_of
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
-    with open_loader(_data(args), settings) as loader, minutes(args.minutes) as say:
+    data = data_of(args) if args.data else sample_set()
+    with open_loader(data, settings) as loader, minutes(args.minutes) as say:
         args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
         step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
         seconds = SECONDS if args.steps is None else 0.0
@@ -85,9 +87,3 @@ def settings_from(args: argparse.Namespace) -> ProfileSettings:
         size=args.size,
         engine=args.engine,
     )
-
-
-def _data(args: argparse.Namespace) -> Any:
-    from gpupipe.tools.benchmark.sample_set import sample_set
-
-    return data_of(args) if args.data else sample_set()

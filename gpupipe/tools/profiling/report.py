@@ -8,14 +8,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpupipe.tools.figures import write_json
 from gpupipe.tools.profiling.rounds import PRECISE, Profile, Stretch
 from gpupipe.tools.profiling.verdict import Bottleneck
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["draw", "lanes", "lines", "write_all"]
 
@@ -74,14 +71,12 @@ def _stages(profile: Profile) -> list[tuple[str, float, str]]:
         rows[0] = ("read", "consumer, for DALI")
         rows[1] = ("decode", "consumer waiting for DALI")
     stages = [(name, profile.per_batch(name), who) for name, who in rows]  # type: ignore[arg-type]
-    real = statistics.median(_step(part) for part in profile.real) / profile.settings.steps
-    perfect = statistics.median(_step(part) for part in profile.perfect) / profile.settings.steps
+    # of the time in which the device did not wait
+    real, perfect = (
+        statistics.median(part.seconds * (1 - part.waited) for part in parts) / profile.settings.steps
+        for parts in (profile.real, profile.perfect)
+    )
     return [*stages, ("model", real, f"{perfect * 1000:.1f} with the perfect loader")]
-
-
-def _step(part: Stretch) -> float:
-    """Seconds in which the device did not wait."""
-    return part.seconds * (1 - part.waited)
 
 
 def _rates(parts: Sequence[Stretch]) -> str:
@@ -96,14 +91,9 @@ def _spread(values: Sequence[float], form: str) -> str:
 def write_all(profile: Profile, verdict: Bottleneck, facts: dict[str, Any], output: Path) -> list[Path]:
     """Write profile.json and timeline.png into the folder `output`; returns their paths."""
     output.mkdir(parents=True, exist_ok=True)
-    content = {"environment": facts, "verdict": asdict(verdict)} | as_dict(profile)
-    draw(profile, verdict, output / "timeline.png")
-    return [write_json(output / "profile.json", content), output / "timeline.png"]
-
-
-def as_dict(profile: Profile) -> dict[str, Any]:
-    """Plain values; the spans of all rounds, in seconds from the start of each."""
-    return {
+    content = {
+        "environment": facts,
+        "verdict": asdict(verdict),
         "settings": asdict(profile.settings) | {"minutes": profile.minutes},
         "engine": profile.engine,
         "device": profile.device,
@@ -113,9 +103,13 @@ def as_dict(profile: Profile) -> dict[str, Any]:
         "real": [_part(part) for part in profile.real],
         "perfect": [_part(part) for part in profile.perfect],
     }
+    draw(profile, verdict, output / "timeline.png")
+    return [write_json(output / "profile.json", content), output / "timeline.png"]
 
 
 def _part(part: Stretch) -> dict[str, Any]:
+    """With its spans, in seconds from its start."""
+
     def after(seconds: float) -> float:
         return round(seconds - part.start, 6)
 
@@ -159,6 +153,7 @@ def draw(profile: Profile, verdict: Bottleneck, path: Path) -> None:
     """The last steps of the last round with the real loader, as PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     part = profile.real[-1]
     shown = lanes(part)
@@ -167,19 +162,13 @@ def draw(profile: Profile, verdict: Bottleneck, path: Path) -> None:
     axes = figure.add_subplot()
     for row, blocks in enumerate(shown.values()):
         for stage, start, seconds in blocks:
-            axes.broken_barh(
-                [(start, seconds)], (row - 0.4, 0.8), color=COLORS[stage], edgecolor="white", linewidth=0.5
-            )
+            look: dict[str, Any] = {"color": COLORS[stage], "edgecolor": "white", "linewidth": 0.5}
+            axes.broken_barh([(start, seconds)], (row - 0.4, 0.8), **look)
     axes.set_yticks(range(len(shown)), list(shown))
-    axes.set_xlim(part.waits[-min(STEPS_SHOWN, len(part.waits))][0] - part.start, part.seconds)
-    axes.set_xlabel(f"seconds since the round began; its last {min(STEPS_SHOWN, len(part.waits))} steps")
+    steps = min(STEPS_SHOWN, len(part.waits))
+    axes.set_xlim(part.waits[-steps][0] - part.start, part.seconds)
+    axes.set_xlabel(f"seconds since the round began; its last {steps} steps")
     axes.set_title(f"bottleneck: {verdict.stage}: {verdict.reason}", fontsize=9)
-    _legend(axes)
-    figure.savefig(path, dpi=120)
-
-
-def _legend(axes: Axes) -> None:
-    from matplotlib.patches import Patch
-
     handles = [Patch(color=color, label=stage) for stage, color in COLORS.items()]
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=len(handles), frameon=False)
+    figure.savefig(path, dpi=120)

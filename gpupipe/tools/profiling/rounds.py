@@ -17,7 +17,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -233,15 +233,13 @@ def measure(
     if minutes <= 0:
         raise ConfigError(f"minutes={minutes} must be above 0")
     say("warming up")
-    cached = _cached(loader)
+    cached = [(images.clone(), labels.clone()) for images, labels in itertools.islice(iter(loader), CACHED)]
     warm = run_part(step, itertools.cycle(cached), settings, loader.device)
     settings = _lasting(settings, warm.seconds / settings.steps, seconds)
     real: list[Stretch] = []
     perfect: list[Stretch] = []
     start = time.perf_counter()
-    turn = 0
-    while True:
-        turn += 1
+    for turn in itertools.count(1):
         for kind in ("real", "perfect") if turn % 2 else ("perfect", "real"):
             say(f"round {turn}: {kind} loader")
             if kind == "real":
@@ -252,20 +250,15 @@ def measure(
         spent = time.perf_counter() - start
         over = spent + spent / turn > 60 * minutes  # before one more round has ended
         if turn >= LEAST and (profile.precise or over):
-            return profile
+            break
+    return profile
 
 
 def _lasting(settings: ProfileSettings, a_step: float, seconds: float) -> ProfileSettings:
     """The settings with as many steps as take so long, in whole turns of the workers."""
     turn = max(1, settings.workers)
-    most = LONG // (2 * settings.batch_size)
-    steps = min(math.ceil(seconds / max(a_step, 1e-6) / turn) * turn, most)
+    steps = min(math.ceil(seconds / max(a_step, 1e-6) / turn) * turn, LONG // (2 * settings.batch_size))
     return replace(settings, steps=max(settings.steps, steps))
-
-
-def _cached(loader: Loader) -> list[Batch]:
-    batches: Iterator[Batch] = itertools.islice(iter(loader), CACHED)
-    return [(images.clone(), labels.clone()) for images, labels in batches]
 
 
 def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings, epoch: int) -> Stretch:
@@ -285,10 +278,7 @@ def _real(loader: Loader, step: Callable[..., object], settings: ProfileSettings
 
 
 def run_part(
-    step: Callable[..., object],
-    batches: Iterable[Batch],
-    settings: ProfileSettings,
-    device: torch.device,
+    step: Callable[..., object], batches: Iterable[Batch], settings: ProfileSettings, device: torch.device
 ) -> Stretch:
     """The settling steps, then the measured ones: `step` is called with each of so many `batches`."""
     iterator = iter(batches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from gpupipe.batch import Schema
 from gpupipe.errors import DataError
+from gpupipe.host.cache import digest
 from gpupipe.sources.building import load_or_build
 from gpupipe.sources.folder import FolderSource, Layout, Listing, changed_below, files_of, measured
 from gpupipe.sources.indexed import arrays_of
@@ -47,15 +47,10 @@ def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) 
             listing.directories[folder[len(root) + 1 :]] = os.stat(folder).st_mtime_ns
     index = load_or_build(
         Path(root or "/"),
-        f"listed-{_digest(listing)}",
+        f"listed-{digest([listing.paths, *map(int, listing.labels)])}",
         arrays=arrays_of(wanted),
         stale=lambda info: changed_below(f"{root}/", info["directories"]),
         build=lambda: measured(layout, wanted, listing),
         beside=False,
     )
     return ListedSource(layout.root, index, schema, wanted)
-
-
-def _digest(listing: Listing) -> str:
-    parts = [*listing.paths, *map(str, listing.labels)]
-    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()

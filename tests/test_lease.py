@@ -100,7 +100,7 @@ def test_buffers_do_not_pile_up_behind_a_slow_consumer():
 def test_finish_waits_for_everything():
     draining, consumer = Draining(), Consumer()
     buffers = [lent(draining, consumer)[1] for _ in range(3)]
-    draining.finish()
+    draining.sweep(keep=0)
     assert all(event.passed for event in consumer.events)
     assert [buffer() for buffer in buffers] == [None] * 3
 

@@ -115,7 +115,7 @@ class TorchEngine:
         if self._owner != os.getpid():  # a fork of the one that built the loader
             self._settle()
         elif not self._persistent:
-            self._end_workers()
+            self.close()
         turn = self._tasks.begin(jobs)
         loader = self._loader = self._open_loader() if self._loader is None else self._loader
         if self._iterator is None:
@@ -148,7 +148,7 @@ class TorchEngine:
         except (WorkersDied, WorkersHang) as fault:
             raise self._ended_by(fault) from None
         except BaseException:  # a Ctrl-C, say: it may have come between the parts of a message from or to a worker
-            self._end_workers()
+            self.close()
             raise
 
     def _ended_by(self, fault: WorkersDied | WorkersHang) -> Exception:
@@ -156,10 +156,11 @@ class TorchEngine:
             shown: Exception = death(fault, self._board, self._describe)
         else:
             shown = hang(fault, self._board, self._describe, self._timeout)
-        self._end_workers(at_once=True)
+        self.close(at_once=True)
         return shown
 
-    def _end_workers(self, at_once: bool = False) -> None:
+    def close(self, at_once: bool = False) -> None:
+        """Ends the workers."""
         iterator, self._iterator = self._iterator, None
         if iterator is None:
             return
@@ -173,7 +174,7 @@ class TorchEngine:
         if self._tasks.runs(turn):
             self._tasks.leave(turn)
             if not self._persistent:
-                self._end_workers()
+                self.close()
 
     def ready(self) -> int | None:
         """Batches in the workers' queue, and those taken from it that wait for an earlier one."""
@@ -187,10 +188,6 @@ class TorchEngine:
         interrupt = getattr(self._iterator, "interrupt", None)
         if interrupt is not None:
             interrupt()
-
-    def close(self) -> None:
-        """Ends the workers."""
-        self._end_workers()
 
 
 def _sound(batch: Any) -> Any:

@@ -55,13 +55,9 @@ class Draining:
         """Let go of the buffers whose events have passed.
 
         Waits only where more than `keep` events are open, so that a consumer whose work lags far behind the host can't
-        make the buffers pile up.
+        make the buffers pile up. With 0 it waits for all work, and lets go of everything.
         """
         while self._waiting and (len(self._waiting) > keep or self._waiting[0][0].query()):
             event, buffer = self._waiting.popleft()
             event.synchronize()
             del event, buffer
-
-    def finish(self) -> None:
-        """Wait for all work, and let go of everything."""
-        self.sweep(keep=0)

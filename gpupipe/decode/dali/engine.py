@@ -206,4 +206,4 @@ class DaliEngine(Engine):
         self._end()
         self._drop()
         self._feeder.close()
-        self._draining.finish()
+        self._draining.sweep(keep=0)

@@ -81,14 +81,15 @@ SOF0 = b"\xff\xc0"
 
 @dataclass
 class Findings:
-    """What the comparisons of a trial found: the worst differences with their images, each complaint once, in order."""
+    """What the comparisons of a trial found: the worst differences with their images, and the first complaint of each
+    image and part of the trial."""
 
     device: torch.device
     crop_decode: bool
     batches: int = 0
     mean: tuple[float, str] = (0.0, "")
     largest: tuple[int, str] = (0, "")
-    complaints: dict[str, None] = field(default_factory=dict)
+    complaints: dict[str, str] = field(default_factory=dict)
 
     def check(self, hw_decoder_load: float, batches: list[MadeBatch], doing: str = "") -> None:
         """Decode the batches and compare them, on the device and without waiting for it; look at the end. `doing` is
@@ -96,8 +97,9 @@ class Findings:
         if doing:
             print(MARKER + doing, flush=True)
         in_flight: deque[MadeBatch] = deque()
+        fed = _fed(batches, in_flight, aloud=not doing)
         pipeline = build_pipeline(
-            _feed(batches, in_flight, aloud=not doing),
+            lambda: next(fed),
             batch_size=max(len(batch.names) for batch in batches),
             num_threads=4,
             device_id=self.device.index,
@@ -118,9 +120,8 @@ class Findings:
             self.largest = max(self.largest, (int(largest), name))
             if mean > mean_bound or largest > largest_bound:
                 place = f"{name} in {doing}" if doing else name
-                off = f"{mean:.1f} levels off in the mean (limit {mean_bound:g})"
-                if not any(complaint.startswith(f"{place}: ") for complaint in self.complaints):
-                    self.complaints[f"{place}: {off}, {largest:g} in a pixel ({largest_bound})"] = None
+                off = f"{mean:.1f} levels off in the mean (limit {mean_bound:g}), {largest:g} in a pixel"
+                self.complaints.setdefault(place, f"{place}: {off} ({largest_bound})")
 
 
 class SelfTest:
@@ -164,20 +165,20 @@ class SelfTest:
             "largest": findings.largest[0],
             "worst": [findings.mean[1], findings.largest[1]],
             "refused": sorted(refused),
-            "wrong": list(findings.complaints)[:MOST_COMPLAINTS],
+            "wrong": list(findings.complaints.values())[:MOST_COMPLAINTS],
         }
 
     def _refused(self, findings: Findings, hw_decoder_load: float) -> set[str]:
         """Decodes each image alone; the rare ones that DALI refuses. Raises its error for any other."""
         singles = [batch.on(self._device) for batch in self._singles]
-        findings.check(hw_decoder_load, [batch for batch in singles if batch.names[0] not in RARE])
+        rare = {batch.names[0]: batch for batch in singles if batch.names[0] in RARE}
+        findings.check(hw_decoder_load, [batch for batch in singles if batch.names[0] not in rare])
         refused = set()
-        for batch in singles:
-            if batch.names[0] in RARE:
-                try:  # in a pipeline of its own, as an error ends it
-                    findings.check(hw_decoder_load, [batch])
-                except RuntimeError:
-                    refused.add(batch.names[0])
+        for name, batch in rare.items():
+            try:  # in a pipeline of its own, as an error ends it
+                findings.check(hw_decoder_load, [batch])
+            except RuntimeError:
+                refused.add(name)
         return refused
 
 
@@ -196,18 +197,13 @@ def make_batch(images: dict[str, bytes], names: list[str], number: int) -> MadeB
     return MadeBatch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
 
 
-def _feed(batches: list[MadeBatch], in_flight: deque[MadeBatch], aloud: bool) -> Any:
-    """DALI's callback over the batches."""
-    coming = iter(batches)
-
-    def feed() -> tuple[Any, ...]:
-        batch = next(coming)
+def _fed(batches: list[MadeBatch], in_flight: deque[MadeBatch], aloud: bool) -> Iterator[tuple[Any, ...]]:
+    """What DALI is fed, one batch after the other."""
+    for batch in batches:
         if aloud:
             print(MARKER + batch.names[0], flush=True)
         in_flight.append(batch)
-        return as_dali(batch.inputs)
-
-    return feed
+        yield as_dali(batch.inputs)
 
 
 def _compared(pipeline: Any, in_flight: deque[MadeBatch], device: torch.device) -> list[tuple[MadeBatch, torch.Tensor]]:

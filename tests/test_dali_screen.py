@@ -39,21 +39,20 @@ def sizes_of(files: list[bytes]) -> np.ndarray:
     return np.array([probe_bytes(data) for data in files], np.int32)
 
 
-def unfit(files: list[bytes], sizes: np.ndarray | None = None, exif: bool = False) -> dict[int, str]:
+def unfit(files: list[bytes], sizes: np.ndarray | None = None, exif: bool = False) -> set[int]:
     arrays = [np.frombuffer(data, np.uint8) for data in files]
     return unfit_rows(arrays, sizes_of(files) if sizes is None else sizes, exif)
 
 
 @pytest.mark.parametrize("exif", [False, True])
 def test_usual_images_go_to_dali(cpu_path: str, exif: bool) -> None:
-    assert unfit(list(FIT.values()), exif=exif) == {}
+    assert unfit(list(FIT.values()), exif=exif) == set()
 
 
 def test_others_among_them_do_not(cpu_path: str) -> None:
     files = [file for pair in zip(FIT.values(), UNFIT.values(), strict=False) for file in pair]
     found = unfit(files)
-    assert sorted(found) == list(range(1, 2 * len(UNFIT), 2))
-    assert all(found.values())
+    assert found == set(range(1, 2 * len(UNFIT), 2))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP", "BMP"])
@@ -61,7 +60,7 @@ def test_another_size_than_expected(cpu_path: str, kind: str) -> None:
     for side in (0, 1):
         sizes = sizes_of([FIT[kind]])
         sizes[0, side] = 41
-        assert "another than expected" in unfit([FIT[kind]], sizes)[0]
+        assert unfit([FIT[kind]], sizes) == {0}
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
@@ -72,21 +71,21 @@ def test_an_orientation_that_is_not_expected(cpu_path: str, kind: str) -> None:
     data = encode(IMAGE, kind, exif=tags)
     sizes = sizes_of([data])
     sizes[0, 2] = 1
-    assert "EXIF" in unfit([data], sizes, exif=True)[0]
-    assert unfit([data], sizes) == {}
+    assert unfit([data], sizes, exif=True) == {0}
+    assert unfit([data], sizes) == set()
 
 
 def test_an_expected_orientation_that_is_missing(cpu_path: str) -> None:
     for data in (FIT["JPEG"], FIT["PNG"]):
         sizes = sizes_of([data])
         sizes[0, 2] = 6
-        assert "EXIF" in unfit([data], sizes, exif=True)[0]
+        assert unfit([data], sizes, exif=True) == {0}
 
 
 def test_turned_jpegs_go_to_dali() -> None:
-    assert unfit([turned(IMAGE, orientation) for orientation in range(1, 9)], exif=True) == {}
+    assert unfit([turned(IMAGE, orientation) for orientation in range(1, 9)], exif=True) == set()
 
 
 def test_more_pixels_than_are_allowed(cpu_path: str) -> None:
     data = with_size(FIT["JPEG"], 20_000, 20_000)
-    assert unfit([data], np.array([[20_000, 20_000, 1]], np.int32)) == {0: "it has too many pixels"}
+    assert unfit([data], np.array([[20_000, 20_000, 1]], np.int32)) == {0}

@@ -10,7 +10,6 @@ ends the pipeline by an exception that waits for all threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,59 +23,39 @@ Encoded = NDArray[np.uint8]
 
 # As nvImageCodec names them. A TIFF it does not turn upright as Pillow does.
 FORMATS = frozenset({"jpeg", "png", "webp", "bmp", "pnm"})
-CHANGED = "its size in pixels is another than expected"
-TURNED = "its EXIF orientation is in doubt"
 
 
-def unfit_rows(encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool) -> dict[int, str]:
-    """The rows of N images that the CPU has to make, and why; that says nothing of whether they are damaged.
+def unfit_rows(encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool) -> set[int]:
+    """The rows of N images that the CPU has to make; that says nothing of whether they are damaged.
 
-    JPEGs are walked by the C++ kernels, 1.3 us each; other formats, and JPEGs where the kernels were not built, are
-    parsed by nvImageCodec, which DALI does too, 3 us each.
+    They are of a format or kind that DALI does not get, have too many pixels or not as many as expected, or an EXIF
+    orientation that is in doubt. JPEGs are walked by the C++ kernels, 1.3 us each; other formats, and JPEGs where the
+    kernels were not built, are parsed by nvImageCodec, which DALI does too, 3 us each.
 
     sizes: (N, 3), expected height, width and EXIF orientation. exif: whether images are turned upright.
     """
     expected, orientation = sizes[:, :2], sizes[:, 2]
-    reasons: dict[int, str] = {}
+    unfit = expected.astype(np.int64).prod(axis=1) > Limits().max_pixels
     others: Sequence[int] = range(len(encoded))
     if native.library() is not None:
         walked = walk_jpegs(encoded)
-        reasons = {row: f"DALI gets plain JPEGs only, and this one has {odd}" for row, odd in walked.odd.items()}
-        others = [row for row in reasons if not _is_jpeg(encoded[row])]
-        plain = np.ones(len(encoded), bool)
-        plain[list(reasons)] = False
-        changed = (walked.headers[:, :2] != expected).any(axis=1)
-        reasons |= dict.fromkeys(np.flatnonzero(plain & changed).tolist(), CHANGED)
-        turned = (walked.headers[:, 2] != orientation) & exif
-        reasons |= dict.fromkeys(np.flatnonzero(plain & turned).tolist(), TURNED)
+        changed = (walked.headers[:, :2] != expected).any(axis=1) | ((walked.headers[:, 2] != orientation) & exif)
+        changed[list(walked.odd)] = True  # DALI gets plain JPEGs only
+        others = [row for row in walked.odd if encoded[row][:2].tobytes() != b"\xff\xd8"]
+        changed[others] = False
+        unfit |= changed
     for row in others:
-        reasons.pop(row, None)
-        if reason := _parsed(encoded[row], (int(expected[row, 0]), int(expected[row, 1]))):
-            reasons[row] = reason
-        elif exif and (orientation[row] != 1 or mentions_exif(encoded[row])):
-            reasons[row] = TURNED
-    pixels = expected.astype(np.int64).prod(axis=1)
-    return reasons | dict.fromkeys(np.flatnonzero(pixels > Limits().max_pixels).tolist(), "it has too many pixels")
+        in_doubt = exif and (orientation[row] != 1 or mentions_exif(encoded[row]))
+        unfit[row] |= in_doubt or not _fits(encoded[row], tuple(expected[row].tolist()))
+    return set(np.flatnonzero(unfit).tolist())
 
 
-def _is_jpeg(data: Encoded) -> bool:
-    return data[:2].tobytes() == b"\xff\xd8"
-
-
-def _parsed(data: Encoded, size: tuple[int, int]) -> str:
-    """Why an image can't go to DALI, by nvImageCodec's own parser, or an empty string."""
+def _fits(data: Encoded, size: tuple[int, ...]) -> bool:
+    """Whether an image may go to DALI, by nvImageCodec's own parser: of 8 bits, a JPEG of 1 or 3 components."""
     stream = parse(data)
-    if stream is None or stream.codec_name not in FORMATS:
-        return "it is of a format that DALI does not get"
-    if stream.codec_name == "jpeg" and stream.num_channels not in (1, 3):
-        return "DALI gets JPEGs of 1 or 3 components only"
-    if not _has_8_bits(stream):
-        return "DALI gets images of 8 bits only"
-    return "" if (stream.height, stream.width) == size else CHANGED
-
-
-def _has_8_bits(stream: Any) -> bool:
+    if stream is None or stream.codec_name not in FORMATS or (stream.height, stream.width) != size:
+        return False
     try:
-        return bool(stream.dtype == np.uint8)
+        return bool(stream.dtype == np.uint8) and (stream.codec_name != "jpeg" or stream.num_channels in (1, 3))
     except TypeError:  # of a sample type without a name
         return False

@@ -2,35 +2,680 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
+import io
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from torchvision import transforms as v1
-from torchvision.transforms import v2
+from images import Numbered, encode, picture
+from PIL import Image
+from scipy import stats
+from torch.utils.data import default_collate
+from torchvision import models, transforms as v1, tv_tensors
+from torchvision.transforms import _presets, v2
 
 import gpupipe
+from gpupipe.kernels import Op
+from gpupipe.plan import augmentation, cropping, erasing, follow_boxes, follow_mask, mixing
+from gpupipe.recipe.translation.torchvision import READERS
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NORMALIZE = gpupipe.Normalize(MEAN, STD)
+SIZES = ((300, 400), (401, 300), (257, 333), (90, 400), (64, 64), (90, 61))
+FILES = [encode(picture(height, width, seed), quality=92) for seed, (height, width) in enumerate(SIZES)]
+CROP = (v2.Resize(72), v2.CenterCrop(64))
+FLOATS = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True))
+
+translated = gpupipe.Recipe.from_torchvision
+
+
+def opened(file: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(file)).convert("RGB")
+
+
+def pixels(transform: Any, engine: str = "torch", files: list[bytes] = FILES) -> torch.Tensor:
+    recipe, workers = translated(transform), 0 if engine == "torch" else 1
+    data = Numbered(len(files), files)
+    with gpupipe.Loader(data, recipe, len(files), num_workers=workers, device="cpu", engine=engine) as loader:
+        return next(iter(loader))[0].clone()
+
+
+def levels(images: torch.Tensor, normalized: bool) -> torch.Tensor:
+    """As levels from 0 to 255, of normalized or other images."""
+    if images.dtype == torch.uint8:
+        return images.double()
+    mean, std = (torch.tensor(numbers).double().view(3, 1, 1) for numbers in (MEAN, STD))
+    floats = images.double()
+    return 255 * (floats * std + mean if normalized else floats)
+
+
+# What they become.
 
 
 def test_a_training_transform() -> None:
-    transform = v1.Compose(
-        [v1.RandomResizedCrop(96), v1.RandomHorizontalFlip(0.3), v1.ToTensor(), v1.Normalize((0.5,) * 3, (1,) * 3)]
+    for lib in (v1, v2):
+        convert = (v1.ToTensor(),) if lib is v1 else FLOATS
+        transform = lib.Compose(
+            [
+                lib.RandomResizedCrop((96, 80), (0.2, 1), (0.5, 2), v1.InterpolationMode.BICUBIC),
+                lib.RandomHorizontalFlip(0.3),
+                lib.RandomApply([lib.ColorJitter(0.4, (0.5, 1.1), 0.3, 0.1)], 0.8),
+                lib.RandomChoice([lib.RandomGrayscale(0.2), lib.GaussianBlur(5, 0.7)]),
+                lib.Compose([lib.RandomSolarize(100, 0.1), lib.RandomInvert(0.4)]),
+                lib.RandAugment(3, 7, 11, v1.InterpolationMode.BILINEAR, [9.0]),
+                *convert,
+                lib.Normalize(MEAN, STD),
+                lib.RandomErasing(0.3, (0.1, 0.2), (0.5, 1.5), "random"),
+            ]
+        )
+        assert translated(transform) == gpupipe.Recipe(
+            (
+                gpupipe.RandomResizedCrop((96, 80), (0.2, 1), (0.5, 2), "bicubic"),
+                gpupipe.RandomHorizontalFlip(0.3),
+                gpupipe.RandomApply((gpupipe.ColorJitter(0.4, (0.5, 1.1), 0.3, 0.1),), 0.8),
+                gpupipe.RandomChoice((gpupipe.RandomGrayscale(0.2), gpupipe.GaussianBlur(5, 0.7))),
+                gpupipe.RandomSolarize(100, 0.1),
+                gpupipe.RandomSolarize(0, 0.4),
+                gpupipe.RandAugment(3, 7, 11, "bilinear", 9),
+                NORMALIZE,
+                gpupipe.RandomErasing(0.3, (0.1, 0.2), (0.5, 1.5), "random"),
+            )
+        )
+
+
+TRAIN = gpupipe.RandomResizedCrop(32)
+TO_UINT8 = v2.PILToTensor()
+HALF = v2.ToDtype(torch.float16, scale=True)
+FIRST = v2.RandomResizedCrop(32)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "operations", "dtype"),
+    [
+        ([FIRST], (), "uint8"),
+        ([FIRST, TO_UINT8], (), "uint8"),
+        ([v2.ToImage(), FIRST, v2.ToPureTensor()], (), "uint8"),
+        ([FIRST, v1.ToTensor()], (), "float32"),
+        ([FIRST, TO_UINT8, v1.ConvertImageDtype(torch.float32)], (), "float32"),
+        ([FIRST, v2.ToDtype(torch.float32, scale=True)], (), "float32"),  # of tensors, as its docs' first example
+        ([FIRST, TO_UINT8, HALF], (), "float16"),
+        ([FIRST, *FLOATS, v2.ToDtype(torch.bfloat16)], (), "bfloat16"),
+        ([v2.ToImage(), FIRST, v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, True)], (), "float32"),
+        ([TO_UINT8, FIRST, v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, True)], (), "uint8"),
+        ([FIRST, *FLOATS, v1.Normalize([0.5], [0.25])], (gpupipe.Normalize((0.5,) * 3, (0.25,) * 3),), "float32"),
+        ([FIRST, v2.RGB(), v2.Identity(), torch.nn.Identity(), TO_UINT8], (), "uint8"),
+        ([v2.RandomHorizontalFlip(0.2), FIRST], (gpupipe.RandomHorizontalFlip(0.2),), "uint8"),
+        ([FIRST, *FLOATS, v2.RandomHorizontalFlip(0.2)], (gpupipe.RandomHorizontalFlip(0.2),), "float32"),
+        ([FIRST, *FLOATS, v2.RandomSolarize(0.5)], (gpupipe.RandomSolarize(127.5),), "float32"),
+        ([FIRST, TO_UINT8, v2.RandomSolarize(99)], (gpupipe.RandomSolarize(99),), "uint8"),
+        ([FIRST, v2.RandomChoice([v2.RandomGrayscale(), v2.GaussianBlur(3)], p=[1, 3])],
+         (gpupipe.RandomChoice((gpupipe.RandomGrayscale(), gpupipe.GaussianBlur(3)), (0.25, 0.75)),), "uint8"),
+        ([FIRST, v1.RandomChoice([v1.Compose([v1.RandomGrayscale(), v1.RandomInvert()]), v1.RandomInvert(1.0)])],
+         (gpupipe.RandomChoice((
+             gpupipe.RandomApply((gpupipe.RandomGrayscale(), gpupipe.RandomSolarize(0)), 1.0),
+             gpupipe.RandomSolarize(0, 1.0))),), "uint8"),
+        ([FIRST, v2.AutoAugment(v1.AutoAugmentPolicy.SVHN, 2, 7)],
+         (gpupipe.AutoAugment("svhn", "bilinear", 7),), "uint8"),
+        ([FIRST, v1.TrivialAugmentWide(9, fill=(1, 2, 3))], (gpupipe.TrivialAugmentWide(9, fill=(1, 2, 3)),), "uint8"),
+        ([FIRST, *FLOATS, v2.RandomErasing(value=[1, 2, 3]), v2.Normalize([0, 1, 1], [2, 1, 4])],
+         (gpupipe.Normalize((0, 1, 1), (2, 1, 4)), gpupipe.RandomErasing(value=(0.5, 1, 0.5))), "float32"),
+        ([FIRST, *FLOATS, v2.RandomErasing(inplace=True)], (gpupipe.RandomErasing(),), "float32"),
+    ],
+)  # fmt: skip
+def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ...], dtype: str) -> None:
+    expected = gpupipe.Recipe((TRAIN, *operations), dtype=dtype)
+    for whole in (v2.Compose(transforms), v1.Compose(transforms)):
+        assert translated(whole) == expected
+    if all(isinstance(transform, torch.nn.Module) for transform in transforms):
+        assert translated(torch.nn.Sequential(*transforms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("transforms", "crop"),
+    [
+        ([v2.Resize(72), v2.CenterCrop((64, 60))], gpupipe.ResizeCenterCrop((64, 60), 72)),
+        ([v2.Resize([72], 3), v1.CenterCrop(64)], gpupipe.ResizeCenterCrop(64, 72, "bicubic")),
+        ([v1.Resize((72, 99)), v1.CenterCrop((64, 90))], gpupipe.ResizeCenterCrop((64, 90), (72, 99))),
+        ([v1.Resize((48, 56))], gpupipe.ResizeCenterCrop((48, 56), (48, 56))),
+        ([v1.Resize((48, 56)), v1.RandomGrayscale(0.0)], gpupipe.ResizeCenterCrop((48, 56), (48, 56))),
+    ],
+)
+def test_resized_images(transforms: list[Any], crop: Any) -> None:
+    assert translated(v2.Compose(transforms)).crop == crop
+
+
+# Evaluation has the original's pixels.
+
+
+class Preset:
+    """torchvision's references/classification/presets.py, for training and evaluation."""
+
+    def __init__(self, train: bool, backend: str, lib: Any, policy: str | None = None) -> None:
+        transforms: list[Any] = [v1.PILToTensor()] if backend == "tensor" else []
+        if train:
+            transforms += [lib.RandomResizedCrop(64, antialias=True), lib.RandomHorizontalFlip(0.5)]
+            if policy == "ra":
+                transforms.append(lib.RandAugment(interpolation=v1.InterpolationMode.BILINEAR, magnitude=9))
+            elif policy == "ta_wide":
+                transforms.append(lib.TrivialAugmentWide(interpolation=v1.InterpolationMode.BILINEAR))
+            elif policy is not None:
+                transforms.append(lib.AutoAugment(v1.AutoAugmentPolicy(policy), v1.InterpolationMode.BILINEAR))
+        else:
+            transforms += [lib.Resize(72, antialias=True), lib.CenterCrop(64)]
+        transforms += [v1.PILToTensor()] if backend == "pil" else []
+        to_float = v2.ToDtype(torch.float, scale=True) if lib is v2 else v1.ConvertImageDtype(torch.float)
+        transforms += [to_float, lib.Normalize(mean=MEAN, std=STD)]
+        transforms += [lib.RandomErasing(p=0.1)] if train else []
+        transforms += [v2.ToPureTensor()] if lib is v2 else []
+        self.transforms = lib.Compose(transforms)
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+@pytest.mark.parametrize("lib", [v1, v2])
+@pytest.mark.parametrize("backend", ["pil", "tensor"])
+def test_the_presets_of_the_references_for_training(lib: Any, backend: str) -> None:
+    policies = {
+        None: (),
+        "ra": (gpupipe.RandAugment(interpolation="bilinear"),),
+        "ta_wide": (gpupipe.TrivialAugmentWide(interpolation="bilinear"),),
+        "imagenet": (gpupipe.AutoAugment(interpolation="bilinear"),),
+    }
+    for name, policy in policies.items():
+        operations = (gpupipe.RandomHorizontalFlip(), *policy, NORMALIZE, gpupipe.RandomErasing(0.1))
+        expected = gpupipe.Recipe((gpupipe.RandomResizedCrop(64), *operations))
+        assert translated(Preset(True, backend, lib, name)) == expected
+
+
+EVALUATIONS = {
+    "references": Preset(False, "pil", v1),
+    "references v2": Preset(False, "pil", v2),
+    "resnet50": models.ResNet50_Weights.IMAGENET1K_V1.transforms(),
+    "resnet50 v2": models.ResNet50_Weights.IMAGENET1K_V2.transforms(),
+    "inception": models.Inception_V3_Weights.DEFAULT.transforms(),
+    "efficientnet": models.EfficientNet_B0_Weights.DEFAULT.transforms(),
+    "swag": models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1.transforms(),
+    "uint8": v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.PILToTensor()]),
+    "floats": v2.Compose([v2.Resize(80, v2.InterpolationMode.BICUBIC), v2.CenterCrop((70, 80)), *FLOATS]),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_evaluations_have_the_originals_pixels(name: str) -> None:
+    transform = EVALUATIONS[name]
+    theirs = torch.stack([transform(opened(file)) for file in FILES])
+    normalized = not isinstance(transform, v1.Compose | v2.Compose)
+    for engine in ("torch", "dali"):
+        ours = pixels(transform, engine)
+        assert ours.dtype == theirs.dtype
+        difference = (levels(ours, normalized) - levels(theirs, normalized)).abs()
+        assert difference.mean() <= 0.5
+        if engine == "torch":
+            assert difference.max() < 1e-3  # of a level: the same ones, to the last bits of floats
+
+
+@pytest.mark.parametrize("transforms", [[v1.Resize((70, 90), 3)], [v1.Resize((72, 80)), v1.CenterCrop(64)]])
+def test_images_that_are_stretched(transforms: list[Any]) -> None:
+    """Since version 13 Pillow may resize columns first, by a rule of its own, and each pass rounds."""
+    files = [encode(picture(*size), kind="PNG") for size in ((700, 200), (200, 300), (100, 64))]
+    transform = v1.Compose([*transforms, v1.PILToTensor()])
+    theirs = torch.stack([transform(opened(file)) for file in files]).int()
+    difference = (pixels(transform, files=files).int() - theirs).abs()
+    assert difference.max() <= 1
+    assert difference.float().mean() <= 0.2
+    assert (pixels(transform, "dali", files).int() - theirs).abs().float().mean() <= 0.5
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Preset(False, "tensor", v1),
+        Preset(False, "tensor", v2),
+        v2.Compose([*FLOATS, *CROP, v2.Normalize(MEAN, STD)]),
+        v2.Compose([v2.ToImage(), *CROP, v2.Grayscale(3), FLOATS[1], v2.Normalize(MEAN, STD)]),
+        v2.Compose([v2.ToImage(), v2.Resize((70, 90), 3), FLOATS[1], v2.Normalize(MEAN, STD)]),
+        v2.Compose([v2.ToImage(), *CROP, v2.RandomSolarize(99, 1), v2.ColorJitter((1.2, 1.2)), *FLOATS,
+                    v2.Normalize(MEAN, STD)]),
+    ],
+)  # fmt: skip
+def test_pipelines_of_tensors(transform: Any) -> None:
+    theirs = levels(torch.stack([transform(opened(file)) for file in FILES]), normalized=True)
+    for engine in ("torch", "dali"):
+        assert (levels(pixels(transform, engine), normalized=True) - theirs).abs().mean() <= 0.5
+
+
+def test_all_weights_of_torchvision_are_translated() -> None:
+    seen = {}
+    for name in models.list_models():
+        for weights in models.get_model_weights(name):
+            preset = weights.transforms()
+            seen[repr(preset)] = preset
+    presets = [preset for preset in seen.values() if isinstance(preset, _presets.ImageClassification)]
+    assert len(presets) > 20
+    for preset in presets:
+        recipe = translated(preset)
+        crop = (preset.crop_size[0],) * 2
+        assert recipe.crop == gpupipe.ResizeCenterCrop(crop, preset.resize_size[0], preset.interpolation.value)
+        assert recipe.statistics == (tuple(preset.mean), tuple(preset.std))
+    others = [preset for preset in seen.values() if not isinstance(preset, _presets.ImageClassification)]
+    assert others
+    for preset in others:
+        with pytest.raises(gpupipe.TranslationError, match=type(preset).__name__):
+            translated(preset)
+
+
+def test_what_belongs_to_a_stretched_image_follows() -> None:
+    recipe = translated(v2.Compose([v2.Resize((60, 40)), v2.CenterCrop((50, 36)), v2.ToImage()]))
+    mask = np.random.default_rng(0).integers(0, 9, (90, 120)).astype(np.uint8)
+    boxes = torch.tensor([[10.0, 20.0, 70.0, 80.0], [0.0, 0.0, 120.0, 90.0]])
+    crops = cropping(recipe, 0, 0, np.arange(1), np.array([90], np.int32), np.array([120], np.int32))
+    out = np.zeros((50, 36), np.uint8)
+    follow_mask(mask, crops, 0, out)
+    wrapped = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(90, 120))
+    theirs = v2.Compose([v2.Resize((60, 40)), v2.CenterCrop((50, 36))])(tv_tensors.Mask(mask[None]), wrapped)
+    np.testing.assert_array_equal(out, theirs[0][0])
+    clamped = v2.ClampBoundingBoxes()(theirs[1])
+    np.testing.assert_allclose(follow_boxes(boxes.numpy(), "xyxy", crops, 0, 0)[0], clamped, rtol=1e-5)
+
+
+# Draws have the original's distributions.
+
+DRAWS = 4000
+POSITIONS = np.arange(DRAWS)
+
+
+def same_distribution(ours: Any, theirs: Any) -> None:
+    """Kolmogorov-Smirnov's test of two samples; seeds are fixed, so it gives the same on every run."""
+    assert stats.ks_2samp(np.asarray(ours, float), np.asarray(theirs, float)).pvalue > 1e-3
+
+
+def drawn(transform: Any, times: int = DRAWS) -> Iterator[Any]:
+    """What the original draws, by a function of its own."""
+    torch.manual_seed(0)
+    return (transform() for _ in range(times))
+
+
+@pytest.mark.parametrize(("height", "width"), [(120, 160), (100, 300)])
+@pytest.mark.parametrize("settings", [{}, {"scale": (0.3, 0.6), "ratio": (0.4, 1.1)}])
+def test_boxes_of_random_resized_crops(height: int, width: int, settings: dict[str, Any]) -> None:
+    transform = v1.RandomResizedCrop(32, **settings)
+    image = torch.zeros(3, height, width)
+    theirs = np.array(list(drawn(lambda: transform.get_params(image, transform.scale, transform.ratio))))
+    sizes = (np.full(DRAWS, side, np.int32) for side in (height, width))
+    ours = cropping(translated(v1.Compose([transform, v1.ToTensor()])), 5, 1, POSITIONS, *sizes).windows
+    for of in (
+        lambda box: box[:, 2] * box[:, 3],
+        lambda box: np.round(box[:, 3] / box[:, 2], 3),
+        lambda box: box[:, 0] / np.maximum(height - box[:, 2], 1),
+        lambda box: box[:, 1] / np.maximum(width - box[:, 3], 1),
+    ):
+        same_distribution(of(ours), of(theirs))
+
+
+def test_flips() -> None:
+    recipe = translated(v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(0.3), v2.ToImage()]))
+    sizes = np.full((2, DRAWS), 64, np.int32)
+    image = torch.tensor([[[0, 1]]])
+    theirs = drawn(lambda: v2.RandomHorizontalFlip(0.3)(image)[0, 0, 0])
+    same_distribution(cropping(recipe, 5, 1, POSITIONS, *sizes).flips, list(theirs))
+
+
+def program(*operations: Any) -> Any:
+    recipe = translated(v1.Compose([v1.RandomResizedCrop(32), *operations, v1.PILToTensor()]))
+    return augmentation(recipe, 5, 1, POSITIONS)
+
+
+def test_factors_of_color_jitter() -> None:
+    jitter = v2.ColorJitter(0.4, (0.5, 2.0), 0.7, 0.2)
+    made = program(jitter)
+    params = list(
+        drawn(lambda: v1.ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue))
     )
-    recipe = gpupipe.Recipe.from_torchvision(transform)
-    operations = (
-        gpupipe.RandomResizedCrop(96),
-        gpupipe.RandomHorizontalFlip(0.3),
-        gpupipe.Normalize((0.5,) * 3, (1,) * 3),
-    )
-    assert recipe == gpupipe.Recipe(operations)
+    operations = (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)
+    for place, op in enumerate(operations):
+        rows, steps = np.nonzero(made.ops == op)
+        assert len(rows) == DRAWS
+        same_distribution(made.values[rows, steps, 0], [one[1 + place] for one in params])
+        same_distribution(steps, [one[0].tolist().index(place) for one in params])
 
 
-def test_an_evaluation_transform() -> None:
-    convert = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True))
-    recipe = gpupipe.Recipe.from_torchvision(v2.Compose([v2.Resize(72), v2.CenterCrop(64), *convert]))
-    assert recipe == gpupipe.Recipe((gpupipe.ResizeCenterCrop(64, 72),))
+@pytest.mark.parametrize(
+    ("transform", "op", "p"),
+    [
+        (v2.RandomGrayscale(0.3), Op.GRAYSCALE, 0.3),
+        (v1.RandomSolarize(128, 0.2), Op.SOLARIZE, 0.2),
+        (v1.RandomInvert(0.7), Op.SOLARIZE, 0.7),
+        (v1.RandomApply([v1.GaussianBlur(3)], 0.4), Op.GAUSSIAN_BLUR, 0.4),
+        (v2.RandomChoice([v2.RandomGrayscale(1), v2.RandomSolarize(9, 1)], p=[3, 1]), Op.SOLARIZE, 0.25),
+        (v1.RandomChoice([v1.RandomGrayscale(0.5), v1.RandomSolarize(9, 1)]), Op.GRAYSCALE, 0.25),
+    ],
+)
+def test_how_often_a_color_changes(transform: Any, op: Op, p: float) -> None:
+    assert stats.binomtest(int((program(transform).ops == op).sum()), DRAWS, p).pvalue > 1e-3
 
 
-def test_what_is_unknown_is_named() -> None:
-    with pytest.raises(gpupipe.TranslationError, match="Lambda can't be translated") as raised:
-        gpupipe.Recipe.from_torchvision(v1.Compose([v1.Lambda(len)]))
-    assert raised.value.operation.endswith("Lambda")
+def test_the_sigma_of_a_blur() -> None:
+    blur = v1.GaussianBlur(7, (0.5, 3.0))
+    point = torch.zeros(1, 7, 7)
+    point[0, 3, 3] = 1
+    sigmas = drawn(lambda: blur.get_params(0.5, 3.0))
+    theirs = [v1.functional.gaussian_blur(point, 7, [sigma] * 2)[0, 3, 3].item() for sigma in sigmas]
+    same_distribution(program(blur).values[:, 0].max(axis=1) ** 2, theirs)  # the weight of the middle, in two passes
+
+
+@pytest.mark.parametrize("lib", [v1, v2])
+def test_boxes_of_random_erasing(lib: Any) -> None:
+    transform = lib.RandomErasing(1.0, (0.05, 0.4), (0.4, 2.0))
+    image = torch.ones(1, 48, 64)
+    crop = lib.RandomResizedCrop((48, 64))
+    made = erasing(translated(v1.Compose([crop, v1.ToTensor(), transform])), 5, 1, POSITIONS)
+    theirs = np.array([_zeros(one[0]) for one in drawn(lambda: transform(image))])
+    for side in range(4):
+        same_distribution(made.boxes[:, side], theirs[:, side])
+    same_distribution(made.boxes[:, 2] * made.boxes[:, 3], theirs[:, 2] * theirs[:, 3])
+
+
+def _zeros(image: torch.Tensor) -> tuple[int, int, int, int]:
+    """The box of zeros in ones."""
+    rows, columns = ((image == 0).any(dim=axis).nonzero().flatten() for axis in (1, 0))
+    if not len(rows):
+        return (0, 0, 0, 0)
+    top, left = int(rows[0]), int(columns[0])
+    return top, left, int(rows[-1]) - top + 1, int(columns[-1]) - left + 1
+
+
+@pytest.mark.parametrize(("lib", "alpha"), [("MixUp", 0.2), ("MixUp", 1.0), ("CutMix", 1.0), ("CutMix", 0.6)])
+def test_how_much_is_mixed(lib: str, alpha: float) -> None:
+    transform = getattr(v2, lib)(alpha=alpha, num_classes=2)
+    made = mixing(translated(TRAINED, transform), 5, 1, POSITIONS, True)
+    labels, images = torch.tensor([0, 1]), torch.zeros(2, 1, 32, 32)
+    theirs = drawn(lambda: transform(images, labels)[1][0, 0].item())
+    same_distribution(np.round(made.shares, 5), np.round(list(theirs), 5))
+
+
+# Mixing in the collate_fn.
+
+TRAINED = v2.Compose([v2.RandomResizedCrop(32), *FLOATS])
+MIXUP, CUTMIX = v2.MixUp(alpha=0.2, num_classes=7), v2.CutMix(alpha=0.9, num_classes=7)
+BOTH = v2.RandomChoice([MIXUP, CUTMIX])
+
+
+def within(mixup_cutmix: Any) -> Callable[[Any], Any]:
+    """As torchvision's references/classification/train.py has it."""
+
+    def collate_fn(batch: Any) -> Any:
+        return mixup_cutmix(*default_collate(batch))
+
+    return collate_fn
+
+
+def of_the_module(batch: Any) -> Any:
+    return BOTH(*default_collate(batch))
+
+
+class Collator:
+    def __init__(self, mixing: Any) -> None:
+        self.mixing = mixing
+
+    def __call__(self, samples: Any) -> Any:
+        return self.mixing(*default_collate(samples))
+
+
+OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "expected"),
+    [
+        (None, None),
+        (default_collate, None),
+        (MIXUP, gpupipe.MixUp(7, 0.2)),
+        (CUTMIX, gpupipe.CutMix(7, 0.9)),
+        (BOTH, OURS),
+        (v2.RandomChoice([CUTMIX, MIXUP], p=[3, 1]), gpupipe.MixUpOrCutMix(7, 0.2, 0.9, switch_p=0.75)),
+        (v2.RandomChoice([MIXUP]), gpupipe.MixUp(7, 0.2)),
+        (within(v2.RandomChoice([CUTMIX])), gpupipe.CutMix(7, 0.9)),
+        (within(BOTH), OURS),
+        (of_the_module, OURS),
+        (lambda batch: BOTH(*default_collate(batch)), OURS),
+        (Collator(BOTH), OURS),
+        (Collator(BOTH).__call__, OURS),
+    ],
+)
+def test_mixing(collate_fn: Any, expected: Any) -> None:
+    assert translated(TRAINED, collate_fn).mixing == expected
+
+
+def other_order(batch: Any) -> Any:
+    images, labels = default_collate(batch)
+    return BOTH(labels, images)
+
+
+def twice(batch: Any) -> Any:
+    return BOTH(*default_collate(default_collate(batch)))
+
+
+def sorting(batch: Any) -> Any:
+    return sorted(*default_collate(batch))
+
+
+def collated_otherwise(default_collate: Any) -> Callable[[Any], Any]:
+    return lambda batch: BOTH(*default_collate(batch))
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "operation"),
+    [
+        (other_order, "collate_fn=other_order"),
+        (twice, "collate_fn=twice"),
+        (sorting, "collate_fn=sorting"),
+        (collated_otherwise(list), "collate_fn=collated_otherwise"),
+        (within(list), "collate_fn=within"),
+        (Collator(v2.Identity()), "collate_fn=Collator"),
+        (list, "collate_fn=list"),
+        (len, "collate_fn=len"),
+        (v2.Resize(3), "collate_fn=Resize"),
+        (v2.RandomChoice([MIXUP, v2.Identity()]), "collate_fn=RandomChoice"),
+        (v2.RandomChoice([MIXUP, v2.MixUp(num_classes=7)]), "RandomChoice of MixUp"),
+        (v2.RandomChoice([MIXUP, v2.CutMix(num_classes=8)]), "RandomChoice of MixUp"),
+        (v2.MixUp(), "MixUp(num_classes=None)"),
+        (v2.CutMix(num_classes=7, labels_getter=max), "CutMix(labels_getter="),
+    ],
+)
+def test_a_collate_fn_that_is_not_read(collate_fn: Any, operation: str) -> None:
+    with pytest.raises(gpupipe.TranslationError) as raised:
+        translated(TRAINED, collate_fn)
+    assert raised.value.operation.startswith(operation)
     assert raised.value.alternative
+
+
+# What is refused.
+
+U8, F32 = [v1.PILToTensor()], [v1.ToTensor()]
+NORM = v1.Normalize(MEAN, STD)
+BOX, FLIP, GRAY, BLUR = v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandomGrayscale(), v1.GaussianBlur(3)
+
+
+class Flipped(v1.RandomHorizontalFlip):
+    """A subclass, which may do what it wants."""
+
+
+class Twice:
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Any) -> Any:
+        return self.transform(image), self.transform(image)
+
+
+def hooked() -> Any:
+    transform = v2.RandomHorizontalFlip()
+    transform.register_forward_hook(lambda *_: None)
+    return transform
+
+
+def replaced() -> Any:
+    transform = v2.RandomHorizontalFlip()
+    transform.transform = MethodType(lambda self, image, params: image, transform)
+    return transform
+
+
+@pytest.mark.parametrize(
+    ("transforms", "operation", "alternative"),
+    [
+        # Settings.
+        ([v1.RandomResizedCrop(32, interpolation=0)], "RandomResizedCrop(interpolation='nearest')", "bilinear"),
+        ([v2.RandomResizedCrop(32, antialias=False)], "RandomResizedCrop(antialias=False)", "antialias=True"),
+        ([v2.RandomResizedCrop(32, antialias=None)], "RandomResizedCrop(antialias=None)", "antialias=True"),
+        ([v1.RandomResizedCrop(32, scale=(0, 1))], "RandomResizedCrop", "from_dataloader"),
+        ([v1.Resize(32, 1)], "Resize(interpolation='lanczos')", "bilinear"),
+        ([v1.Resize(32, max_size=40)], "Resize(size=32, max_size=40)", "(height, width)"),
+        ([v2.Resize(None, max_size=40)], "Resize(size=None, max_size=40)", "(height, width)"),
+        ([v2.Resize(32, antialias=False), v2.CenterCrop(32)], "Resize(antialias=False)", "antialias=True"),
+        ([BOX, v1.Grayscale(1)], "Grayscale(num_output_channels=1)", "num_output_channels=3"),
+        ([BOX, v1.Grayscale(3), *U8], "Grayscale", "PILToTensor"),
+        ([BOX, v1.GaussianBlur((3, 5))], "GaussianBlur(kernel_size=(3, 5))", "one number"),
+        ([BOX, v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC)], "RandAugment(interpolation='b", "nearest"),
+        ([BOX, v2.AutoAugment(fill={"others": 3})], "AutoAugment(fill={'others': 3})", "one color"),
+        ([BOX, v2.RandAugment(num_ops=101)], "RandAugment", "from_dataloader"),
+        ([BOX, v2.RandAugment(magnitude=40)], "RandAugment", "from_dataloader"),
+        ([BOX, v2.RandomSolarize(300.0)], "RandomSolarize", "from_dataloader"),
+        ([BOX, *U8, v2.ToDtype(torch.float32)], "ToDtype(scale=False)", "scale=True"),
+        ([BOX, *U8, v2.ToDtype(torch.int64)], "ToDtype(dtype='int64')", "float32"),
+        ([BOX, *U8, v1.ConvertImageDtype(torch.float64)], "ConvertImageDtype(dtype='float64')", "float32"),
+        ([BOX, *F32, v1.ConvertImageDtype(torch.uint8)], "ConvertImageDtype(dtype='uint8')", "leave it out"),
+        ([BOX, v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, True)], "ToDtype(dtype={", "ToImage"),
+        ([BOX, *F32, v1.Normalize([0.5] * 4, [1] * 4)], "Normalize(mean=[0.5", "three of each"),
+        ([BOX, *F32, v1.Normalize([0.5] * 3, [0, 1, 1])], "Normalize", "from_dataloader"),
+        # Order.
+        ([FLIP, v1.ToTensor()], "the transform", "Resize((height, width))"),
+        ([v1.Resize(32)], "Resize(size=32)", "CenterCrop next"),
+        ([v1.Resize(32), GRAY, v1.CenterCrop(32)], "Resize(size=32)", "CenterCrop next"),
+        ([v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "Resize before it"),
+        ([v1.Resize(30), v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "no less"),
+        ([v1.Resize((32, 31)), v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "no less"),
+        ([v1.Resize(40), FLIP, v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "before flip"),
+        ([v1.Resize(40), BOX], "RandomResizedCrop", "one crop alone"),
+        ([BOX, v1.Resize(40)], "Resize", "one crop alone"),
+        ([BOX, v1.CenterCrop(30)], "CenterCrop(size=(30, 30))", "Resize before it"),
+        ([GRAY, BOX], "RandomGrayscale", "after the crop"),
+        ([*F32, NORM, BOX], "RandomResizedCrop", "first"),
+        ([*F32, v1.RandomResizedCrop(32, interpolation=3)], "RandomResizedCrop(interpolation='bicubic')", "floats"),
+        ([BOX, FLIP, FLIP], "RandomHorizontalFlip(p=0.5)", "one of both"),
+        ([BOX, v1.RandAugment(), FLIP], "RandomHorizontalFlip(p=0.5)", "before RandAugment"),
+        ([BOX, *F32, v1.RandomErasing(), FLIP], "RandomHorizontalFlip(p=0.5)", "before RandomErasing"),
+        ([BOX, *F32, v1.RandAugment()], "RandAugment", "before the conversion to floats"),
+        ([BOX, *F32, NORM, BLUR], "GaussianBlur", "before them"),
+        ([BOX, *F32, v1.RandomErasing(), GRAY], "RandomGrayscale", "before them"),
+        ([BOX, *U8, NORM], "Normalize", "scale=True"),
+        ([BOX, *U8, v1.RandomErasing()], "RandomErasing", "scale=True"),
+        ([BOX, *F32, NORM, NORM], "Normalize(mean=", "Normalize(mean=(0.596"),
+        ([BOX, *F32, v1.RandomErasing(value="random"), NORM], "Normalize", "RandomErasing after it"),
+        ([BOX, *F32, v1.RandomErasing(), v1.RandomErasing()], "RandomErasing", "one of both"),
+        ([BOX, v2.ToImage(), HALF, NORM], "Normalize", "last"),
+        ([BOX, v2.ToImage(), HALF, v2.RandomGrayscale()], "RandomGrayscale", "last"),
+        ([v2.ToImage(), HALF, BOX], "RandomResizedCrop", "last"),
+        ([BOX, v2.ToImage(), HALF, v2.ToDtype(torch.float32)], "ToDtype(dtype='float32')", "last"),
+        # What stands in others.
+        ([BOX, v1.RandomApply([FLIP])], "RandomHorizontalFlip", "out of that"),
+        ([v1.RandomChoice([BOX, v1.Resize((32, 32))])], "RandomResizedCrop", "out of that"),
+        ([BOX, v1.RandomApply([v1.ToTensor()])], "ToTensor", "out of that"),
+        ([BOX, v2.RandomChoice([GRAY, v2.Identity()])], "RandomChoice", "RandomApply"),
+        ([BOX, v1.RandomApply([v1.Lambda(len)])], "torchvision.transforms.transforms.Lambda", "from_dataloader"),
+        # What can't be read.
+        ([v1.Lambda(len)], "torchvision.transforms.transforms.Lambda", "from_dataloader"),
+        ([BOX, Flipped()], f"{__name__}.Flipped", "from_dataloader"),
+        ([BOX, hooked()], "RandomHorizontalFlip._forward_hooks", "from_dataloader"),
+        ([BOX, replaced()], "RandomHorizontalFlip.transform", "from_dataloader"),
+        ([BOX, lambda image: image], "builtins.function", "from_dataloader"),
+        ([BOX, v1.functional.hflip], "builtins.function", "from_dataloader"),
+        ([Twice(BOX)], f"{__name__}.Twice", "from_dataloader"),
+        ([v1.RandomCrop(32, padding=4), *F32], "torchvision.transforms.transforms.RandomCrop", "RandomResizedCrop"),
+        ([BOX, v1.RandomVerticalFlip()], "torchvision.transforms.transforms.RandomVerticalFlip", "from_dataloader"),
+        ([BOX, v2.MixUp(num_classes=3)], "torchvision.transforms.v2._augment.MixUp", "collate_fn"),
+    ],
+)
+def test_what_is_refused(transforms: list[Any], operation: str, alternative: str) -> None:
+    with pytest.raises(gpupipe.TranslationError) as raised:
+        translated(v1.Compose(transforms))
+    assert raised.value.operation.startswith(operation)
+    assert alternative in raised.value.alternative
+    assert str(raised.value).startswith(f"{raised.value.operation} can't be translated: ")
+
+
+def test_a_double_normalization_names_the_one_that_does_both() -> None:
+    first, second = v1.Normalize((0.1, 0.2, 0.3), (0.5, 1, 2)), v1.Normalize((0.4, 0.3, 0.1), (2, 3, 4))
+    with pytest.raises(gpupipe.TranslationError) as raised:
+        translated(v1.Compose([BOX, *F32, first, second]))
+    one = eval(raised.value.alternative.split(": ")[1], {"Normalize": v1.Normalize})
+    image = torch.rand(3, 4, 4)
+    torch.testing.assert_close(one(image), second(first(image)))
+
+
+def test_an_unknown_parameter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a later torchvision may have one."""
+
+    def init(self: Any, p: float = 0.5, axis: int = 0) -> None:
+        torch.nn.Module.__init__(self)
+        self.p, self.axis = p, axis
+
+    monkeypatch.setattr(v1.RandomHorizontalFlip, "__init__", init)
+    with pytest.raises(gpupipe.TranslationError, match=r"RandomHorizontalFlip can't .* parameter 'axis' is unknown"):
+        translated(v1.Compose([BOX, v1.RandomHorizontalFlip()]))
+
+
+def test_errors_travel_between_processes() -> None:
+    error = gpupipe.TranslationError("Resize", "it is large", "take a small one")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.operation, copy.reason, copy.alternative, str(copy)) == (*error.args, str(error))
+
+
+# Every class of torchvision, so that a later one does not slip through.
+
+ARGUMENTS = {
+    "size": 8, "mean": [0.5] * 3, "std": [0.5] * 3, "kernel_size": 3, "threshold": 0.5, "lambd": len, "degrees": 10,
+    "dtype": torch.float32, "padding": 1, "bits": 4, "sharpness_factor": 2, "quality": 50, "num_samples": 1,
+    "format": "XYXY", "min_size": 4, "max_size": 8, "target_size": (8, 8), "transformation_matrix": torch.eye(3),
+    "mean_vector": torch.zeros(3), "clamping_mode": None,
+}  # fmt: skip
+NEEDED = {"ToDtype": {"scale": True}, "Grayscale": {"num_output_channels": 3}}  # as a recipe does it
+CLASSES = [
+    (lib, name)
+    for lib in (v1, v2)
+    for name, kind in inspect.getmembers(lib, inspect.isclass)
+    if not issubclass(kind, enum.Enum)
+]
+
+
+def made(kind: type) -> Any:
+    """One with its defaults, and with these arguments where it has none."""
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is deprecated is used as well
+        arguments = {name: [v1.RandomGrayscale()] if name == "transforms" else ARGUMENTS[name] for name in needed}
+        return kind(**arguments, **NEEDED.get(kind.__name__, {}))
+
+
+@pytest.mark.parametrize(("lib", "name"), CLASSES, ids=lambda one: getattr(one, "__name__", one))
+def test_every_class_is_translated_or_refused_by_name(lib: Any, name: str) -> None:
+    transform = made(getattr(lib, name))
+    before = {"CenterCrop": [v1.Resize(9)], "Resize": [], "RandomResizedCrop": [], "Grayscale": [BOX, *U8]}
+    before |= {key: [BOX, *F32] for key in ("Normalize", "RandomErasing")}
+    whole = v1.Compose([*before.get(name, [BOX]), transform, *([v1.CenterCrop(8)] if name == "Resize" else [])])
+    if name in READERS:
+        assert isinstance(translated(whole), gpupipe.Recipe)
+    else:
+        with pytest.raises(gpupipe.TranslationError, match=rf"\.{name} can't be translated"):
+            translated(whole)

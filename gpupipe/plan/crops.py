@@ -67,8 +67,11 @@ def _flips(flip: RandomHorizontalFlip | None, stream: Stream, count: int) -> NDA
 def _resize_center_crop(crop: ResizeCenterCrop, heights: Longs, widths: Longs) -> tuple[Longs, Longs, Longs]:
     """Windows, resized sizes and anchors by torchvision's arithmetic: the longer side is truncated, the crop's corner
     rounded half to even."""
-    shorter = np.minimum(heights, widths)
-    resized = np.stack([crop.resize * heights // shorter, crop.resize * widths // shorter], axis=1)
+    if isinstance(crop.resize, tuple):
+        resized = np.tile(crop.resize, (len(heights), 1))
+    else:
+        shorter = np.minimum(heights, widths)
+        resized = np.stack([crop.resize * heights // shorter, crop.resize * widths // shorter], axis=1)
     anchors = np.rint((resized - np.array(crop.output_size, np.int64)) / 2).astype(np.int64)
     corner = np.zeros_like(heights)
     return np.stack([corner, corner, heights, widths], axis=1), resized, anchors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -71,20 +72,27 @@ class RandomResizedCrop(Crop):
 class ResizeCenterCrop(Crop):
     """The image resized so that its shorter side is `resize` pixels, then its centre of `size`.
 
-    The same as torchvision's `Resize(resize, antialias=True)` and `CenterCrop(size)`; `size` must fit into `resize`.
-    `interpolation` is "bilinear" or "bicubic".
+    resize: an int, or (height, width), to which the whole image is then stretched: with `size` the same nothing is
+            cut off. `size` must fit into it.
+
+    The same as torchvision's `Resize(resize, antialias=True)` and `CenterCrop(size)`. `interpolation` is "bilinear" or
+    "bicubic".
     """
 
     size: int | tuple[int, int]
-    resize: int = 256
+    resize: int | tuple[int, int] = 256
     interpolation: Filter = "bilinear"
 
     def __post_init__(self) -> None:
         self._settle()
-        if not isinstance(self.resize, int) or self.resize < max(self.output_size):
+        if isinstance(self.resize, Sequence):
+            settle(self, resize=pair)
+        tall, wide = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
+        if not isinstance(tall, int) or tall < self.output_size[0] or wide < self.output_size[1]:
             raise ConfigError(
                 f"ResizeCenterCrop: resize={self.resize!r} must be an int of at least the crop's longer side "
-                f"{max(self.output_size)}, else the crop would reach beyond the image"
+                f"{max(self.output_size)}, or a height and width of at least {self.output_size}, else the crop would "
+                "reach beyond the image"
             )
 
 

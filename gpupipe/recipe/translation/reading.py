@@ -4,125 +4,245 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from gpupipe.errors import ConfigError, TranslationError
-from gpupipe.recipe.augmentations import Augmenting
-from gpupipe.recipe.operations import (
-    Crop,
-    Filter,
-    Normalize,
-    RandomErasing,
-    RandomHorizontalFlip,
-    ResizeCenterCrop,
-)
-from gpupipe.recipe.recipe import Recipe
+from gpupipe.recipe.augmentations import Augmenting, walk
+from gpupipe.recipe.mixing import Mixing
+from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip, ResizeCenterCrop
+from gpupipe.recipe.recipe import DTYPES, Recipe
+from gpupipe.recipe.translation.code import handed_on
 
-__all__ = ["AS_IT_IS", "Known", "Reader", "Reading", "refuse"]
+__all__ = ["AS_IT_IS", "Known", "Reader", "Reading"]
 
 AS_IT_IS = "gpupipe.from_dataloader runs the dataset with it as it is written"
-FLOATS = ("float16", "bfloat16", "float32")
+HALF = ("float16", "bfloat16")
 
-
-def refuse(operation: str, reason: str, alternative: str = AS_IT_IS) -> TranslationError:
-    """The error, which says what to do where nothing comes near."""
-    return TranslationError(operation, reason, alternative)
+Reader: TypeAlias = Callable[..., None]
+Known: TypeAlias = Mapping[str, Reader]
 
 
 class Reading:
-    """What the transforms read so far do, in the order of a recipe.
+    """What the transforms read so far do to RGB images, in the order of a recipe.
 
-    known: of each class the function that is called with the reading and the class's parameters, by their names.
-    within: the transform in which they stand, where that takes augmentations alone.
+    known: by a class's dotted name, of any package that its module is in, the function that is called with the reading
+           and with the class's parameters by their names. alternatives: by the name of a class that has none, what
+           comes nearest.
+    within: the transform in which those to be read stand, where it takes augmentations alone.
+    dtype: of the pixels as they are now, one of a recipe's; "" as the dataset gives them, in levels from 0 to 255.
+
+    Readers say what a transform does by the methods from `resize_to` on, each of which raises TranslationError where
+    the recipe would not do the same.
     """
 
-    def __init__(self, known: Known, within: str = "", dtype: str = "") -> None:
-        self.known = known
-        self.within = within
-        self.dtype = dtype
-        """Of the pixels: "uint8" or a float one, "" as the dataset gives them, which are levels from 0 to 255."""
-        self.resize: tuple[int, Filter] | None = None
+    def __init__(
+        self, known: Known, alternatives: Mapping[str, str] | None = None, within: str = "", dtype: str = ""
+    ) -> None:
+        self.known, self.alternatives = known, alternatives or {}
+        self.within, self.dtype = within, dtype
+        self.kind = ""
+        """ "Image" for a tv_tensor, "Tensor" for a plain one, as far as it is known."""
         self.crop: Crop | None = None
         self.flip: RandomHorizontalFlip | None = None
         self.augmentations: list[Augmenting] = []
         self.normalize: Normalize | None = None
         self.erasing: RandomErasing | None = None
-
-    # What is read.
+        self._resize: tuple[str, int | tuple[int, int], str] | None = None
+        self._said = "the transform"
 
     def read(self, transform: Any) -> None:
         """Add what the transform does. Raises TranslationError."""
         kind = type(transform)
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        reader = next((self.known[prefix] for prefix in _names(kind) if prefix in self.known), None)
-        if reader is None:
-            raise refuse(name, "gpupipe does not know what it does")
         _check_own(transform)
-        parameters = _parameters(transform)
-        unknown = set(parameters) - set(inspect.signature(reader).parameters)
-        if unknown:
-            raise refuse(f"{name}({unknown.pop()}=...)", "gpupipe does not know that parameter")
+        reader = next((self.known[name] for name in _names(kind) if name in self.known), None)
+        if reader is None:
+            inner = handed_on(transform)
+            if inner is None:
+                dotted = f"{kind.__module__}.{kind.__qualname__}"
+                raise TranslationError(
+                    dotted, "a recipe has nothing like it", self.alternatives.get(kind.__name__, AS_IT_IS)
+                )
+            self.read(inner)
+            return
+        said, self._said = self._said, kind.__name__
         try:
-            reader(self, **parameters)
+            reader(self, **self._parameters(transform, reader))
         except TranslationError:
             raise
         except ConfigError as error:
-            raise refuse(f"{kind.__name__}(...)", str(error)) from error
+            raise self.refuse(str(error)) from error
+        self._said = said
 
     def read_all(self, transforms: Iterable[Any]) -> None:
-        """Add what each does."""
+        """Add what each does, one after the other."""
         for transform in transforms:
             self.read(transform)
 
-    def recipe(self, **settings: Any) -> Recipe:
-        """What was read."""
-        self.end_of_crop("the transform")
+    def inside(self, transforms: Iterable[Any]) -> list[Augmenting]:
+        """The augmentations that these are, which stand in the one that is being read."""
+        reading = Reading(self.known, self.alternatives, self._said, self.dtype)
+        reading.read_all(transforms)
+        return reading.augmentations
+
+    def refuse(self, reason: str, alternative: str = AS_IT_IS, **settings: Any) -> TranslationError:
+        """The error for the transform that is being read, with those of its settings that are to blame."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        return TranslationError(f"{self._said}({shown})" if shown else self._said, reason, alternative)
+
+    def recipe(self, mixing: Mixing | None = None) -> Recipe:
+        """What was read, and the mixing of its batches."""
+        self._end_of_resize()
         if self.crop is None:
-            raise refuse("the transform", "it has no crop, so that images of a batch can differ in size", AS_IT_IS)
-        rest = (self.flip, *self.augmentations, self.normalize, self.erasing)
+            alternative = "put Resize((height, width)) first, which changes nothing where all have that size"
+            raise self.refuse("nothing in it makes images of one size", alternative)
+        rest = (self.flip, *self.augmentations, self.normalize, self.erasing, mixing)
         operations = (self.crop, *(operation for operation in rest if operation is not None))
-        return Recipe(operations, dtype=self.dtype or "uint8", **settings)
+        try:
+            return Recipe(operations, dtype=self.dtype or "uint8")
+        except ConfigError as error:
+            raise self.refuse(str(error)) from error
 
-    # What readers call.
+    def _parameters(self, transform: Any, reader: Reader) -> dict[str, Any]:
+        """What the transform was made with, which torchvision's and timm's keep under the names of the parameters."""
+        values: dict[str, Any] = {}
+        known = inspect.signature(reader).parameters
+        for name, parameter in inspect.signature(type(transform)).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if name not in known:
+                raise self.refuse(f"its parameter {name!r} is unknown to gpupipe")
+            values[name] = getattr(transform, name)
+        if "transforms" in known and not values:
+            values["transforms"] = tuple(transform)
+        return values
 
-    def set_crop(self, said: str, crop: Crop | None) -> None:
-        if self.resize or self.crop:
-            raise refuse(said, "it resizes or crops what was resized or cropped before")
-        if self.augmentations or self.normalize or self.erasing:
-            raise refuse(said, "it comes after operations on colors", "put it first, before them")
+    # What a transform does.
+
+    def resize_to(self, size: int | tuple[int, int], interpolation: str) -> None:
+        """The shorter side becomes `size` pixels, or the whole image (height, width)."""
+        self._begin_crop(interpolation)
+        self._resize = self._said, size, interpolation
+
+    def center_crop(self, size: tuple[int, int]) -> None:
+        """The centre of what was resized."""
+        if self._resize is None:
+            raise self.refuse("it does not follow a Resize", "put Resize before it", size=size)
+        if self.flip or self.erasing:
+            raise self.refuse("the centre is not in the middle of a pixel", "put it before flip and erasing", size=size)
+        (_, resize, interpolation), self._resize = self._resize, None
+        tall, wide = resize if isinstance(resize, tuple) else (resize, resize)
+        if tall < size[0] or wide < size[1]:
+            raise self.refuse(f"an image resized to {resize} would be padded", "resize to no less than it", size=size)
+        self.crop = ResizeCenterCrop(size, resize, interpolation)  # type: ignore[arg-type]
+
+    def crop_to(self, crop: Crop) -> None:
+        """A crop that resizes what it cuts out."""
+        self._begin_crop(crop.interpolation)
         self.crop = crop
 
-    def set_resize(self, said: str, size: int, interpolation: Filter) -> None:
-        self.set_crop(said, None)
-        self.resize = size, interpolation
-
-    def center_crop(self, said: str, size: tuple[int, int]) -> None:
-        if self.resize is None:
-            raise refuse(said, "it does not follow a Resize", "put Resize before it")
-        (resize, interpolation), self.resize = self.resize, None
-        self.set_crop(said, ResizeCenterCrop(size, resize, interpolation))
-
-    def end_of_crop(self, said: str) -> None:
-        """No CenterCrop can come any more."""
-        if self.resize is not None:
-            raise refuse(said, "Resize alone leaves images of different sizes", "put CenterCrop after it")
-
-    def set_flip(self, said: str, p: float) -> None:
+    def flip_with(self, p: float) -> None:
+        """Mirrored left to right with probability `p`."""
+        self._outermost()
         if self.flip:
-            raise refuse(said, "a recipe has one flip", "leave one of both out")
+            raise self.refuse("it is the second one", "leave one of both out", p=p)
+        moving = [type(operation).__name__ for operation in walk(self.augmentations) if operation.moves]
+        if moving or self.erasing:
+            before = moving[0] if moving else "RandomErasing"
+            raise self.refuse(f"it comes after {before}", f"put it before {before}", p=p)
         self.flip = RandomHorizontalFlip(p)
 
-    def augment(self, said: str, operation: Augmenting) -> None:
-        self.end_of_crop(said)
+    def augment(self, operation: Augmenting) -> None:
+        """An augmentation of what was cropped."""
+        self._end_of_resize()
+        self._no_half()
         if self.crop is None and not self.within:
-            raise refuse(said, "it comes before the crop", "put it after the crop")
+            raise self.refuse("it comes before the crop", "put it after the crop, which also spares work")
         if self.normalize or self.erasing:
-            raise refuse(said, "it comes after Normalize or RandomErasing", "put it before them")
+            raise self.refuse("it comes after Normalize or RandomErasing", "put it before them")
+        if self.dtype == "float32" and operation.moves:
+            raise self.refuse("on floats it differs", "put it before the conversion to floats")
         self.augmentations.append(operation)
 
+    def convert(self, dtype: str, scale: bool = True) -> None:
+        """Pixels of another dtype. scale: whether levels from 0 to 255 become floats from 0 to 1."""
+        if dtype == self.dtype:
+            return
+        self._outermost()
+        if dtype not in DTYPES:
+            raise self.refuse("batches have another dtype", f"take one of {', '.join(DTYPES)}", dtype=dtype)
+        if dtype == "uint8" and self.dtype:
+            raise self.refuse(f"the image is {self.dtype} already", "leave it out", dtype=dtype)
+        if self.dtype in HALF:
+            raise self.refuse(f"the image was rounded to {self.dtype}", "put that conversion last", dtype=dtype)
+        if not scale and self.dtype in ("", "uint8"):
+            alternative = "take scale=True, with Normalize's mean and std divided by 255"
+            raise self.refuse("a recipe's floats lie between 0 and 1", alternative, scale=scale)
+        self.dtype = dtype
 
-Reader: TypeAlias = Callable[..., None]
-Known: TypeAlias = Mapping[str, Reader]
+    def normalize_with(self, mean: tuple[float, float, float], std: tuple[float, float, float]) -> None:
+        """`(x - mean) / std`."""
+        self._floats()
+        normalize = Normalize(mean, std)
+        if self.normalize:
+            pairs = zip(self.normalize.mean, self.normalize.std, *(normalize.mean, normalize.std), strict=True)
+            both = [(m + s * mean, s * std) for m, s, mean, std in pairs]
+            alternative = "one does both: Normalize(mean={}, std={})".format(*zip(*both, strict=True))
+            raise self.refuse("it is the second one", alternative, mean=mean, std=std)
+        if self.erasing:  # before it: its numbers are normalized too
+            if self.erasing.constant is None:
+                raise self.refuse("it changes RandomErasing's random numbers", "put RandomErasing after it")
+            values = zip(self.erasing.constant, normalize.mean, normalize.std, strict=True)
+            red, green, blue = ((v - m) / s for v, m, s in values)
+            self.erasing = replace(self.erasing, value=(red, green, blue))
+        self.normalize = normalize
+
+    def erase(self, erasing: RandomErasing) -> None:
+        """A box of the image erased."""
+        self._floats()
+        self._end_of_resize()
+        if self.erasing:
+            raise self.refuse("it is the second one", "leave one of both out")
+        self.erasing = erasing
+
+    # What does not go together.
+
+    def _begin_crop(self, interpolation: str) -> None:
+        self._outermost()
+        self._no_half()
+        if self._resize or self.crop:
+            raise self.refuse("the image was resized or cropped before", "take one crop alone")
+        if self.augmentations or self.normalize or self.erasing:
+            raise self.refuse("it comes after other operations", "put it first")
+        if self.dtype and self.dtype != "uint8" and interpolation != "bilinear":
+            alternative = "put it before the conversion to floats"
+            raise self.refuse("it goes beyond 0 and 1 on floats", alternative, interpolation=interpolation)
+
+    def _end_of_resize(self) -> None:
+        """No CenterCrop follows any more."""
+        if self._resize is None:
+            return
+        (said, resize, interpolation), self._resize = self._resize, None
+        if not isinstance(resize, tuple):
+            reason = "it leaves images of different sizes"
+            raise TranslationError(f"{said}(size={resize})", reason, "put CenterCrop next, or give (height, width)")
+        self.crop = ResizeCenterCrop(resize, resize, interpolation)  # type: ignore[arg-type]
+
+    def _outermost(self) -> None:
+        if self.within:
+            raise self.refuse(f"it stands in {self.within}, which takes augmentations alone", "take it out of that")
+
+    def _no_half(self) -> None:
+        if self.dtype in HALF:
+            raise self.refuse(f"it works in {self.dtype}", "put the conversion to that last")
+
+    def _floats(self) -> None:
+        self._outermost()
+        self._no_half()
+        if self.dtype != "float32":
+            raise self.refuse(
+                "it comes before the conversion to floats", "put ToDtype(torch.float32, scale=True) before it"
+            )
 
 
 def _names(kind: type) -> list[str]:
@@ -132,15 +252,9 @@ def _names(kind: type) -> list[str]:
 
 
 def _check_own(transform: Any) -> None:
-    """Nothing of the object replaces or surrounds what its class does."""
-    kind = type(transform)
-    replaced = [name for name in vars(transform) if callable(getattr(kind, name, None))]
-    hooks = [name for name, value in vars(transform).items() if name.endswith("_hooks") and value]
+    """Nothing of the object's own replaces or surrounds what its class does."""
+    kind, own = type(transform), getattr(transform, "__dict__", {})
+    replaced = [name for name in own if callable(getattr(kind, name, None))]
+    hooks = [name for name, value in own.items() if name.endswith("_hooks") and value]
     for name in (*replaced, *hooks):
-        raise refuse(f"{kind.__name__} with {name} of its own", "gpupipe does not know what that does")
-
-
-def _parameters(transform: Any) -> dict[str, Any]:
-    """What the transform was made with: torchvision's keep each parameter under its name."""
-    names = inspect.signature(type(transform)).parameters
-    return {name: getattr(transform, name) for name in names if name not in ("args", "kwargs")}
+        raise TranslationError(f"{kind.__name__}.{name}", "this one was given its own, which can't be read", AS_IT_IS)

@@ -2,99 +2,293 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpupipe.recipe.operations import Normalize, RandomErasing, RandomResizedCrop
+from gpupipe.recipe.augmentations import (
+    ColorJitter,
+    GaussianBlur,
+    RandomApply,
+    RandomChoice,
+    RandomGrayscale,
+    RandomSolarize,
+)
+from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
+from gpupipe.recipe.checks import floats
+from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop
 from gpupipe.recipe.recipe import Recipe
-from gpupipe.recipe.translation.reading import Known, Reader, Reading, refuse
+from gpupipe.recipe.translation.collating import mixing_of
+from gpupipe.recipe.translation.reading import AS_IT_IS, Known, Reader, Reading
 
-__all__ = ["TORCHVISION", "recipe_from_torchvision"]
+__all__ = ["ALTERNATIVES", "TORCHVISION", "recipe_from_torchvision"]
 
 
 def recipe_from_torchvision(transform: Any, collate_fn: Any = None) -> Recipe:
-    """The recipe that does what the transform does. Raises TranslationError, which names what can't be carried."""
-    if collate_fn is not None:
-        raise refuse(f"collate_fn={collate_fn!r}", "gpupipe does not know what it does")
-    reading = Reading(TORCHVISION)
+    """The recipe that does to RGB images what `transform` does, and to batches what `collate_fn` does.
+
+    transform:  any of torchvision's, v1 or v2, also in Compose and torch.nn.Sequential, a weights' `transforms()`, and
+                objects that only hand an image on to one, as the presets of torchvision's references do.
+    collate_fn: None, torch's `default_collate`, torchvision's MixUp, CutMix or a RandomChoice of both, or a function
+                that does `return mixup(*default_collate(batch))` and no more.
+
+    dtype follows the transform's: images or uint8 tensors give "uint8", floats "float32". On the torch engine what
+    evaluates Pillow's images has the original's levels, to the bit (within 1 where Pillow 13 resizes columns first, as
+    it may where images are stretched or much higher than wide). Augmentations have those of torchvision's functions on
+    uint8 tensors, which differ from Pillow's by a level or two (a hue's by up to 9), and are drawn from the same
+    distributions, but by gpupipe's own keys, not torch's generator.
+
+    Raises TranslationError for what would give other results: it names the transform, its setting, what comes nearest.
+    """
+    reading = Reading(TORCHVISION, ALTERNATIVES)
     reading.read(transform)
-    return reading.recipe()
+    return reading.recipe(mixing_of(collate_fn))
 
 
-def _compose(reading: Reading, transforms: Any) -> None:
+# Containers.
+
+
+def _compose(reading: Reading, transforms: Iterable[Any]) -> None:
     reading.read_all(transforms)
 
 
-def _filter(said: str, interpolation: Any, antialias: Any) -> Any:
-    value = getattr(interpolation, "value", interpolation)
-    if value not in ("bilinear", "bicubic"):
-        raise refuse(f"{said}(interpolation={value!r})", "the filter is unknown", "take bilinear or bicubic")
-    if antialias is not True:
-        raise refuse(f"{said}(antialias={antialias!r})", "images are resized with antialiasing", "take antialias=True")
-    return value
+def _apply(reading: Reading, transforms: Iterable[Any], p: float) -> None:
+    reading.augment(RandomApply(tuple(reading.inside(transforms)), p))
+
+
+def _choice(reading: Reading, transforms: Iterable[Any], p: Sequence[float] | None) -> None:
+    options = [reading.inside([transform]) for transform in transforms]
+    if not all(options):
+        raise reading.refuse(
+            "one of its options does nothing", "take RandomApply with RandomChoice of the others in it"
+        )
+    weights = None if p is None or len(set(p)) == 1 else tuple(p)
+    single = [option[0] if len(option) == 1 else RandomApply(tuple(option), 1.0) for option in options]
+    reading.augment(RandomChoice(tuple(single), weights))
+
+
+def _preset(
+    reading: Reading, crop_size: Any, resize_size: Any, mean: Any, std: Any, interpolation: Any, antialias: Any
+) -> None:
+    _resize(reading, resize_size, interpolation, None, antialias)
+    _center_crop(reading, crop_size)
+    reading.convert("float32")
+    _normalize(reading, mean, std)
+
+
+# Crops and flips.
 
 
 def _random_resized_crop(
     reading: Reading, size: Any, scale: Any, ratio: Any, interpolation: Any, antialias: Any
 ) -> None:
-    name = "RandomResizedCrop"
-    reading.set_crop(name, RandomResizedCrop(size, scale, ratio, _filter(name, interpolation, antialias)))
+    reading.crop_to(RandomResizedCrop(_pair(size), scale, ratio, _filter(reading, interpolation, antialias)))
 
 
 def _resize(reading: Reading, size: Any, interpolation: Any, max_size: Any, antialias: Any) -> None:
-    size = size[0] if isinstance(size, (list, tuple)) and len(size) == 1 else size
-    if max_size is not None or not isinstance(size, int):
-        raise refuse(f"Resize(size={size!r}, max_size={max_size!r})", "only a shorter side is known", "give an int")
-    reading.set_resize("Resize", size, _filter("Resize", interpolation, antialias))
+    if max_size is not None or size is None:
+        alternative = "give the shorter side alone, with CenterCrop after it, or (height, width)"
+        raise reading.refuse("sizes of what comes out differ", alternative, size=size, max_size=max_size)
+    one = size if isinstance(size, int) else size[0] if len(size) == 1 else _pair(size)
+    reading.resize_to(one, _filter(reading, interpolation, antialias))
 
 
 def _center_crop(reading: Reading, size: Any) -> None:
-    reading.center_crop("CenterCrop", tuple(size))
+    reading.center_crop(_pair(size))
 
 
 def _flip(reading: Reading, p: float) -> None:
-    reading.set_flip("RandomHorizontalFlip", p)
+    reading.flip_with(p)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    sides = [size] if isinstance(size, int) else list(size)
+    return (sides[0], sides[-1])
+
+
+def _filter(reading: Reading, interpolation: Any, antialias: Any) -> Any:
+    name = _sampling(interpolation)
+    if name not in ("bilinear", "bicubic"):
+        raise reading.refuse("there is no such filter", "take bilinear or bicubic", interpolation=name)
+    if antialias is not True:
+        alternative = "take antialias=True, which Pillow's images are resized with anyway"
+        raise reading.refuse("a recipe resizes with antialiasing", alternative, antialias=antialias)
+    return name
+
+
+def _sampling(interpolation: Any) -> Any:
+    """The name of an InterpolationMode, of itself or of Pillow's number for it."""
+    pillows = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+    return pillows.get(interpolation) or getattr(interpolation, "value", interpolation)
+
+
+# Types and numbers.
 
 
 def _to_tensor(reading: Reading) -> None:
-    reading.dtype = "float32"
+    _to(reading, "float32", "Tensor")
 
 
-def _to_uint8(reading: Reading) -> None:
-    reading.dtype = "uint8"
+def _pil_to_tensor(reading: Reading) -> None:
+    _to(reading, "uint8", "Tensor")
 
 
-def _to_dtype(reading: Reading, dtype: Any, scale: bool = True) -> None:
-    if str(dtype) != "torch.float32" or not scale:
-        raise refuse(f"ToDtype({dtype}, scale={scale})", "only float32 in [0, 1] is known", "take scale=True")
-    reading.dtype = "float32"
+def _to_image(reading: Reading) -> None:
+    _to(reading, "uint8", "")
+    reading.kind = "Image"
 
 
-def _normalize(reading: Reading, mean: Any, std: Any, inplace: bool) -> None:
-    reading.normalize = Normalize(tuple(mean), tuple(std))
+def _to(reading: Reading, dtype: str, kind: str) -> None:
+    """Tensors are passed on."""
+    if not reading.dtype:
+        reading.convert(dtype)
+        reading.kind = kind
+
+
+def _to_pure_tensor(reading: Reading) -> None:
+    reading.kind = "Tensor"
+
+
+def _convert(reading: Reading, dtype: Any) -> None:
+    reading.convert(_dtype(dtype))
+
+
+def _to_dtype(reading: Reading, dtype: Any, scale: bool) -> None:
+    wanted = dtype
+    if isinstance(dtype, dict):
+        names = {getattr(key, "__name__", key): value for key, value in dtype.items()}
+        kinds = [reading.kind] if reading.kind else ["Image", "Tensor"]
+        found = {names.get(kind, names.get("others")) for kind in kinds}
+        if len(found) > 1:
+            raise reading.refuse("it depends on the image's class", "put ToImage() before it", dtype=dtype)
+        (wanted,) = found
+    if wanted is not None:
+        reading.convert(_dtype(wanted), scale)
+
+
+def _dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _normalize(reading: Reading, mean: Any, std: Any, inplace: bool = False) -> None:
+    means, stds = (tuple(floats(value) or floats([value])) for value in (mean, std))
+    if not {len(means), len(stds)} <= {1, 3}:
+        raise reading.refuse("images have the channels R, G, B", "give three of each", mean=mean, std=std)
+    reading.normalize_with(*(values * 3 if len(values) == 1 else values for values in (means, stds)))  # type: ignore[arg-type]
 
 
 def _erasing(reading: Reading, p: float, scale: Any, ratio: Any, value: Any, inplace: bool) -> None:
-    value = "random" if value is None else value
-    reading.erasing = RandomErasing(p, scale, ratio, value[0] if isinstance(value, list) else value)
+    if value is not None and not isinstance(value, str) and len(floats(value)) == 1:
+        (value,) = value
+    reading.erase(RandomErasing(p, scale, ratio, "random" if value is None else value))
 
 
 def _nothing(reading: Reading) -> None:
-    pass
+    """Images are RGB, and of no class."""
+
+
+# Augmentations.
+
+
+def _jitter(reading: Reading, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> None:
+    reading.augment(ColorJitter(brightness, contrast, saturation, hue))
+
+
+def _grayscale(reading: Reading, num_output_channels: int) -> None:
+    if num_output_channels != 3:
+        alternative = "take num_output_channels=3"
+        raise reading.refuse("images keep three channels", alternative, num_output_channels=num_output_channels)
+    if not reading.dtype:
+        reason = "Pillow rounds gray levels, where tensors' are cut off"
+        raise reading.refuse(reason, "put PILToTensor() before it, or take RandomGrayscale(p=1.0)")
+    reading.augment(RandomGrayscale(1.0))
+
+
+def _random_grayscale(reading: Reading, p: float) -> None:
+    reading.augment(RandomGrayscale(p))
+
+
+def _solarize(reading: Reading, threshold: float, p: float) -> None:
+    reading.augment(RandomSolarize(threshold * 255 if reading.dtype == "float32" else threshold, p))
+
+
+def _invert(reading: Reading, p: float) -> None:
+    reading.augment(RandomSolarize(0, p))
+
+
+def _blur(reading: Reading, kernel_size: Any, sigma: Any) -> None:
+    wide, high = kernel_size
+    if wide != high:
+        raise reading.refuse("its kernel is not a square", "take one number", kernel_size=kernel_size)
+    reading.augment(GaussianBlur(wide, tuple(sigma)))
+
+
+def _rand_augment(
+    reading: Reading, num_ops: int, magnitude: int, num_magnitude_bins: int, interpolation: Any, fill: Any
+) -> None:
+    reading.augment(RandAugment(num_ops, magnitude, num_magnitude_bins, *_moved(reading, interpolation, fill)))
+
+
+def _trivial_augment(reading: Reading, num_magnitude_bins: int, interpolation: Any, fill: Any) -> None:
+    reading.augment(TrivialAugmentWide(num_magnitude_bins, *_moved(reading, interpolation, fill)))
+
+
+def _auto_augment(reading: Reading, policy: Any, interpolation: Any, fill: Any) -> None:
+    reading.augment(AutoAugment(policy.value, *_moved(reading, interpolation, fill)))
+
+
+def _moved(reading: Reading, interpolation: Any, fill: Any) -> tuple[Any, Any]:
+    """The interpolation's name, and the fill."""
+    name = _sampling(interpolation)
+    if name not in ("nearest", "bilinear"):
+        raise reading.refuse("pixels are moved by other filters", "take nearest or bilinear", interpolation=name)
+    if isinstance(fill, dict):
+        raise reading.refuse("it depends on the image's class", "give one color", fill=fill)
+    return name, fill[0] if isinstance(fill, Sequence) and len(fill) == 1 else fill
 
 
 READERS: dict[str, Reader] = {
     "Compose": _compose,
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
+    "ImageClassification": _preset,
     "RandomResizedCrop": _random_resized_crop,
     "Resize": _resize,
     "CenterCrop": _center_crop,
     "RandomHorizontalFlip": _flip,
     "ToTensor": _to_tensor,
-    "PILToTensor": _to_uint8,
-    "ToImage": _to_uint8,
-    "ToPureTensor": _nothing,
-    "ConvertImageDtype": _to_dtype,
+    "PILToTensor": _pil_to_tensor,
+    "ToImage": _to_image,
+    "ToPureTensor": _to_pure_tensor,
+    "ConvertImageDtype": _convert,
     "ToDtype": _to_dtype,
     "Normalize": _normalize,
     "RandomErasing": _erasing,
+    "Identity": _nothing,
+    "RGB": _nothing,
+    "ColorJitter": _jitter,
+    "Grayscale": _grayscale,
+    "RandomGrayscale": _random_grayscale,
+    "RandomSolarize": _solarize,
+    "RandomInvert": _invert,
+    "GaussianBlur": _blur,
+    "RandAugment": _rand_augment,
+    "TrivialAugmentWide": _trivial_augment,
+    "AutoAugment": _auto_augment,
 }
-TORCHVISION: Known = {f"torchvision.transforms.{name}": reader for name, reader in READERS.items()}
+TORCHVISION: Known = {
+    "torch.nn.Sequential": _compose,
+    "torch.nn.Identity": _nothing,
+    **{f"torchvision.transforms.{name}": reader for name, reader in READERS.items()},
+}
+
+ALTERNATIVES = {
+    "RandomVerticalFlip": f"RandomHorizontalFlip is the one flip of a recipe; {AS_IT_IS}",
+    "RandomCrop": f"RandomResizedCrop(size, scale=..., ratio=(1, 1)) comes near; {AS_IT_IS}",
+    "RandomOrder": f"ColorJitter has a random order of its own; else write one order, in Compose; {AS_IT_IS}",
+    "AugMix": f"TrivialAugmentWide or RandAugment come near; {AS_IT_IS}",
+    **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),
+    **{
+        f"Random{name}": f"RandAugment, TrivialAugmentWide and AutoAugment have it among others; {AS_IT_IS}"
+        for name in ("Rotation", "Affine", "Posterize", "AdjustSharpness", "Autocontrast", "Equalize")
+    },
+}

@@ -1,0 +1,71 @@
+"""torchvision's MixUp and CutMix, which stand in a DataLoader's collate_fn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupipe.errors import TranslationError
+from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
+from gpupipe.recipe.translation.code import mixed_with
+
+__all__ = ["mixing_of"]
+
+MIXING: dict[str, type[MixUp] | type[CutMix]] = {"MixUp": MixUp, "CutMix": CutMix}
+WRITTEN = (
+    "write it as `return mixup(*default_collate(batch))`, with MixUp, CutMix or RandomChoice of both of "
+    "torchvision.transforms.v2, or pass that itself as collate_fn"
+)
+
+
+def mixing_of(collate_fn: Any) -> Mixing | None:
+    """The mixing that a `collate_fn` does besides stacking samples: that of torchvision's MixUp, CutMix or RandomChoice
+    of both, or of a function that only calls one. Raises TranslationError."""
+    import torch
+
+    if collate_fn is None or collate_fn is torch.utils.data.default_collate:
+        return None
+    options, weights = _options(collate_fn)
+    if options is None:
+        found = mixed_with(collate_fn)
+        options, weights = (None, None) if found is None else _options(found)
+    if options is None:
+        name = getattr(collate_fn, "__qualname__", type(collate_fn).__qualname__)
+        raise TranslationError(f"collate_fn={name}", "gpupipe can't read what it does", WRITTEN)
+    alphas = {type(option).__name__: float(option.alpha) for option in options}
+    classes = {_classes(option) for option in options}
+    if len(alphas) < len(options) or len(classes) > 1:
+        names = ", ".join(f"{type(one).__name__}(alpha={one.alpha}, num_classes={one.num_classes})" for one in options)
+        raise TranslationError(
+            f"RandomChoice of {names}", "a recipe mixes by one of each, in the same classes", WRITTEN
+        )
+    (num_classes,) = classes
+    if len(alphas) == 1:
+        ((name, alpha),) = alphas.items()
+        return MIXING[name](num_classes, alpha)
+    shares = dict(zip(alphas, weights or (0.5, 0.5), strict=True))
+    switch_p = shares["CutMix"] / sum(shares.values())
+    return MixUpOrCutMix(num_classes, alphas["MixUp"], alphas["CutMix"], switch_p=switch_p)
+
+
+def _options(mixing: Any) -> tuple[list[Any] | None, Any]:
+    """The transforms of which one is taken for a batch, with their weights; None if it is no such transform."""
+    kind = type(mixing)
+    if not kind.__module__.startswith("torchvision.transforms."):
+        return None, None
+    if kind.__name__ in MIXING:
+        return [mixing], None
+    if kind.__name__ == "RandomChoice" and all(_options(option)[0] == [option] for option in mixing.transforms):
+        return list(mixing.transforms), mixing.p
+    return None, None
+
+
+def _classes(mixing: Any) -> int:
+    name = type(mixing).__name__
+    if mixing.num_classes is None:
+        reason = "labels come as numbers of classes"
+        raise TranslationError(f"{name}(num_classes=None)", reason, "give num_classes")
+    if mixing._labels_getter is not type(mixing)(num_classes=1)._labels_getter:
+        raise TranslationError(
+            f"{name}(labels_getter=...)", "gpupipe can't read it", "leave it out: labels come second"
+        )
+    return int(mixing.num_classes)

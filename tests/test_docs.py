@@ -43,6 +43,13 @@ def test_readme_recipe_and_order():
     assert order.indices(0, 1, np.arange(3)).tolist() == [1, 3, 5]
 
 
+def test_readme_translation() -> None:
+    (block,) = [block for block in python_blocks() if "from_torchvision" in block]
+    names: dict[str, object] = {"gpupipe": gpupipe}
+    exec(block, names)  # the project's own README
+    assert names["evaluation"].crop == gpupipe.ResizeCenterCrop(224, 256, "bicubic")  # type: ignore[attr-defined]
+
+
 def test_readme_source(tmp_path: Path) -> None:
     (block,) = [block for block in python_blocks() if "class Photos" in block]
     names: dict[str, object] = {"gpupipe": gpupipe, "__name__": __name__}

@@ -8,6 +8,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -395,10 +396,13 @@ def _zeros(image: torch.Tensor) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(("lib", "alpha"), [("MixUp", 0.2), ("MixUp", 1.0), ("CutMix", 1.0), ("CutMix", 0.6)])
 def test_how_much_is_mixed(lib: str, alpha: float) -> None:
     transform = getattr(v2, lib)(alpha=alpha, num_classes=2)
-    made = mixing(translated(TRAINED, transform), 5, 1, POSITIONS, True)
+    recipe = translated(TRAINED, transform)
+    batches_of_two = replace(recipe, operations=(*recipe.operations[:-1], replace(recipe.mixing, alike=2)))
+    made = mixing(batches_of_two, 5, 1, np.arange(2 * DRAWS), True)
+    assert (made.shares[::2] == made.shares[1::2]).all()
     labels, images = torch.tensor([0, 1]), torch.zeros(2, 1, 32, 32)
     theirs = drawn(lambda: transform(images, labels)[1][0, 0].item())
-    same_distribution(np.round(made.shares, 5), np.round(list(theirs), 5))
+    same_distribution(np.round(made.shares[::2], 5), np.round(list(theirs), 5))
 
 
 # Mixing in the collate_fn.
@@ -429,7 +433,7 @@ class Collator:
         return self.mixing(*default_collate(samples))
 
 
-OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9)
+OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9, alike=None)
 
 
 @pytest.mark.parametrize(
@@ -437,12 +441,12 @@ OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9)
     [
         (None, None),
         (default_collate, None),
-        (MIXUP, gpupipe.MixUp(7, 0.2)),
-        (CUTMIX, gpupipe.CutMix(7, 0.9)),
+        (MIXUP, gpupipe.MixUp(7, 0.2, alike=None)),
+        (CUTMIX, gpupipe.CutMix(7, 0.9, alike=None)),
         (BOTH, OURS),
-        (v2.RandomChoice([CUTMIX, MIXUP], p=[3, 1]), gpupipe.MixUpOrCutMix(7, 0.2, 0.9, switch_p=0.75)),
-        (v2.RandomChoice([MIXUP]), gpupipe.MixUp(7, 0.2)),
-        (within(v2.RandomChoice([CUTMIX])), gpupipe.CutMix(7, 0.9)),
+        (v2.RandomChoice([CUTMIX, MIXUP], p=[3, 1]), gpupipe.MixUpOrCutMix(7, 0.2, 0.9, switch_p=0.75, alike=None)),
+        (v2.RandomChoice([MIXUP]), gpupipe.MixUp(7, 0.2, alike=None)),
+        (within(v2.RandomChoice([CUTMIX])), gpupipe.CutMix(7, 0.9, alike=None)),
         (within(BOTH), OURS),
         (of_the_module, OURS),
         (lambda batch: BOTH(*default_collate(batch)), OURS),

@@ -19,7 +19,7 @@ WRITTEN = (
 
 def mixing_of(collate_fn: Any) -> Mixing | None:
     """The mixing that a `collate_fn` does besides stacking samples: that of torchvision's MixUp, CutMix or RandomChoice
-    of both, or of a function that only calls one. Raises TranslationError."""
+    of both, or of a function that only calls one; it draws once for a batch. Raises TranslationError."""
     import torch
 
     if collate_fn is None or collate_fn is torch.utils.data.default_collate:
@@ -41,10 +41,10 @@ def mixing_of(collate_fn: Any) -> Mixing | None:
     (num_classes,) = classes
     if len(alphas) == 1:
         ((name, alpha),) = alphas.items()
-        return MIXING[name](num_classes, alpha)
+        return MIXING[name](num_classes, alpha, alike=None)
     shares = dict(zip(alphas, weights or (0.5, 0.5), strict=True))
     switch_p = shares["CutMix"] / sum(shares.values())
-    return MixUpOrCutMix(num_classes, alphas["MixUp"], alphas["CutMix"], switch_p=switch_p)
+    return MixUpOrCutMix(num_classes, alphas["MixUp"], alphas["CutMix"], switch_p=switch_p, alike=None)
 
 
 def _options(mixing: Any) -> tuple[list[Any] | None, Any]:

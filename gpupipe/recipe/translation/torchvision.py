@@ -29,7 +29,8 @@ def recipe_from_torchvision(transform: Any, collate_fn: Any = None) -> Recipe:
     transform:  any of torchvision's, v1 or v2, also in Compose and torch.nn.Sequential, a weights' `transforms()`, and
                 objects that only hand an image on to one, as the presets of torchvision's references do.
     collate_fn: None, torch's `default_collate`, torchvision's MixUp, CutMix or a RandomChoice of both, or a function
-                that does `return mixup(*default_collate(batch))` and no more.
+                that does `return mixup(*default_collate(batch))` and no more. A last batch that is not full is not
+                mixed.
 
     dtype follows the transform's: images or uint8 tensors give "uint8", floats "float32". On the torch engine what
     evaluates Pillow's images has the original's levels, to the bit (within 1 where Pillow 13 resizes columns first, as

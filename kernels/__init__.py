@@ -7,8 +7,7 @@ from gpupipe.kernels.augment_reference import augment_reference
 from gpupipe.kernels.crops import Crops
 from gpupipe.kernels.decode import BadImage, Decoded, Limits, Walked, crop_resize, decode_crops, walk_jpegs
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
-from gpupipe.kernels.finish import finish
-from gpupipe.kernels.finish_reference import finish_reference
+from gpupipe.kernels.finish import finish, finish_reference
 from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights
 
 __all__ = [

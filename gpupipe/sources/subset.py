@@ -60,29 +60,25 @@ class SubsetSource(Source):
             made.index, made.args = numbers.get(error.index, error.index), error.args
             raise made from error.__cause__
 
+    # As the source has it.
+
     def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
-        """What the source knows of them."""
         return self.source.shapes(self._indices[indices])
 
     def lacks(self, index: int, name: str) -> str:
-        """As of the source."""
         return self.source.lacks(int(self._indices[index]), name)
 
     def location(self, index: int) -> str:
-        """Where it lies in the source."""
         return self.source.location(int(self._indices[index]))
 
     def key(self, index: int) -> str:
-        """Its name in the source."""
         return self.source.key(int(self._indices[index]))
 
     def ahead(self, indices: NDArray[np.int64]) -> None:
-        """The source is told."""
         self.source.ahead(self._indices[indices])
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether the source wants to be told."""
         return self.source.looks_ahead
 
 

@@ -44,14 +44,11 @@ def finish(
     value = (0.0, 0.0, 0.0) if erase is None or erase.value is None else erase.value
     constants = [float(number) for number in (*offset, *scale, *value)]
     with torch.cuda.device_of(images):  # Triton launches on the current device
-        records = (
-            images
-            if erase is None and mix is None
-            else to_device(torch.from_numpy(_records(n, erase, mix)), images.device)
-        )
-        flags = {"ERASE": _erasing(erase), "MIX": mix is not None, "num_warps": WARPS, **OPTIONS}
+        plain = erase is None and mix is None
+        records = images if plain else to_device(torch.from_numpy(_records(n, erase, mix)), images.device)
+        erasing = 0 if erase is None else NOISE if erase.value is None else CONSTANT
+        flags = {"ERASE": erasing, "MIX": mix is not None, "num_warps": WARPS, **OPTIONS}
         if channels_last:
-            plain = erase is None and mix is None
             levels = LEVELS_OF_TWO_BYTES if plain and out.element_size() == 2 else LEVELS
             grid = (n * -(-3 * count // levels),)
             finish_flat[grid](images, out, records, count, width, *constants, BYTES=levels, **flags)
@@ -62,12 +59,6 @@ def finish(
                 images, out, records, count, width, *constants,
                 PIXELS=PIXELS, WORDS=words, FLOAT=out.dtype != torch.uint8, **flags,
             )  # fmt: skip
-
-
-def _erasing(erase: Erase | None) -> int:
-    if erase is None:
-        return 0
-    return NOISE if erase.value is None else CONSTANT
 
 
 def _records(n: int, erase: Erase | None, mix: Mix | None) -> NDArray[np.int32]:

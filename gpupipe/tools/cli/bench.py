@@ -23,7 +23,6 @@ folder. Writes a table here, and results.csv, results.json and results.png into 
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add `bench` to the command line."""
     parser = add_command(subparsers, "bench", run, "compare gpupipe with other loaders here", description=DESCRIPTION)
     parser.add_argument(
         "data", nargs="?", metavar="DATA", help="image folder or tar shards; default: a made sample set"

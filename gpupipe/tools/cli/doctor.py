@@ -388,7 +388,6 @@ def table(findings: Iterable[Finding]) -> Table:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add `gpupipe doctor` to the command line."""
     form = argparse.RawDescriptionHelpFormatter
     parser = add_command(subparsers, "doctor", run, HELP, description=HELP, epilog=EPILOG, formatter_class=form)
     option(parser, "--batch-size", 256, "N", "images per batch")

@@ -22,7 +22,6 @@ CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the subcommand."""
     help = "scan a dataset, store its index, list damage"
     parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="+", **DATA)

@@ -20,7 +20,6 @@ command goes on where it stopped, and the result is the same as that of one run.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the subcommand."""
     parser = add_command(subparsers, "pack", run, "write WebDataset shards", description=DESCRIPTION)
     parser.add_argument("source", metavar="SRC", help="an image folder, or .tar shards as 'a-{000..009}.tar'")
     parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")

@@ -27,7 +27,6 @@ timeline.png into the output folder.
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add `profile` to the command line."""
     help = "say what holds up training on this machine"
     parser = add_command(subparsers, "profile", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="*", **DATA)

@@ -37,7 +37,6 @@ them, with their labels. Samples that are mixed show the share of each label. Th
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the subcommand."""
     help = "write a contact sheet of what the model will see"
     parser = add_command(subparsers, "show", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="+", **DATA)

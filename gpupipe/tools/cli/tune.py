@@ -33,7 +33,6 @@ cache folder can't be written), 2 where none could be measured."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add `tune` to the command line."""
     help = "find the fastest settings and keep them"
     parser = add_command(subparsers, "tune", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="*", **DATA)

@@ -120,7 +120,6 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """In all."""
         return self.end - self.start
 
     @property

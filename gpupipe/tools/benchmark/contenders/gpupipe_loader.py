@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gpupipe
 from gpupipe.decode.choose import PREFETCH, choose
@@ -12,7 +11,7 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.order import Shuffled, VirtualEpochs
 from gpupipe.sources import open_source
-from gpupipe.tools.benchmark.contenders import Batch, BatchStream, needs_cuda
+from gpupipe.tools.benchmark.contenders import BatchStream, needs_cuda
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.tuning.candidates import queued
 
@@ -24,20 +23,6 @@ PASSES = 1_000_000  # over the data in one epoch of the benchmark: more than any
 def many_passes(size: int) -> VirtualEpochs:
     """One permutation after another as a single epoch, so that no gap between epochs is measured."""
     return VirtualEpochs(Shuffled(size), PASSES * size)
-
-
-@dataclass
-class LoaderStream:
-    """The loader's batches."""
-
-    loader: Any
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from self.loader
-
-    def close(self) -> None:
-        """End the loader's processes and threads."""
-        self.loader.close()
 
 
 @dataclass
@@ -69,7 +54,7 @@ class GpupipeTorch:
     def open(self, settings: BenchSettings) -> BatchStream:
         """Open the data (indexing it at the first time) and start the engine."""
         source = open_source(settings.data)
-        loader = gpupipe.Loader(
+        return gpupipe.Loader(
             source,
             gpupipe.imagenet_train(settings.size, dtype=settings.dtype),
             batch_size=settings.batch_size,
@@ -78,7 +63,6 @@ class GpupipeTorch:
             device=self.device,
             **vars(self.how(settings)),
         )
-        return LoaderStream(loader)
 
 
 @dataclass

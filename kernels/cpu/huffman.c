@@ -47,11 +47,13 @@ static inline int code_bits(symbol from) { return from >> CODE_AT & 63; }
 static inline int keep_bits(symbol from) { return from >> KEEP_AT & 63; }
 static inline int advance_of(symbol from) { return (int)(from >> ADVANCE_AT); }
 
-/* What the next LOOK_BITS bits pass over, in one number; 0 where not even one symbol is known.
- * total, advance: of all symbols but for the END_OF_BLOCK
- * ends:           whether that is the last one */
+/* What the next LOOK_BITS bits pass over: in the low byte the bits of all symbols, in the high one their coefficients,
+ * END_OF_BLOCK more where that is the last of them, UNKNOWN where not even one symbol is known. */
 typedef uint16_t leap;
-enum { LEAP_ENDS_AT = 5, LEAP_ADVANCE_AT = 6 };
+enum { UNKNOWN = 127, LEAPS = 3, LEAP_MOST = 56 / LEAPS };
+
+static inline unsigned leap_bits(leap from) { return from & 0xFF; }
+static inline unsigned leap_advance(leap from) { return from >> 8; }
 
 /* The coefficient that the next LOOK_BITS bits begin with, and the symbol after it where they hold that too.
  * total:  bits of both
@@ -60,7 +62,7 @@ enum { LEAP_ENDS_AT = 5, LEAP_ADVANCE_AT = 6 };
  * value:  the first one's
  * second: the other's, or the first one's again */
 typedef uint64_t pair;
-enum { FIRST_AT = 8, BOTH_AT = 16, VALUE_AT = 32, SECOND_AT = 48, UNKNOWN = 127, PAIRS = 56 / LOOK_BITS };
+enum { FIRST_AT = 8, BOTH_AT = 16, VALUE_AT = 32, SECOND_AT = 48, PAIRS = 56 / LOOK_BITS };
 
 static inline unsigned pair_bits(pair from) { return from & 0xFF; }
 static inline unsigned first_of(pair from) { return from >> FIRST_AT & 0xFF; }
@@ -302,19 +304,36 @@ static void make_pairs(table *made) {
   }
 }
 
-/* As many symbols as are known from LOOK_BITS bits; the number after the last one may reach beyond them. */
-static leap longest_leap(const table *made, int index) {
-  int total = 0, advance = 0, ends = 0;
-  while (total < LOOK_BITS && !ends) {
-    const int bits = (index << total) & ((1 << LOOK_BITS) - 1);
-    const symbol next = made->fast[bits];
-    if (next == 0 || code_bits(next) > LOOK_BITS - total) break;
-    ends = advance_of(next) == END_OF_BLOCK;
-    if (!ends && advance + advance_of(next) >= 64) break;
-    if (!ends) advance += advance_of(next);
-    total += total_bits(next);
+static leap join_leaps(leap one, leap next) {
+  const unsigned advance = leap_advance(one) + (leap_advance(next) & 63);
+  return advance < 64 && leap_bits(one) + leap_bits(next) <= LEAP_MOST ? (leap)(one + next) : one;
+}
+
+/* As many symbols as are known; the number after the last one may reach beyond the bits. First from 1 bit, then from
+ * each number of bits by what fewer of them tell. */
+static void make_leaps(table *made) {
+  leap known[2 << LOOK_BITS]; /* from n bits: 1 << n | bits */
+  known[1] = 0;
+  for (int n = 1; n <= LOOK_BITS; n++) {
+    leap *to = &known[1 << n];
+    for (int at = 0; at < 1 << n;) {
+      const symbol first = made->fast[at << (LOOK_BITS - n)];
+      const int total = total_bits(first), ends = advance_of(first) == END_OF_BLOCK;
+      const int left = n > total && !ends ? n - total : 0;
+      const leap one = (leap)(total | advance_of(first) << 8);
+      if (first == 0 || code_bits(first) > n || total > LEAP_MOST) {
+        to[at++] = 0;
+      } else if (left == 0) {
+        to[at++] = one;
+      } else {
+        for (int i = 0; i < 1 << left; i++) to[at++] = join_leaps(one, known[1 << left | i]);
+      }
+    }
   }
-  return (leap)(total | ends << LEAP_ENDS_AT | advance << LEAP_ADVANCE_AT);
+  for (int at = 0; at < 1 << LOOK_BITS; at++) {
+    const leap most = known[1 << LOOK_BITS | at];
+    made->leaps[at] = most != 0 ? most : (leap)(UNKNOWN << 8);
+  }
 }
 
 static void make(table *made, const JHUFF_TBL *from, int ac) {
@@ -327,7 +346,7 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
   make_codes(made);
   make_fast(made);
   if (ac) make_pairs(made);
-  for (int index = 0; ac && index < 1 << LOOK_BITS; index++) made->leaps[index] = longest_leap(made, index);
+  if (ac) make_leaps(made);
   made->made = 1;
 }
 
@@ -353,8 +372,8 @@ static ALWAYS_INLINE int decode_dc(j_decompress_ptr codec, reader *in, const tab
   return value;
 }
 
-/* Returns the first pair that isn't known or reaches the block's end. Takes 10 % off all of a window's decoding, against
- * a symbol at a time with its number cut out of the bits. */
+/* Returns the first pair that isn't known or reaches the block's end. All of a window's decoding takes 10 % less time
+ * than with a symbol at a time and its number cut out of the bits. */
 static ALWAYS_INLINE pair decode_pairs(reader *in, const table *made, JCOEF *block, unsigned *k) {
   for (;;) {
     refill(in);
@@ -393,33 +412,39 @@ static ALWAYS_INLINE void decode_ac(j_decompress_ptr codec, reader *in, const ta
   } while (k < 63);
 }
 
-/* Passes over what is known of the next bits, or over one symbol. Returns whether the block goes on after coefficient
- * *k. Needs MOST bits. */
-static ALWAYS_INLINE int skip_some(j_decompress_ptr codec, reader *in, const table *made, int *k) {
-  const leap next = made->leaps[top(in, LOOK_BITS)];
-  const int ends = next >> LEAP_ENDS_AT & 1;
-  const int after = *k + (next >> LEAP_ADVANCE_AT);
-  if (next != 0 && after <= 64 - ends) {
-    consume(in, next & 31);
-    *k = after;
-    return after < 64 && !ends;
-  } else { /* a long code, or the block ends amid the leap */
-    const symbol one = next_symbol(codec, in, made);
-    consume(in, total_bits(one));
-    *k += advance_of(one);
-    if (*k > 64 && advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
-    return *k < 64;
+/* Returns the first leap that isn't known or reaches the block's end. Without a look at how many bits are left all of a
+ * window's decoding takes 4.5 % less time. */
+static ALWAYS_INLINE leap skip_leaps(reader *in, const table *made, unsigned *k) {
+  for (;;) {
+    refill(in);
+#pragma GCC unroll 8
+    for (int i = 0; i < LEAPS; i++) {
+      const leap next = made->leaps[top(in, LOOK_BITS)];
+      const unsigned after = *k + leap_advance(next);
+      if (after >= 63) return next;
+      consume(in, (int)leap_bits(next));
+      *k = after;
+    }
   }
 }
 
 static ALWAYS_INLINE void skip_ac(j_decompress_ptr codec, reader *in, const table *made) {
-  int k = 1, more;
-  do { /* three leaps seldom have more than the 56 bits */
-    refill(in);
-    more = skip_some(codec, in, made, &k);
-    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
-    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
-  } while (more);
+  unsigned k = 0; /* the coefficient before */
+  do {
+    const leap next = skip_leaps(in, made, &k);
+    const unsigned after = k + leap_advance(next);
+    if (after == 63 || (leap_advance(next) >= END_OF_BLOCK && after < END_OF_BLOCK + 63)) {
+      consume(in, (int)leap_bits(next));
+      k = 64;
+    } else { /* a long code, or the block ends amid the leap */
+      symbol one;
+      refill(in);
+      one = next_symbol(codec, in, made);
+      k += (unsigned)advance_of(one);
+      if (k >= 64 && advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
+      consume(in, total_bits(one));
+    }
+  } while (k < 63);
 }
 
 static void begin_part(gp_huffman *huffman, int part) {

@@ -13,8 +13,7 @@ from gpupipe.decode.own import on_batch, on_images
 from gpupipe.decode.rendering import THREADS, augment_view, runs_of_workers
 from gpupipe.host.tracing import Stage
 from gpupipe.kernels import finish, soft_targets
-from gpupipe.kernels.finish import empty_batch
-from gpupipe.kernels.finish_reference import erased, mixed as mixed_alone
+from gpupipe.kernels.finish import empty_batch, erased, mixed as mixed_alone
 from gpupipe.kernels.transfer import to_device
 from gpupipe.plan import Mixing, erasing, mixing
 from gpupipe.recipe import OnBatch, RandomErasing, Recipe, Views

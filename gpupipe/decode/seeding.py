@@ -60,7 +60,12 @@ def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int
             yield watch
             source.draws = watch.drawn()
         if source.draws:
-            _warn(source)
+            log.warning(
+                "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's "
+                "thread seeds for each sample while the training loop may draw from them, too; give the loop "
+                "generators of its own, or let worker processes read, by engine='torch'",
+                type(source.dataset).__name__,
+            )
     else:
         yield seed_row if source.draws else lambda row: None
 
@@ -100,12 +105,3 @@ class _Watch:
         """Whether any row has drawn, up to now."""
         self._drawn = self._drawn or (self._untouched is not None and peek() != self._untouched)
         return self._drawn
-
-
-def _warn(source: UserSource) -> None:
-    log.warning(
-        "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's thread "
-        "seeds for each sample while the training loop may draw from them, too; give the loop generators of its own, "
-        "or let worker processes read, by engine='torch'",
-        type(source.dataset).__name__,
-    )

@@ -418,7 +418,8 @@ class Loader(DataLoaderAttributes):
         self.close()
 
     def __del__(self) -> None:
-        if self._built and self._supply.owner == os.getpid():  # a fork has no such threads
+        # None: the interpreter takes itself apart, and all has ended. A fork has no such threads.
+        if os is not None and self._built and self._supply.owner == os.getpid():
             in_finalizer(self.close)
 
     def __repr__(self) -> str:

@@ -1,7 +1,6 @@
 """Everything random about an image, as pure functions of (recipe, seed, epoch, positions): no state, no order.
 
-`cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners,
-`own_words` keys for operations of the user's own.
+`cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners.
 `follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it.
 """
 
@@ -11,7 +10,6 @@ from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.crops import cropping, erasing
 from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
-from gpupipe.plan.own import own_words
 
 __all__ = [
     "Augmentation",
@@ -23,5 +21,4 @@ __all__ = [
     "follow_mask",
     "follow_points",
     "mixing",
-    "own_words",
 ]

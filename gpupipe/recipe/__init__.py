@@ -8,7 +8,6 @@ from gpupipe.recipe.auto_augment import *
 from gpupipe.recipe.fields import check_fields as check_fields
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
-from gpupipe.recipe.own import *
 from gpupipe.recipe.presets import *
 from gpupipe.recipe.recipe import *
 
@@ -21,8 +20,6 @@ __all__ = [
     "MixUpOrCutMix",
     "MultiCrop",
     "Normalize",
-    "OnBatch",
-    "PerImage",
     "RandAugment",
     "RandomApply",
     "RandomChoice",

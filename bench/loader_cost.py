@@ -95,7 +95,7 @@ def _counting(repeat: int) -> tuple[float, float, float]:
     def one() -> None:
         with Stage("finish") as finish:
             meter.waited(batches)
-        meter.delivered(Finished(batch, finish))
+        meter.delivered(Finished(None, batch, finish))
 
     return microseconds(one, repeat)
 

@@ -15,7 +15,7 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.erase_mix import Erase, Mix, noise
 
-__all__ = ["finish", "finish_reference"]
+__all__ = ["erased", "finish", "finish_reference", "mixed"]
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}  # Dtype of cpu/finish.h
 
@@ -193,8 +193,8 @@ def _finish_plain(
     constants = torch.tensor([offset, scale], dtype=torch.float32).to(images.device, non_blocking=True)
     exact = images.permute(0, 3, 1, 2).to(torch.float32)
     exact.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1))
-    exact = exact if erase is None else _erased(exact, erase)
-    out.copy_(exact if mix is None else _mixed(exact, mix))
+    exact = exact if erase is None else erased(exact, erase)
+    out.copy_(exact if mix is None else mixed(exact, mix))
 
 
 def finish_reference(
@@ -213,13 +213,13 @@ def finish_reference(
     std64 = torch.tensor(std, dtype=torch.float64, device=images.device).view(shape)
     exact = images.permute(0, 3, 1, 2) if dtype == torch.uint8 else (unit - mean64) / std64
     if erase is not None:
-        exact = _erased(exact, erase)
+        exact = erased(exact, erase)
     if mix is not None:
-        exact = _mixed(exact, mix)
+        exact = mixed(exact, mix)
     return exact.to(dtype).contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def _erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
+def erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
     """Normalized images (N, 3, height, width) of any floating dtype with their boxes replaced."""
     out = exact.clone()
     for row, (top, left, height, width) in enumerate(erase.boxes.tolist()):
@@ -234,7 +234,7 @@ def _erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
     return out
 
 
-def _mixed(exact: torch.Tensor, mix: Mix) -> torch.Tensor:
+def mixed(exact: torch.Tensor, mix: Mix) -> torch.Tensor:
     """Such images, each mixed with its partner."""
     out = exact.clone()
     for row, (partner, weight) in enumerate(zip(mix.partners.tolist(), mix.weights.tolist(), strict=True)):

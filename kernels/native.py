@@ -25,66 +25,40 @@ REMEDY = (
 )
 
 
-Field = tuple[str, Any]
+# By the names that the structures below have for them.
+TYPES: dict[str, Any] = {
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "floats": ctypes.c_float * 3,
+    "text": ctypes.c_char_p,
+    "pointer": ctypes.c_void_p,
+}
 
 
-def _all(kind: Any, names: str) -> tuple[Field, ...]:
-    """Fields of one type."""
-    return tuple((name, kind) for name in names.split())
+def _structure(name: str, *parts: str) -> Any:
+    """One of cpu/api.h; each part is a type and its fields."""
+    fields = [(field, TYPES[kind]) for kind, *names in map(str.split, parts) for field in names]
+    TYPES[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return TYPES[name]
 
 
-class CLimits(ctypes.Structure):
-    """gp_limits of cpu/jpeg.h."""
-
-    _fields_ = (*_all(ctypes.c_int64, "max_pixels max_memory"), ("max_scans", ctypes.c_int32))
-
-
-class View(ctypes.Structure):
-    """gp_view of cpu/api.h."""
-
-    _fields_ = (
-        *_all(ctypes.c_int32, "out_height out_width filter"),
-        *_all(ctypes.c_void_p, "windows resized anchors flips out"),
-    )
-
-
-class CImages(ctypes.Structure):
-    """gp_images of cpu/api.h."""
-
-    _fields_ = (
-        *_all(ctypes.c_int32, "count view_count fast threads"),
-        ("variant", ctypes.c_char_p),
-        *_all(ctypes.c_void_p, "data bytes sizes orientations views"),
-        ("limits", CLimits),
-        *_all(ctypes.c_void_p, "codes messages"),
-    )
-
-
-class Finish(ctypes.Structure):
-    """gp_finish of cpu/api.h."""
-
-    _fields_ = (
-        *_all(ctypes.c_int32, "count height width dtype channels_last threads"),
-        ("variant", ctypes.c_char_p),
-        *_all(ctypes.c_float * 3, "offset scale"),
-        *_all(ctypes.c_void_p, "table exact input out erase_boxes erase_value erase_keys partners weights mix_boxes"),
-    )
-
-
-class Augment(ctypes.Structure):
-    """gp_augment of cpu/api.h."""
-
-    _fields_ = (
-        *_all(ctypes.c_int32, "count height width steps values threads"),
-        ("variant", ctypes.c_char_p),
-        *_all(ctypes.c_void_p, "ops numbers fill input out"),
-    )
-
-
-class Walks(ctypes.Structure):
-    """gp_walks of cpu/api.h."""
-
-    _fields_ = (*_all(ctypes.c_int32, "count threads max_scans"), *_all(ctypes.c_void_p, "data bytes headers odd"))
+CLimits = _structure("gp_limits", "int64 max_pixels max_memory", "int32 max_scans")
+View = _structure("gp_view", "int32 out_height out_width filter", "pointer windows resized anchors flips out")
+CImages = _structure(
+    "gp_images",
+    *("int32 count view_count fast threads", "text variant", "pointer data bytes sizes orientations views"),
+    *("gp_limits limits", "pointer codes messages"),
+)
+Finish = _structure(
+    "gp_finish",
+    *("int32 count height width dtype channels_last threads", "text variant", "floats offset scale"),
+    "pointer table exact input out erase_boxes erase_value erase_keys partners weights mix_boxes",
+)
+Augment = _structure(
+    "gp_augment",
+    *("int32 count height width steps values threads", "text variant", "pointer ops numbers fill input out"),
+)
+Walks = _structure("gp_walks", "int32 count threads max_scans", "pointer data bytes headers odd")
 
 
 def library() -> Any | None:

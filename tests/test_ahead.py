@@ -388,7 +388,7 @@ class TestHandOver:
     def batch(self, played: Played) -> Any:
         tensors: Any = [PlayedTensor.of(played, name) for name in ("view 1", "view 2", "labels")]
         columns = {"image": tensors[:2], "label": tensors[2]}
-        return Finished(Batch(Job(0, 0, np.arange(2), np.arange(2)), columns), Stage("finish"))
+        return Finished(columns, Batch(Job(0, 0, np.arange(2), np.arange(2)), columns), Stage("finish"))
 
     def test_the_consumers_stream_waits_and_the_host_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         played = Played(monkeypatch)

@@ -38,6 +38,7 @@ def test_readme_recipe_and_order():
     recipe = names["recipe"]
     assert isinstance(recipe, gpupipe.Recipe)
     assert recipe.output_spec(4).shape == (4, 3, 176, 176)
+    assert [one.name for one in names["salted"].own] == ["salt", "roll"]  # type: ignore[attr-defined]
     order = names["EverySecond"]()  # type: ignore[operator]
     assert isinstance(order, Order)
     assert order.indices(0, 1, np.arange(3)).tolist() == [1, 3, 5]

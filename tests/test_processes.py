@@ -252,6 +252,77 @@ class TestPersistentWorkers:
         assert not multiprocessing.active_children()
 
 
+class Interrupted(threading.Condition):
+    """Ctrl-C in one of the moments that Python's own has for it: the lock is taken, or its waiter has been woken."""
+
+    where: str | None = None
+
+    def __enter__(self) -> bool:
+        taken = super().__enter__()
+        self.interrupt("lock")
+        return taken
+
+    def notify(self, n: int = 1) -> None:
+        if self.where == "notify" and self._waiters:
+            self._waiters[0].release()
+        self.interrupt("notify")
+        super().notify(n)
+
+    def interrupt(self, where: str) -> None:
+        if where == self.where:
+            type(self).where = None
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["lock", "notify"])
+def test_a_ctrl_c_while_a_task_is_sent_keeps_no_worker_from_its_end(where: str) -> None:
+    with open_loader(Numbered(400), workers=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        inner = loader._engine._iterator
+        once = type("Once", (Interrupted,), {"where": where})
+        for tasks in inner._index_queues:
+            while not tasks._notempty._waiters:  # for something to send
+                time.sleep(0.001)
+            tasks._notempty.__class__ = once
+        with pytest.raises(KeyboardInterrupt):
+            list(iterator)
+    assert [worker.exitcode for worker in inner._workers] == [0, 0]  # by themselves, as they were told
+
+
+AT_EXIT = """
+import threading, torch, gpupipe
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, index):
+        return index
+
+loader = gpupipe.Loader(Numbers(), None, 4, num_workers=1)
+iterator = iter(loader)
+begun = threading.Event()
+
+def iterate():
+    for batch in iterator:
+        begun.set()
+
+if __name__ == "__main__":
+    {how}
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["next(iterator)", "threading.Thread(target=iterate, daemon=True).start(); begun.wait()"]
+)
+def test_a_program_that_leaves_its_loader_open_ends_without_a_word(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT.format(how=how)], capture_output=True, text=True, check=True, cwd=BENCH.parent
+    )
+    assert done.stderr == ""
+
+
 def test_workers_end_also_where_they_cannot_be_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(iterator: object) -> bool:
         raise RuntimeError("can't start new thread")

@@ -28,10 +28,11 @@ import gpupipe
 from gpupipe import Decoders, EngineUnavailableError
 from gpupipe.decode import selftest
 from gpupipe.decode.selftest import facts, trial, verdict
-from gpupipe.decode.selftest.trial import image_size, made_images, made_pixels
+from gpupipe.decode.selftest.trial import made_images, made_pixels
 from gpupipe.decode.selftest.verdict import CPU_PLANS, GPU_PLANS, DecodePlan, Outcome, PlanTrial, Verdict
 from gpupipe.host import cache
 from gpupipe.host.children import Child, ChildError
+from gpupipe.sources.headers import probe_bytes
 
 FULL, CROP = DecodePlan(), DecodePlan(crop_decode=True)
 FULL_HARDWARE, CROP_HARDWARE = DecodePlan(hardware=True), DecodePlan(crop_decode=True, hardware=True)
@@ -47,7 +48,7 @@ def test_made_images_are_of_the_kinds_that_they_are_named() -> None:
         layers = Image.open(io.BytesIO(images[name])).layer  # (id, horizontal, vertical, table) of each component
         assert layers[0][1:3] == sampling[name.split()[1]]
         assert {layer[1:3] for layer in layers[1:]} == {(1, 1)}
-        assert any(side % 8 for side in image_size(images[name])) == name.endswith("odd size")
+        assert any(side % 8 for side in probe_bytes(images[name])[:2]) == name.endswith("odd size")
     assert Image.open(io.BytesIO(images["jpeg cmyk"])).mode == "CMYK"
     assert Image.open(io.BytesIO(images["jpeg gray"])).mode == "L"
     assert [name for name in images if "progressive" in Image.open(io.BytesIO(images[name])).info] == [
@@ -56,9 +57,9 @@ def test_made_images_are_of_the_kinds_that_they_are_named() -> None:
     assert [name for name, data in images.items() if b"\xff\xdd\x00\x04\x00\x03" in data and b"\xff\xd7" in data] == [
         "jpeg with restart markers"
     ]
-    assert image_size(images["jpeg 1x1"]) == (1, 1)
-    assert image_size(images["jpeg 3x200"]) == (3, 200)
-    assert image_size(images["jpeg 3000x4000"]) == (3000, 4000)
+    assert probe_bytes(images["jpeg 1x1"])[:2] == (1, 1)
+    assert probe_bytes(images["jpeg 3x200"])[:2] == (3, 200)
+    assert probe_bytes(images["jpeg 3000x4000"])[:2] == (3000, 4000)
     assert {Image.open(io.BytesIO(images[name])).format for name in ("png", "webp")} == {"PNG", "WEBP"}
 
 

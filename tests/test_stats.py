@@ -74,7 +74,7 @@ class Script:
         while (batch := self.meter.waited(made)) is not None:
             with Stage("finish") as stage:
                 self.now += finish
-            self.meter.delivered(Finished(batch, stage))
+            self.meter.delivered(Finished(None, batch, stage))
             self.now += step
 
 

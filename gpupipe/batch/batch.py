@@ -49,7 +49,7 @@ class Batch:
                masks: the same without the last side. Others: a value for each row, or `collated`; where there are
                several views, what follows a view (boxes, points, their labels) is a tuple, too.
     failures:  row -> why the engine could not make that row; its values are undefined.
-    augmented: whether the recipe's augmentations have been applied.
+    augmented: whether the recipe's augmentations have been applied, up to the first operation on whole batches.
     bytes_read: encoded bytes that were read for it.
     spans:     who was busy with it, and when; stages "read" and "decode".
     bad:       the bad samples that were met while its failures were made good.

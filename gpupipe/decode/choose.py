@@ -24,12 +24,12 @@ from gpupipe.errors import ConfigError, EngineUnavailableError
 from gpupipe.host import system
 from gpupipe.host.checks import whole
 from gpupipe.kernels import native
-from gpupipe.recipe import Views
+from gpupipe.recipe import PerImage, Views
 from gpupipe.sources import DatasetSource, ItemSource, Source
 from gpupipe.workers.work import Plane
 from gpupipe.workers.worker import WorkerInit
 
-__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine"]
+__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine", "served"]
 
 log = logging.getLogger("gpupipe")
 
@@ -118,6 +118,24 @@ def choose(engine: str, device: str | torch.device) -> tuple[Literal["dali", "to
         )
     log.warning("gpupipe: DALI can't be imported (%s), so the CPU decodes; pip install nvidia-dali-cuda120", problem)
     return "torch", where
+
+
+def served(engine: EngineName, views: Views) -> EngineName:
+    """The engine that is to be looked for, where a recipe has what DALI can't do: "torch" in the place of "auto".
+
+    Raises ConfigError where DALI is asked for by name.
+    """
+    own = next((one for view in views for one in view.own if isinstance(one, PerImage)), None)
+    if own is None or engine not in ("auto", "dali"):
+        return engine
+    if engine == "dali":
+        raise ConfigError(
+            f"engine='dali' can't call {own}, a function of your own on each image; pass engine='torch', whose workers "
+            "call it, or make it an OnBatch, which every engine has"
+        )
+    if torch.cuda.is_available():
+        log.warning("gpupipe: the CPU decodes, since DALI can't call %s; an OnBatch would leave that to the GPU", own)
+    return "torch"
 
 
 def _device(device: str | torch.device) -> torch.device:

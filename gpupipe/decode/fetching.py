@@ -23,7 +23,7 @@ from gpupipe.sources import DatasetSource, Source, SubsetSource
 from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["NOTHING", "Fetched", "fetch", "upright"]
+__all__ = ["NOTHING", "Fetched", "check_shared_sizes", "fetch", "upright"]
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -85,7 +85,7 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures)
     for name, field in source.fields.items():
         _settle(fetched, name, field)
-    _check_shared_sizes(fetched)
+    check_shared_sizes(fetched)
     return fetched
 
 
@@ -215,7 +215,7 @@ def _check_array(array: NDArray[Any], field: Array) -> None:
         raise ValueError(f"an array of shape {array.shape}, where one number is wanted; use gpupipe.Array")
 
 
-def _check_shared_sizes(fetched: Fetched) -> None:
+def check_shared_sizes(fetched: Fetched) -> None:
     """What shares the crop of another image must be of its size, as for torchvision's transforms."""
     schema = fetched.source.fields
     for name in schema.images:

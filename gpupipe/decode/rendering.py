@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Boxes, Columns, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels
+from gpupipe.decode.own import change_images, changed_whole
 from gpupipe.decode.pixels import DecodeError, render
 from gpupipe.errors import DataError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
-from gpupipe.kernels import Crops, augment, decode_crops, native
+from gpupipe.kernels import Crops, Limits, augment, decode_crops, native
 from gpupipe.plan import augmentation, cropping, follow_boxes, follow_mask, follow_points
-from gpupipe.recipe import Recipe, Views
+from gpupipe.recipe import OnBatch, PerImage, Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
 from gpupipe.workers.board import BATCH
@@ -35,6 +37,7 @@ __all__ = [
     "follow",
     "planes",
     "render_batch",
+    "runs_of_workers",
 ]
 
 log = logging.getLogger("gpupipe")
@@ -104,10 +107,17 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     with Stage("decode") as decode:
         note(BATCH)
         crops = crops_of(schema, views, job, fetched.columns)
-        decode_images(fetched, views, crops, out, threads)
-        for name in schema.images if augmented else ():
+        if any(recipe.before_crop.stop for recipe in views):
+            _decode_one_by_one(fetched, views, out)
+        else:
+            decode_images(fetched, views, crops, out, threads)
+        for name in schema.images:
             for view, images in enumerate(out[name]):
-                augment_view(views[view], job, view, schema.number(name), images, threads)  # in place
+                for run in runs_of_workers(views[view], augmented):
+                    if isinstance(views[view].operations[run.start], PerImage):
+                        change_images(fetched, views[view], run.start, view, name, images)
+                    else:
+                        augment_view(views[view], run, job, view, schema.number(name), images, threads)  # in place
         followed = follow(fetched, views, crops, out)
     return Batch(
         job,
@@ -119,23 +129,35 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     )
 
 
-def crops_of(schema: Schema, views: Views, job: Job, columns: Columns) -> FieldCrops:
-    """What is drawn for each image field; one that shares another's geometry has its crops."""
+def runs_of_workers(recipe: Recipe, augmented: bool) -> tuple[slice, ...]:
+    """Those of the recipe's runs that are done to rows before they are a batch: up to the first `OnBatch`, or, if
+    images are not augmented there, no further than the last `PerImage`, which can't be done anywhere else."""
+    runs = recipe.runs
+    wanted: type = OnBatch if augmented else PerImage
+    places = [place for place, run in enumerate(runs) if isinstance(recipe.operations[run.start], wanted)]
+    if augmented:
+        return runs[: places[0]] if places else runs
+    return runs[: places[-1] + 1] if places else ()
+
+
+def crops_of(schema: Schema, views: Views, job: Job, columns: Columns, first: int = 0) -> FieldCrops:
+    """What is drawn for each image field; one that shares another's geometry has its crops. first: the first view's
+    number."""
     drawn: FieldCrops = {}
     for name in schema.images:
         leader = schema.drawn_as(name)
         if leader not in drawn:
-            drawn[leader] = _crops(views, job, columns[leader], schema.number(leader))
+            drawn[leader] = _crops(views, job, columns[leader], schema.number(leader), first)
         drawn[name] = drawn[leader]
     return drawn
 
 
-def _crops(views: Views, job: Job, images: Images, field: int) -> list[Crops]:
+def _crops(views: Views, job: Job, images: Images, field: int, first: int) -> list[Crops]:
     assert images.sizes is not None
     sizes = upright(images.sizes) if views[0].exif_orientation else images.sizes
     return [
         cropping(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field)
-        for view, recipe in enumerate(views)
+        for view, recipe in enumerate(views, first)
     ]
 
 
@@ -149,6 +171,39 @@ def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Column
         said = "" if len(names) == 1 else f"{name!r}: "
         for row, reason in _decoded(fetched, name, views[0], crops[name], out[name], threads).items():
             fetched.fail(row, said + reason)
+
+
+def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns) -> None:
+    """The same where views change whole images before their crops, which are drawn for what comes out: sample by
+    sample, as whole images are large."""
+    for row in range(len(fetched.job)):
+        if row in fetched.failures:
+            continue
+        one = fetched.part(np.array([row]), {})
+        whole = _whole(one, views[0])
+        for view, recipe in enumerate(views):
+            changed = changed_whole(one, recipe, view, whole)
+            crops = crops_of(one.source.fields, (recipe,), one.job, changed.columns, view)
+            decode_images(changed, (recipe,), crops, {name: (out[name][view][row : row + 1],) for name in whole})
+        if one.failures:
+            fetched.failures[row] = one.failures[0]
+
+
+def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
+    """The whole images of one sample: as a crop of all of each. Those beyond the limit are left to `decode_images` to
+    refuse."""
+    crops: FieldCrops = {}
+    out: Columns = {}
+    for name in one.source.fields.images:
+        sizes = one.columns[name].sizes
+        ((height, width),) = (upright(sizes) if recipe.exif_orientation else sizes[:, :2]).tolist()
+        size = (height, width) if 0 < height * width <= Limits().max_pixels else (1, 1)
+        window = np.array([[0, 0, max(height, 1), max(width, 1)]], np.int32)
+        corner, unflipped = np.zeros((1, 2), np.int32), np.zeros(1, np.bool_)
+        crops[name] = [Crops(window, np.array([size], np.int32), corner, unflipped, size, "bilinear")]
+        out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8),)
+    decode_images(one, (recipe,), crops, out)
+    return {name: views[0][0].numpy() for name, views in out.items()}
 
 
 def _decoded(
@@ -192,14 +247,14 @@ def _decoded(
 
 
 def augment_view(
-    recipe: Recipe, job: Job, view: int, field: int, images: torch.Tensor, threads: int = THREADS
+    recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor, threads: int = THREADS
 ) -> torch.Tensor:
-    """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations: in a worker, or on a GPU in
-    the consumer's process. field: see `Schema.number`.
+    """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations in a run of its operations:
+    in a worker, or on a GPU in the consumer's process. field: see `Schema.number`.
 
     On the CPU in place; on a GPU in new memory, which spares the pass that an operation in place needs there.
     """
-    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field)
+    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, run)
     if drawn is None:
         return images
     out = images if images.device.type == "cpu" else None

@@ -48,7 +48,8 @@ class Ahead(Generic[T]):
     """Iterates over `items`; the thread, which `iter` starts, makes up to `depth` that wait to be taken.
 
     What `items` raises is raised here, after the items before it. `close` ends the thread, which closes `items`;
-    `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for.
+    `interrupt` is called if that takes long, and should make `items` raise soon, whatever it waits for. `ended` says
+    whether the thread has ended, and no longer works with what `items` works with.
     """
 
     def __init__(self, items: Items[T], depth: int, lane: HandOver, interrupt: Callable[[], None]) -> None:
@@ -58,7 +59,7 @@ class Ahead(Generic[T]):
         self._interrupt = interrupt
         self._ready: deque[T] = deque()
         self._error: BaseException | None = None
-        self._begun = self._ended = self._closed = False
+        self._begun = self.ended = self._closed = False
         self._owner = os.getpid()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=AHEAD, daemon=True)
@@ -80,7 +81,7 @@ class Ahead(Generic[T]):
 
     def __next__(self) -> T:
         with self._changed:
-            while not (self._ready or self._ended):
+            while not (self._ready or self.ended):
                 self._changed.wait()
             if not self._ready:
                 error, self._error = self._error, None
@@ -103,7 +104,7 @@ class Ahead(Generic[T]):
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-            self._ended = self._ended or not self._begun
+            self.ended = self.ended or not self._begun
         if threading.current_thread() is self._thread:  # a garbage collection that happened to run there
             return
         if not self._wait_for_end():
@@ -111,17 +112,12 @@ class Ahead(Generic[T]):
             if not self._wait_for_end():
                 log.warning("gpupipe: the thread that makes batches still waits for a sample; it is left to itself")
 
-    @property
-    def ended(self) -> bool:
-        """Whether the thread has ended, and no longer works with what `items` works with."""
-        return self._ended
-
     def _wait_for_end(self) -> bool:
         with self._changed:  # `join` raises where a Ctrl-C came while the thread was started
-            self._changed.wait_for(lambda: self._ended, GRACE)
-        if self._ended and self._begun:
+            self._changed.wait_for(lambda: self.ended, GRACE)
+        if self.ended and self._begun:
             self._thread.join(GRACE)
-        return self._ended
+        return self.ended
 
     # In the thread.
 
@@ -133,7 +129,7 @@ class Ahead(Generic[T]):
             self._error = error
         finally:
             with self._changed:
-                self._ended = True
+                self.ended = True
                 self._changed.notify_all()
 
     def _make(self) -> None:

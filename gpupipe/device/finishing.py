@@ -9,13 +9,14 @@ import torch
 
 from gpupipe.batch import Batch, Columns, Schema
 from gpupipe.batch.collation import move
-from gpupipe.decode.rendering import THREADS, augment_view
+from gpupipe.decode.own import on_batch, on_images
+from gpupipe.decode.rendering import THREADS, augment_view, runs_of_workers
 from gpupipe.host.tracing import Stage
 from gpupipe.kernels import finish, soft_targets
-from gpupipe.kernels.finish import empty_batch
+from gpupipe.kernels.finish import empty_batch, erased, mixed as mixed_alone
 from gpupipe.kernels.transfer import to_device
 from gpupipe.plan import Mixing, erasing, mixing
-from gpupipe.recipe import Recipe, Views
+from gpupipe.recipe import OnBatch, RandomErasing, Recipe, Views
 from gpupipe.workers.lease import BufferPool
 
 __all__ = ["Finished", "Finisher"]
@@ -25,11 +26,12 @@ __all__ = ["Finished", "Finisher"]
 class Finished:
     """A batch for the consumer, and what is to be counted of it.
 
-    batch: its columns are on the device; images are lists with the tensor of each view, in its recipe's dtype and
-           layout; labels that are mixed are float32 (N, classes).
+    output: what the consumer gets. Images of each view are in its recipe's dtype and layout, labels that are mixed
+            float32 (N, classes). All is on the device.
     finish: what that took. whole: on a GPU the event after which the batch is there.
     """
 
+    output: Any
     batch: Batch
     finish: Stage
     whole: Any = None
@@ -39,6 +41,7 @@ class Finisher:
     """Finishes batches of a schema on `device`."""
 
     def __init__(self, schema: Schema | None, views: Views, device: torch.device) -> None:
+        self._schema = schema
         self._numbers = {name: schema.number(name) for name in schema.images} if schema else {}
         self._views = views
         self._device = device
@@ -51,7 +54,10 @@ class Finisher:
         """
         with Stage("finish") as stage:
             batch.columns = self._columns(batch, mixed)
-        return Finished(batch, stage)
+            output = self._given(batch.columns)
+            if self._views and self._views[0].whole is not None:
+                output = on_batch(self._views[0], -1, output, batch.job, self._device)
+        return Finished(output, batch, stage)
 
     def clear(self) -> None:
         """Forget the memory that is kept for later batches."""
@@ -77,19 +83,37 @@ class Finisher:
 
     def _finished(self, images: torch.Tensor, view: int, field: int, batch: Batch, how: Mixing | None) -> torch.Tensor:
         recipe, job = self._views[view], batch.job
-        if not batch.augmented:
-            images = augment_view(recipe, job, view, field, images)
+        operations, rest = recipe.operations, recipe.on_floats
+        for run in recipe.runs[len(runs_of_workers(recipe, batch.augmented)) :]:
+            if isinstance(operations[run.start], OnBatch):
+                made = on_images(recipe, run.start, images.permute(0, 3, 1, 2), job, view, field)
+                images = made.permute(0, 2, 3, 1).contiguous()
+            else:
+                images = augment_view(recipe, run, job, view, field, images)
         dtype: torch.dtype = getattr(torch, recipe.dtype)
-        return finish(
+        erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field)
+        mix = None if how is None else how.mix
+        alone = next((at for at in rest if isinstance(operations[at], OnBatch)), rest.stop)
+        at_once = operations[rest.start : alone]
+        finished = finish(
             images,
             *recipe.statistics,
             dtype,
             recipe.layout == "channels_last",
             self._output(recipe, images.shape, dtype),
-            erase=erasing(recipe, job.seed, job.epoch, job.positions, view, field),
-            mix=None if how is None else how.mix,
+            erase=erase if recipe.erasing in at_once else None,
+            mix=mix if recipe.mixing in at_once else None,
             threads=THREADS,
         )
+        for at in range(alone, rest.stop):
+            if isinstance(operations[at], OnBatch):
+                finished = on_images(recipe, at, finished, job, view, field)
+            elif isinstance(operations[at], RandomErasing):
+                assert erase is not None
+                finished = erased(finished, erase)
+            elif mix is not None:
+                finished = mixed_alone(finished, mix)
+        return finished
 
     def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
         """Memory for a finished batch; None where the engine's own may go to the consumer as it is."""
@@ -102,3 +126,18 @@ class Finisher:
         if channels_last:
             return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
         return self._buffers.take((n, channels, height, width), dtype)
+
+    def _given(self, columns: Columns) -> Any:
+        """(images, labels) of image and label alone, else a dict by field, with a list where there are several views;
+        without a schema what a dataset's items were collated to, the column "items"."""
+        schema = self._schema
+        if schema is None:
+            return columns["items"]
+        several = schema.per_view(len(self._views))
+        order = [*schema, *(name for name in columns if name not in schema)]  # behind the fields, masks of padding
+        batch = {name: _of_views(columns[name]) if name in several else columns[name] for name in order}
+        return (batch["image"], batch["label"]) if schema.is_pair else batch
+
+
+def _of_views(column: Any) -> Any:
+    return column[0] if len(column) == 1 else list(column)

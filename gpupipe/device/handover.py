@@ -57,7 +57,7 @@ class HandOver:
             return
         consumer = torch.cuda.current_stream(self.stream.device)
         consumer.wait_event(item.whole)
-        move(item.batch.columns, partial(_used_on, consumer))
+        move(item.output, partial(_used_on, consumer))
         passed = torch.cuda.Event(blocking=True)  # the thread that waits for it leaves the CPU to others
         passed.record(consumer)
         self._passed.append(passed)

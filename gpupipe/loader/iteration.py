@@ -72,7 +72,7 @@ class Iteration:
         self._leave(at_end=False)
 
     def __del__(self) -> None:
-        if hasattr(self, "_announcement"):
+        if in_finalizer is not None and hasattr(self, "_announcement"):  # None: the interpreter takes itself apart
             in_finalizer(self.close)
 
     @property

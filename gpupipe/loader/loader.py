@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Columns, Field, Job, Schema
-from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine
+from gpupipe.batch import Batch, Field, Job
+from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine, served
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
 from gpupipe.decode.seeding import worker_seeds
@@ -45,7 +45,7 @@ from gpupipe.loader.stats import Meter, gpu_memory
 from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.protocol import samples_of
-from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
+from gpupipe.recipe import Mixing, MultiCrop, OnBatch, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
 
@@ -174,7 +174,7 @@ class Loader(DataLoaderAttributes):
                 f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its "
                 "neighbour, which has to be on the same rank"
             )
-        wish: EngineName = "torch" if recipe is None else engine
+        wish: EngineName = "torch" if recipe is None else served(engine, views)
         name, where = choose(wish, device)
         found = concurrency(wish, name, where, workers.num_workers, workers.prefetch_factor, decoders)
         self.settings = EngineSettings(
@@ -217,7 +217,7 @@ class Loader(DataLoaderAttributes):
         self.meter = Meter()
         self._finisher = Finisher(self.source.fields, self._views, where)
         self._mixes = self._mixing is not None
-        lane = HandOver(where) if where.type == "cuda" else None
+        lane = HandOver(where) if where.type == "cuda" and not self._draws_globally else None
         self.meter.finisher = "consumer" if lane is None else "thread"
         self._jobs = Jobs(self.order, self.seed, len(self.source))
         self._supply = Supply(
@@ -418,7 +418,8 @@ class Loader(DataLoaderAttributes):
         self.close()
 
     def __del__(self) -> None:
-        if self._built and self._supply.owner == os.getpid():  # a fork has no such threads
+        # None: the interpreter takes itself apart, and all has ended. A fork has no such threads.
+        if os is not None and self._built and self._supply.owner == os.getpid():
             in_finalizer(self.close)
 
     def __repr__(self) -> str:
@@ -462,12 +463,19 @@ class Loader(DataLoaderAttributes):
         job = finished.batch.job
         self._last = _Delivered(job.step, self.batches, job.indices)
         self._place.delivered(job.step)
-        return _output(self.source.fields, finished.batch.columns, len(self._views))
+        return finished.output
 
     @property
     def _mixing(self) -> Mixing | None:
         """How samples are mixed."""
         return self._views[0].mixing if self._views else None
+
+    @property
+    def _draws_globally(self) -> bool:
+        """Whether this process calls transforms, which draw from the global generators. These are seeded for them and
+        put back, so the consumer's thread, which has the same, must not run meanwhile."""
+        own = [one for view in self._views for one in view.own if one.is_transform]
+        return any(isinstance(one, OnBatch) or not self.settings.worker_processes for one in own)
 
     @property
     def _remainder(self) -> int:
@@ -532,20 +540,3 @@ def _order(order: Any, shuffle: bool, size: int) -> Order:
         f"order={shortened(order)} must be a gpupipe order or a torch Sampler; indices become one by "
         "gpupipe.Subset(indices)"
     )
-
-
-def _output(schema: Schema | None, columns: Columns, views: int) -> Any:
-    """(images, labels) of image and label alone, else a dict by field, with a list where there are several views.
-
-    schema: None where the batch is what a dataset's items were collated to, the column "items".
-    """
-    if schema is None:
-        return columns["items"]
-    several = schema.per_view(views)
-    order = [*schema, *(name for name in columns if name not in schema)]  # behind the fields, masks of padding
-    batch = {name: _of_views(columns[name]) if name in several else columns[name] for name in order}
-    return (batch["image"], batch["label"]) if schema.is_pair else batch
-
-
-def _of_views(column: Any) -> Any:
-    return column[0] if len(column) == 1 else list(column)

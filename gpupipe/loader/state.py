@@ -16,7 +16,8 @@ VERSION = 1
 
 REMEDY = {
     "source": "the dataset's names, sizes or labels have changed; resume with the data that the run began with",
-    "recipe": "other crops, flips or augmentations would be drawn; resume with the recipe that the run began with",
+    "recipe": "other crops, flips or augmentations would be drawn; resume with the recipe that the run began with, "
+    "and with the name and version of your own operations in it",
     "order": "the samples would come in another order; resume with the same shuffle, order and dataset size, "
     "and a sampler with the same weights or indices",
     "seed": "pass the seed that the run began with",

@@ -95,6 +95,7 @@ class Supply:
         self._batches: _Stream[Batch] | Ahead[Finished | Failed] | None = None
         self._thread: Ahead[Finished | Failed] | None = None
         self._failing: dict[tuple[int, int], Exception] = {}  # what is known to fail before it is due
+        self._exits = False
         self.owner: int | None = None  # the process that has opened a stream, until it is closed
 
     def begin(self, turn: int, at: Point, mixes: bool) -> None:
@@ -146,6 +147,7 @@ class Supply:
 
     def check_open(self) -> Engine:
         """The engine. Raises GpupipeError where it was closed, or is at work for another process."""
+        self._end_daemon()
         if self.engine is None:
             raise GpupipeError("this Loader was closed; build a new one to iterate again")
         if self._batches is not None and self._is_inherited:
@@ -186,6 +188,7 @@ class Supply:
             return _attempt(self._finishing(at), item) if isinstance(item, Batch) else item
         except BaseException as error:
             self._close_batches()
+            self._end_daemon()
             if not isinstance(error, Exception):  # a Ctrl-C
                 raise
             return None if self._put_off(error, at) else Failed(error)
@@ -248,10 +251,15 @@ class Supply:
             batches.close()
 
     def end_at_exit(self) -> None:
-        """As `close`, and whoever waits for workers ends soon."""
+        """As `close`, and a daemon thread that still takes batches ends soon."""
+        self._exits = True
         if self.engine is not None:
             self.engine.interrupt()
         self.close()
+
+    def _end_daemon(self) -> None:
+        if self._exits:
+            raise SystemExit  # a thread ends by it without a word
 
 
 def _following(jobs: Jobs, at: Point, failing: frozenset[tuple[int, int]], goes_on: bool) -> Iterator[Job]:

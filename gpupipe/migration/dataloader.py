@@ -14,6 +14,7 @@ from gpupipe.loader.loader import Loader
 from gpupipe.migration.data import data_of
 from gpupipe.migration.report import Line, Translation, described
 from gpupipe.migration.samplers import Sampling, follow, sampling_of
+from gpupipe.order import Order, Sequential, Shuffled
 
 __all__ = ["from_dataloader"]
 
@@ -47,11 +48,11 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     data = data_of(loader.dataset, collate, batch_size, overrides)
     ordered = {"order", "shuffle"} & set(overrides)
-    sampling = _passed(sampler) if ordered else sampling_of(sampler)
+    sampling = _passed(sampler) if ordered else sampling_of(sampler, batch_size if drop_last else None)
     options: dict[str, Any] = {name: getattr(loader, name) for name in (*CARRIED, "worker_init_fn")}
     options |= data.options | {"batch_size": batch_size or 1, "drop_last": drop_last, "device": "cpu"}
     options |= {"rank": sampling.rank, "world_size": sampling.world_size}
-    options |= {} if ordered else {"order": sampling.order}
+    options |= {} if ordered else _order(sampling.order, len(loader.dataset))  # type: ignore[arg-type]
     seed, line = _seed(loader, sampling)
     lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), line]
     translation = Translation((*lines, *_rest(loader, sampling, overrides)))
@@ -61,6 +62,7 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
     made.translation = translation
     if sampling.told:
+        made.set_epoch(sampler.epoch)
         follow(sampler, made)
     return made
 
@@ -82,6 +84,8 @@ def _check(loader: Any) -> None:
             "shuffle, share out and resume by; pass its files to gpupipe.Loader (WebDataset shards as "
             "'train-{000..099}.tar'), or give it __len__ and __getitem__"
         )
+    if not hasattr(loader.dataset, "__len__"):
+        raise ConfigError(f"from_dataloader: {type(loader.dataset).__name__} has no __len__; give it one")
 
 
 def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool]:
@@ -103,6 +107,13 @@ def _passed(sampler: Any) -> Sampling:
     """Where the order was passed: the ranks stay those of the sampler."""
     rank, ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
     return Sampling(None, "the order that was passed", rank, ranks, getattr(sampler, "seed", None))
+
+
+def _order(order: Order | None, size: int) -> dict[str, Any]:
+    """As an argument of Loader's, which knows of shuffle= that it takes every sample."""
+    if order in (Sequential(size), Shuffled(size)):
+        return {"shuffle": order == Shuffled(size)}
+    return {"order": order}
 
 
 def _seed(loader: DataLoader[Any], sampling: Sampling) -> tuple[dict[str, Any], Line]:
@@ -141,6 +152,6 @@ def _merged(options: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
         gone |= {"seed", "generator"}
     if overrides.get("num_workers") == 0:
         gone |= set(PROCESSES)
-    if torch.device(overrides.get("device", "cpu") if overrides.get("device") != "auto" else "cuda").type != "cpu":
-        gone |= set() if options["pin_memory"] else {"pin_memory"}
+    if not str(overrides.get("device", "cpu")).startswith("cpu") and not options["pin_memory"]:
+        gone.add("pin_memory")
     return {name: value for name, value in options.items() if name not in gone} | overrides

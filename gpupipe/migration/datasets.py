@@ -112,12 +112,18 @@ class RelabelledSource(DatasetSource):
 
 def files_of(dataset: Any) -> Files:
     """The files of a dataset, also of Subset and ConcatDataset. Raises TranslationError for what is none of these."""
+    files = _files_of(dataset)
+    _try_labels(dataset, files)
+    return files
+
+
+def _files_of(dataset: Any) -> Files:
     kind = type(dataset)
     if kind is torch.utils.data.Subset:
-        inner = files_of(dataset.dataset)
+        inner = _files_of(dataset.dataset)
         return replace(inner, chosen=inner.chosen[np.asarray(dataset.indices, np.int64)])
     if kind is torch.utils.data.ConcatDataset:
-        return _joined(dataset, [files_of(part) for part in dataset.datasets])
+        return _joined(dataset, [_files_of(part) for part in dataset.datasets])
     base = next((one for one in kind.__mro__ if "__getitem__" in vars(one)), object)
     if not _library(base) or hasattr(kind, "__getitems__"):
         raise _refused(dataset, "its __getitem__ is no dataset's that gpupipe knows to be files with a label each")
@@ -224,20 +230,24 @@ def _of_timm(dataset: Any) -> Files:
 
 
 def _with_plain_labels(dataset: Any, files: Files) -> Files:
-    """Labels as integers. What is made of them is tried on the first; what that draws is put back."""
+    """Labels as integers."""
     kinds = {type(label) for label in files.labels}
     if len(kinds) > 1 or not all(kind is int or issubclass(kind, np.integer) for kind in kinds):
         raise _refused(dataset, f"its labels are {', '.join(sorted(kind.__name__ for kind in kinds))}, not integers")
-    if kinds - {int}:
-        own = OfKind(kinds.pop(), files.target_transform)
-        files = replace(files, labels=[int(label) for label in files.labels], target_transform=own)
-    if files.target_transform is None or not files.labels:
+    if not kinds - {int}:
         return files
+    own = OfKind(kinds.pop(), files.target_transform)
+    return replace(files, labels=[int(label) for label in files.labels], target_transform=own)
+
+
+def _try_labels(dataset: Any, files: Files) -> None:
+    """Raise TranslationError unless a number or an array is made of the first label; what that draws is put back."""
+    if files.target_transform is None or not len(files.chosen):
+        return
     with kept(global_generators()):
         try:
-            value = files.target_transform(files.labels[0])
+            value = files.target_transform(files.labels[files.chosen[0]])
         except Exception as error:
             raise _refused(dataset, f"its target_transform raised {type(error).__name__}: {error}") from error
     if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | torch.Tensor):
         raise _refused(dataset, f"its target_transform gives {type(value).__name__}, no number or array")
-    return files

@@ -39,8 +39,11 @@ class Sampling:
     told: bool = False
 
 
-def sampling_of(sampler: Any) -> Sampling:
-    """The order of a DataLoader's sampler. Raises ConfigError for one that can't be."""
+def sampling_of(sampler: Any, full: int | None = None) -> Sampling:
+    """The order of a DataLoader's sampler. Raises ConfigError for one that can't be.
+
+    full: how many samples a batch has to have, or None where it may have fewer.
+    """
     kind = type(sampler)
     if kind is SequentialSampler:
         return Sampling(Sequential(len(sampler)), "Sequential")
@@ -52,7 +55,7 @@ def sampling_of(sampler: Any) -> Sampling:
         weighted = Weighted(sampler.weights, sampler.num_samples, sampler.replacement)
         return _own(sampler, weighted, "Weighted, with the weights as they are now: other draws than torch's")
     if kind is DistributedSampler:
-        return _distributed(sampler)
+        return _distributed(sampler, full)
     if kind.__name__ in REPEATING and _deals_copies(sampler):
         return _repeating(sampler)
     if kind.__name__ == "OrderedDistributedSampler" and list(sampler) == _in_turn(sampler):
@@ -94,13 +97,14 @@ def _first(order: Order, positions: int) -> Order:
     return whole if positions == len(whole) else Repeated(whole, 1, positions)
 
 
-def _distributed(sampler: Any) -> Sampling:
-    size = len(sampler.dataset)
-    order = _base(sampler)
-    if sampler.drop_last and size % sampler.num_replicas:
+def _distributed(sampler: Any, full: int | None) -> Sampling:
+    """Each rank has as many samples as with the sampler. Where its padding fills a last batch that would else be left
+    out, that is a part of the epoch; else the Loader pads, which knows how many rows are padding."""
+    order, ranks = _base(sampler), sampler.num_replicas
+    if sampler.total_size != len(order) and (sampler.drop_last or (full and sampler.num_samples % full == 0)):
         order = _first(order, sampler.total_size)
     now = f"Shuffled: {OTHER}; {DEALT}" if sampler.shuffle else f"Sequential: {DEALT}"
-    return Sampling(order, now, sampler.rank, sampler.num_replicas, sampler.seed, told=True)
+    return Sampling(order, now, sampler.rank, ranks, sampler.seed, told=True)
 
 
 def _base(sampler: Any) -> Order:

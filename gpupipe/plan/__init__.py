@@ -1,6 +1,7 @@
 """Everything random about an image, as pure functions of (recipe, seed, epoch, positions): no state, no order.
 
-`cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners.
+`cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners,
+`own_words` keys for operations of the user's own.
 `follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it.
 """
 
@@ -10,6 +11,7 @@ from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.crops import cropping, erasing
 from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
+from gpupipe.plan.own import own_words
 
 __all__ = [
     "Augmentation",
@@ -21,4 +23,5 @@ __all__ = [
     "follow_mask",
     "follow_points",
     "mixing",
+    "own_words",
 ]

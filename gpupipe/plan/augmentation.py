@@ -34,27 +34,38 @@ class Augmentation:
 
 
 def augmentation(
-    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0
+    recipe: Recipe,
+    seed: int,
+    epoch: int,
+    positions: NDArray[np.int64],
+    view: int = 0,
+    field: int = 0,
+    run: slice = slice(None),
 ) -> Augmentation | None:
     """The programs for the images at these positions of an epoch; None if the recipe has no augmentations.
 
     positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
-    images, as for `cropping`.
+    images, as for `cropping`. run: the places of the recipe's operations that are wanted, as in `Recipe.runs`.
     The same arguments give the same programs in any batch, in any order.
     """
-    nodes = list(walk(recipe.augmentations))
+    wanted = _augmentations(recipe, run)
+    nodes = list(walk(wanted))
     if not nodes:
         return None
-    blocks, seen = [], Counter[type]()
+    blocks, seen = [], Counter(type(one) for one in walk(_augmentations(recipe, slice(run.start or 0))))
     for operation in nodes:  # by the how-manieth of its kind it is, so that no other kind changes what it draws
         blocks.append(_counters(operation, seen[type(operation)]))
         seen[type(operation)] += 1
     words = Stream(seed, epoch, positions, view, field).words(np.concatenate(blocks)[:, None])
     turns = iter(np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1))
-    ops, values = _sequence(recipe.augmentations, turns, recipe.crop.output_size, len(positions))
+    ops, values = _sequence(wanted, turns, recipe.crop.output_size, len(positions))
     if ops.shape[1] == 0:
         return None
     return Augmentation(np.ascontiguousarray(ops), np.ascontiguousarray(values), recipe.fill)
+
+
+def _augmentations(recipe: Recipe, run: slice) -> tuple[Augmenting, ...]:
+    return tuple(operation for operation in recipe.operations[run] if isinstance(operation, Augmenting))
 
 
 KINDS: dict[type, Kind] = {

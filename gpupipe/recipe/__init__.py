@@ -8,6 +8,7 @@ from gpupipe.recipe.auto_augment import *
 from gpupipe.recipe.fields import check_fields as check_fields
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
+from gpupipe.recipe.own import *
 from gpupipe.recipe.presets import *
 from gpupipe.recipe.recipe import *
 
@@ -20,6 +21,8 @@ __all__ = [
     "MixUpOrCutMix",
     "MultiCrop",
     "Normalize",
+    "OnBatch",
+    "PerImage",
     "RandAugment",
     "RandomApply",
     "RandomChoice",

@@ -7,6 +7,7 @@ import numpy as np
 from gpupipe.batch import Array, Image, Schema
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.augmentations import walk
+from gpupipe.recipe.own import OnBatch
 from gpupipe.recipe.recipe import MultiCrop, Recipe
 
 __all__ = ["check_fields"]
@@ -26,6 +27,12 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             raise ConfigError(
                 f"recipe: {', '.join(moving)} moves the images' pixels, and fields={listed} can't follow; take a "
                 "recipe without it (crops, flips, ColorJitter and the like are fine), or leave the fields out"
+            )
+        own = [f"{one}" for one in view.own if one.geometric and not (isinstance(one, OnBatch) and one.whole)]
+        if own and followers:
+            raise ConfigError(
+                f"recipe: {', '.join(own)} may move the images' pixels, and fields={listed} can't follow; pass it "
+                "geometric=False if each pixel stays where it is, or leave the fields out"
             )
         if view.mixing is not None:
             _check_mixing(type(view.mixing).__name__, schema, listed)

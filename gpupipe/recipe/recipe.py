@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from textwrap import indent
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
@@ -14,12 +15,13 @@ from gpupipe.recipe.augmentations import Augmenting, common_fill, walk
 from gpupipe.recipe.checks import Fill, count, named, settle
 from gpupipe.recipe.mixing import Mixing
 from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip
+from gpupipe.recipe.own import OnBatch, Own, PerImage, check_places
 
 __all__ = ["Decode", "Layout", "MultiCrop", "Operation", "OutputSpec", "Recipe", "Views", "dtype_name"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
 Layout: TypeAlias = Literal["NCHW", "channels_last"]
-Operation: TypeAlias = Crop | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing
+Operation: TypeAlias = Crop | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing | Own
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 MOST_VIEWS = 256
@@ -28,7 +30,7 @@ MOST_OF_A_KIND = 15
 """So many augmentations of one kind can be drawn independently."""
 
 # The order in which operations stand in a recipe: one crop, then at most one of each other kind, but any number of
-# augmentations.
+# augmentations. Operations of the user's own stand between them, see `check_places`.
 AUGMENTING = 2
 STAGES: tuple[tuple[type, ...], ...] = (
     (Crop,),
@@ -56,7 +58,10 @@ def _stage(operation: object) -> int:
         if isinstance(operation, kinds):
             return number
     known = ", ".join(kind.__name__ for kinds in STAGES for one in kinds for kind in one.__subclasses__() or [one])
-    raise ConfigError(f"Recipe: {operation!r} is not an operation; known are {known}")
+    raise ConfigError(
+        f"Recipe: {operation!r} is not an operation; known are {known}, and for a function or transform of your own "
+        "PerImage and OnBatch"
+    )
 
 
 def dtype_name(dtype: Any) -> str:
@@ -73,7 +78,8 @@ class Recipe:
 
     operations:   one `RandomResizedCrop` or `ResizeCenterCrop`; then, each only if wanted, `RandomHorizontalFlip`, any
                   number of augmentations (`RandAugment`, `ColorJitter`, ...), `Normalize`, `RandomErasing`, and one of
-                  `MixUp`, `CutMix` and `MixUpOrCutMix`.
+                  `MixUp`, `CutMix` and `MixUpOrCutMix`. Operations of your own, `PerImage` and `OnBatch`, may stand
+                  anywhere between; see there.
     dtype:        "float32", "float16", "bfloat16" or "uint8" (or the torch dtype). Without `Normalize` float images
                   lie in [0, 1], as from torchvision's `ToTensor`; "uint8" images lie in [0, 255] and take none, and
                   neither erasing nor mixing.
@@ -129,7 +135,7 @@ class Recipe:
         self._check_combination()
 
     def _check_order(self) -> None:
-        stages = [_stage(operation) for operation in self.operations]
+        stages = [_stage(operation) for operation in self.operations if not isinstance(operation, Own)]
         single = [stage for stage in stages if stage != AUGMENTING]
         if not stages or stages[0] != 0 or stages != sorted(stages) or len(single) > len(set(single)):
             raise ConfigError(
@@ -137,9 +143,11 @@ class Recipe:
                 "then at most one Normalize, one RandomErasing and one of MixUp, CutMix and MixUpOrCutMix; "
                 f"got {[type(operation).__name__ for operation in self.operations]}"
             )
+        check_places(self.operations)
 
     def _check_augmentations(self) -> None:
-        kinds = Counter(type(operation).__name__ for operation in walk(self.augmentations))
+        drawn = (*walk(self.augmentations), *self.own)
+        kinds = Counter(type(operation).__name__ for operation in drawn)
         for kind, number in kinds.items():
             if number > MOST_OF_A_KIND:
                 raise ConfigError(f"Recipe: {number} {kind} in one recipe; at most {MOST_OF_A_KIND} can be drawn")
@@ -160,10 +168,8 @@ class Recipe:
 
     @property
     def crop(self) -> Crop:
-        """The first operation."""
-        crop = self.operations[0]
-        assert isinstance(crop, Crop)
-        return crop
+        """The crop, with which every recipe begins but for `before_crop`."""
+        return next(operation for operation in self.operations if isinstance(operation, Crop))
 
     @property
     def flip(self) -> RandomHorizontalFlip | None:
@@ -174,6 +180,48 @@ class Recipe:
     def augmentations(self) -> tuple[Augmenting, ...]:
         """What is done between flip and normalization, maybe nothing."""
         return tuple(operation for operation in self.operations if isinstance(operation, Augmenting))
+
+    @property
+    def own(self) -> tuple[Own, ...]:
+        """The operations of the user's own."""
+        return tuple(operation for operation in self.operations if isinstance(operation, Own))
+
+    @property
+    def whole(self) -> OnBatch | None:
+        """The one at the end that takes the whole batch, where there is one."""
+        last = self.operations[-1]
+        return last if isinstance(last, OnBatch) and last.whole else None
+
+    @property
+    def before_crop(self) -> slice:
+        """The places, in `operations`, of those that change whole images: all are `PerImage`."""
+        return slice(0, self.operations.index(self.crop))
+
+    @property
+    def runs(self) -> tuple[slice, ...]:
+        """The places of what is done to uint8 images behind crop and flip: of augmentations that follow each other, and
+        of each operation of the user's own by itself."""
+        first, end = (1 + self._last(Crop | RandomHorizontalFlip), self._floats)
+        own = [at for at in range(first, end) if isinstance(self.operations[at], Own)]
+        cuts = sorted({first, end, *own, *(at + 1 for at in own)})
+        return tuple(slice(start, stop) for start, stop in pairwise(cuts))
+
+    @property
+    def on_floats(self) -> range:
+        """The places of what is done to images in the dtype and layout in which they come out: of erasing, mixing, and
+        `OnBatch` but for `whole`."""
+        return range(self._floats + (self.normalize is not None), len(self.operations) - (self.whole is not None))
+
+    @property
+    def _floats(self) -> int:
+        """The place of what brings images into their dtype, which is `Normalize` where there is one."""
+        normalize = self.normalize
+        if normalize is not None:
+            return self.operations.index(normalize)
+        return 1 + self._last(Crop | RandomHorizontalFlip | Augmenting | PerImage)
+
+    def _last(self, kinds: Any) -> int:
+        return max(at for at, operation in enumerate(self.operations) if isinstance(operation, kinds))
 
     @property
     def fill(self) -> Fill:
@@ -218,6 +266,8 @@ class Recipe:
         """16 hex digits that differ between recipes which draw differently; dtype, layout, normalization and decode
         may change when a run is resumed."""
         drawn = [repr(op) for op in self.operations if not isinstance(op, Normalize)]
+        if self.own:  # what one does depends on whether it stands before or behind
+            drawn = ["Normalize" if isinstance(op, Normalize) else repr(op) for op in self.operations]
         views = [f"views={self.views}"] if self.views > 1 else []
         text = "|".join([*drawn, f"exif_orientation={self.exif_orientation}", *views])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -261,6 +311,8 @@ class MultiCrop:
         for recipe in recipes:
             if recipe.mixing is not None:
                 raise ConfigError(f"MultiCrop: views are not mixed, but a recipe has {recipe.mixing!r}; drop that")
+            if recipe.whole is not None:
+                raise ConfigError(f"MultiCrop: {recipe.whole} is one recipe's, but whole=True takes all views; drop it")
         if self.views > MOST_VIEWS:
             raise ConfigError(f"MultiCrop: {self.views} views together are too many; at most {MOST_VIEWS} can be drawn")
 

@@ -53,7 +53,7 @@ class SharedMemory:
         self._map(state[1])
 
     def __del__(self) -> None:
-        if hasattr(self, "_fd"):
+        if os is not None and hasattr(self, "_fd"):  # None: the interpreter takes itself apart
             os.close(self._fd)
 
     def write(self, place: int, data: memoryview) -> None:

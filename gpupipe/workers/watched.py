@@ -269,6 +269,7 @@ class _Watched(_Inner):
         with interrupts_held() as held:
             self._shutdown = True  # not before: a Ctrl-C in between would leave the workers to nobody
             try:
+                self._mend_queues()
                 if not at_once and self._asked_to_end():
                     deadline = time.monotonic() + GRACE
                     while (ending := self._ending()) and not held.pending and time.monotonic() < deadline:
@@ -289,6 +290,21 @@ class _Watched(_Inner):
         """Kill the workers, without waiting; another thread that waits for one of them sees that they died."""
         for worker in self._workers:
             worker.kill()
+
+    def _mend_queues(self) -> None:
+        """Undo what a Ctrl-C leaves of a lock that it came upon: held for good, or its waiter not to be woken again.
+
+        Python's `with condition:` and `notify` have a moment for each. A task, or the word to end, would then wait for
+        ever to be sent, or stay unsent.
+        """
+        for tasks in self._index_queues:
+            sending: Any = tasks._notempty  # type: ignore[attr-defined]
+            sending.acquire(timeout=1)
+            sending.notify_all()
+            sending.release()
+        if getattr(self, "_pin_memory_thread", None) is not None:
+            self._data_queue.mutex.acquire(timeout=1)
+            self._data_queue.mutex.release()
 
     def _ending(self) -> list[Any]:
         """The workers that still live and are not stopped, so that they can end by themselves."""

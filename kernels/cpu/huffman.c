@@ -9,7 +9,7 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 enum {
-  LOOK_BITS = 10, /* codes of up to so many bits are found in one step; 9 to 11 measured alike */
+  LOOK_BITS = 10, /* codes of up to so many bits are found in one step; with 9 or 11 it takes 2 to 4 % longer */
   LONGEST = 16,   /* bits of a code */
   END_OF_BLOCK = 64,
   MOST = 31,      /* bits of a symbol: a code and the number after it */
@@ -47,11 +47,26 @@ static inline int code_bits(symbol from) { return from >> CODE_AT & 63; }
 static inline int keep_bits(symbol from) { return from >> KEEP_AT & 63; }
 static inline int advance_of(symbol from) { return (int)(from >> ADVANCE_AT); }
 
-/* What the next LOOK_BITS bits pass over, in one number; 0 where not even one symbol is known.
- * total, advance: of all symbols but for the END_OF_BLOCK
- * ends:           whether that is the last one */
+/* What the next LOOK_BITS bits pass over: in the low byte the bits of all symbols, in the high one their coefficients,
+ * END_OF_BLOCK more where that is the last of them, UNKNOWN where not even one symbol is known. */
 typedef uint16_t leap;
-enum { LEAP_ENDS_AT = 5, LEAP_ADVANCE_AT = 6 };
+enum { UNKNOWN = 127, LEAPS = 3, LEAP_MOST = 56 / LEAPS };
+
+static inline unsigned leap_bits(leap from) { return from & 0xFF; }
+static inline unsigned leap_advance(leap from) { return from >> 8; }
+
+/* The coefficient that the next LOOK_BITS bits begin with, and the symbol after it where they hold that too.
+ * total:  bits of both
+ * first:  coefficients to go on by to the first one; UNKNOWN where the bits don't hold it, END_OF_BLOCK for that
+ * both:   to the second one; no more than to the first where there is none
+ * value:  the first one's
+ * second: the other's, or the first one's again */
+typedef uint64_t pair;
+enum { FIRST_AT = 8, BOTH_AT = 16, VALUE_AT = 32, SECOND_AT = 48, PAIRS = 56 / LOOK_BITS };
+
+static inline unsigned pair_bits(pair from) { return from & 0xFF; }
+static inline unsigned first_of(pair from) { return from >> FIRST_AT & 0xFF; }
+static inline unsigned both_of(pair from) { return from >> BOTH_AT & 0xFF; }
 
 typedef struct {
   UINT8 lengths[17], values[256]; /* the JPEG's table from which the rest was made */
@@ -60,6 +75,7 @@ typedef struct {
   int32_t offset[LONGEST + 1];
   symbol fast[1 << LOOK_BITS];
   leap leaps[1 << LOOK_BITS];
+  pair pairs[1 << LOOK_BITS];
 } table;
 
 typedef struct {
@@ -68,8 +84,17 @@ typedef struct {
   unsigned count;  /* bits in it */
 } reader;
 
+/* A block of an MCU. */
+typedef struct {
+  const table *dc_table, *ac_table;
+  int *dc;   /* of the block before */
+  int whole; /* more than its DC is needed */
+} place;
+
 struct gp_huffman {
   reader in;
+  int blocks;
+  place places[D_MAX_BLOCKS_IN_MCU];
   int first, last, column;
   unsigned restart_in;       /* MCUs */
   int dc[MAX_COMPS_IN_SCAN]; /* of the block before */
@@ -219,29 +244,96 @@ static void make_codes(table *made) {
   }
 }
 
-static symbol symbol_of(const table *made, int32_t bits, int longest) {
-  int length, size, advance;
-  const int value = look_up(made, bits, &length);
-  if (value < 0 || length > longest) return 0;
-  if (!made->ac) return pack(length, value & 15, 0);
-  size = value & 15;
-  advance = (value >> 4) + 1;
+static symbol symbol_of(const table *made, int value, int length) {
+  const int size = value & 15, advance = (value >> 4) + 1;
+  if (!made->ac) return pack(length, size, 0);
   return pack(length, size, size == 0 && advance != 16 ? END_OF_BLOCK : advance);
 }
 
-/* As many symbols as are known from LOOK_BITS bits; the number after the last one may reach beyond them. */
-static leap longest_leap(const table *made, int index) {
-  int total = 0, advance = 0, ends = 0;
-  while (total < LOOK_BITS && !ends) {
-    const int bits = (index << total) & ((1 << LOOK_BITS) - 1);
-    const symbol next = made->fast[bits];
-    if (next == 0 || code_bits(next) > LOOK_BITS - total) break;
-    ends = advance_of(next) == END_OF_BLOCK;
-    if (!ends && advance + advance_of(next) >= 64) break;
-    if (!ends) advance += advance_of(next);
-    total += total_bits(next);
+static symbol long_symbol(const table *made, int32_t bits) {
+  int length;
+  const int value = look_up(made, bits, &length);
+  return value < 0 ? 0 : symbol_of(made, value, length);
+}
+
+static void make_fast(table *made) {
+  int at = 0, value = 0;
+  for (int n = 1; n <= LOOK_BITS; n++) {
+    for (int end = value + made->lengths[n]; value < end; value++) {
+      const symbol one = symbol_of(made, made->values[value & 0xFF], n);
+      for (int i = 0; i < 1 << (LOOK_BITS - n) && at < 1 << LOOK_BITS; i++) made->fast[at++] = one;
+    }
   }
-  return (leap)(total | ends << LEAP_ENDS_AT | advance << LEAP_ADVANCE_AT);
+  while (at < 1 << LOOK_BITS) made->fast[at++] = 0;
+}
+
+/* What the bits of `index` begin with. */
+static pair single(symbol from, int index) {
+  const int size = 63 - keep_bits(from), total = total_bits(from);
+  int number;
+  if (from == 0 || total > LOOK_BITS) return (pair)UNKNOWN << FIRST_AT | (pair)UNKNOWN << BOTH_AT | 0xFF;
+  number = index >> (LOOK_BITS - total) & ((1 << size) - 1);
+  if (number < 1 << size >> 1) number -= (1 << size) - 1;
+  return (pair)total | (pair)advance_of(from) << FIRST_AT | (pair)advance_of(from) << BOTH_AT |
+         (pair)(uint16_t)number << VALUE_AT | (pair)(uint16_t)number << SECOND_AT;
+}
+
+static pair join_pair(pair one, pair next) {
+  const pair mask = ~(pair)0 >> (64 - SECOND_AT);
+  return ((one & mask) + pair_bits(next) + ((pair)both_of(next) << BOTH_AT)) | next >> SECOND_AT << SECOND_AT;
+}
+
+static void make_pairs(table *made) {
+  pair singles[1 << LOOK_BITS];
+  for (int at = 0; at < 1 << LOOK_BITS;) {
+    const pair one = single(made->fast[at], at);
+    const int same = pair_bits(one) > LOOK_BITS ? 1 : 1 << (LOOK_BITS - pair_bits(one));
+    for (int i = 0; i < same; i++) singles[at++] = one;
+  }
+  for (int at = 0; at < 1 << LOOK_BITS;) {
+    const pair one = singles[at];
+    const unsigned left = LOOK_BITS - pair_bits(one);
+    if (first_of(one) >= END_OF_BLOCK || left == 0) {
+      made->pairs[at++] = one;
+      continue;
+    }
+    for (int i = 0; i < 1 << left; i++) {
+      const pair next = singles[i << pair_bits(one)];
+      made->pairs[at++] = pair_bits(next) <= left ? join_pair(one, next) : one;
+    }
+  }
+}
+
+static leap join_leaps(leap one, leap next) {
+  const unsigned advance = leap_advance(one) + (leap_advance(next) & 63);
+  return advance < 64 && leap_bits(one) + leap_bits(next) <= LEAP_MOST ? (leap)(one + next) : one;
+}
+
+/* As many symbols as are known; the number after the last one may reach beyond the bits. First from 1 bit, then from
+ * each number of bits by what fewer of them tell. */
+static void make_leaps(table *made) {
+  leap known[2 << LOOK_BITS]; /* from n bits: 1 << n | bits */
+  known[1] = 0;
+  for (int n = 1; n <= LOOK_BITS; n++) {
+    leap *to = &known[1 << n];
+    for (int at = 0; at < 1 << n;) {
+      const symbol first = made->fast[at << (LOOK_BITS - n)];
+      const int total = total_bits(first), ends = advance_of(first) == END_OF_BLOCK;
+      const int left = n > total && !ends ? n - total : 0;
+      const leap one = (leap)(total | advance_of(first) << 8);
+      if (first == 0 || code_bits(first) > n || total > LEAP_MOST) {
+        to[at++] = 0;
+      } else if (left == 0) {
+        to[at++] = one;
+      } else {
+        for (int i = 0; i < 1 << left; i++) to[at++] = join_leaps(one, known[1 << left | i]);
+      }
+    }
+  }
+  for (int at = 0; at < 1 << LOOK_BITS; at++) {
+    const leap most = known[1 << LOOK_BITS | at];
+    made->leaps[at] = most != 0 ? most : (leap)(UNKNOWN << 8);
+  }
 }
 
 static void make(table *made, const JHUFF_TBL *from, int ac) {
@@ -252,9 +344,9 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
   memcpy(made->values, from->huffval, sizeof made->values);
   made->ac = ac;
   make_codes(made);
-  for (int index = 0; index < 1 << LOOK_BITS; index++)
-    made->fast[index] = symbol_of(made, index << (LONGEST - LOOK_BITS), LOOK_BITS);
-  for (int index = 0; ac && index < 1 << LOOK_BITS; index++) made->leaps[index] = longest_leap(made, index);
+  make_fast(made);
+  if (ac) make_pairs(made);
+  if (ac) make_leaps(made);
   made->made = 1;
 }
 
@@ -264,7 +356,7 @@ static void make(table *made, const JHUFF_TBL *from, int ac) {
 static ALWAYS_INLINE symbol next_symbol(j_decompress_ptr codec, const reader *in, const table *made) {
   symbol next = made->fast[top(in, LOOK_BITS)];
   if (__builtin_expect(next == 0, 0)) {
-    next = symbol_of(made, top(in, LONGEST), LONGEST);
+    next = long_symbol(made, top(in, LONGEST));
     if (next == 0) damaged(codec, NO_CODE);
   }
   return next;
@@ -280,62 +372,79 @@ static ALWAYS_INLINE int decode_dc(j_decompress_ptr codec, reader *in, const tab
   return value;
 }
 
-/* One coefficient; leaves the loop with the block's last symbol. */
-#define GP_SYMBOL                                     \
-  next = next_symbol(codec, in, made);                \
-  k += advance_of(next);                              \
-  if (k >= 64) break;                                 \
-  block[NATURAL[k - 1]] = (JCOEF)number(in, next);    \
-  consume(in, total_bits(next));
-
-static ALWAYS_INLINE void decode_ac(j_decompress_ptr codec, reader *in, const table *made, JCOEF *block) {
-  symbol next;
-  int k = 1;
-  for (;;) { /* four symbols seldom have more than the 56 bits, so that the branches are foreseen */
+/* Returns the first pair that isn't known or reaches the block's end. All of a window's decoding takes 10 % less time
+ * than with a symbol at a time and its number cut out of the bits. */
+static ALWAYS_INLINE pair decode_pairs(reader *in, const table *made, JCOEF *block, unsigned *k) {
+  for (;;) {
     refill(in);
-    GP_SYMBOL
-    if (in->count < MOST) continue;
-    GP_SYMBOL
-    if (in->count < MOST) continue;
-    GP_SYMBOL
-    if (in->count < MOST) continue;
-    GP_SYMBOL
+#pragma GCC unroll 8
+    for (int i = 0; i < PAIRS; i++) {
+      const pair next = made->pairs[top(in, LOOK_BITS)];
+      const unsigned first = *k + first_of(next), both = *k + both_of(next);
+      if (both >= 63) return next;
+      block[NATURAL[first]] = (JCOEF)(next >> VALUE_AT);
+      block[NATURAL[both]] = (JCOEF)(next >> SECOND_AT);
+      consume(in, (int)pair_bits(next));
+      *k = both;
+    }
   }
-  if (k == 64) {
-    block[NATURAL[63]] = (JCOEF)number(in, next);
-  } else if (advance_of(next) != END_OF_BLOCK) {
-    damaged(codec, NO_CODE);
-  }
-  consume(in, total_bits(next));
 }
 
-/* Passes over what is known of the next bits, or over one symbol. Returns whether the block goes on after coefficient
- * *k. Needs MOST bits. */
-static ALWAYS_INLINE int skip_some(j_decompress_ptr codec, reader *in, const table *made, int *k) {
-  const leap next = made->leaps[top(in, LOOK_BITS)];
-  const int ends = next >> LEAP_ENDS_AT & 1;
-  const int after = *k + (next >> LEAP_ADVANCE_AT);
-  if (next != 0 && after <= 64 - ends) {
-    consume(in, next & 31);
-    *k = after;
-    return after < 64 && !ends;
-  } else { /* a long code, or the block ends amid the leap */
-    const symbol one = next_symbol(codec, in, made);
-    consume(in, total_bits(one));
-    *k += advance_of(one);
-    if (*k > 64 && advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
-    return *k < 64;
+static ALWAYS_INLINE void decode_ac(j_decompress_ptr codec, reader *in, const table *made, JCOEF *block) {
+  unsigned k = 0; /* the coefficient before */
+  do {
+    const pair next = decode_pairs(in, made, block, &k);
+    const unsigned first = k + first_of(next);
+    if (first_of(next) == END_OF_BLOCK || (both_of(next) >= END_OF_BLOCK && first < 63)) {
+      JCOEF none, *to = first < 63 ? &block[NATURAL[first]] : &none;
+      *to = (JCOEF)(next >> VALUE_AT);
+      consume(in, (int)pair_bits(next));
+      k = 64;
+    } else { /* one alone */
+      symbol one;
+      refill(in);
+      one = next_symbol(codec, in, made);
+      k += (unsigned)advance_of(one);
+      if (k < 64) block[NATURAL[k]] = (JCOEF)number(in, one);
+      else if (advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
+      consume(in, total_bits(one));
+    }
+  } while (k < 63);
+}
+
+/* Returns the first leap that isn't known or reaches the block's end. Without a look at how many bits are left all of a
+ * window's decoding takes 4.5 % less time. */
+static ALWAYS_INLINE leap skip_leaps(reader *in, const table *made, unsigned *k) {
+  for (;;) {
+    refill(in);
+#pragma GCC unroll 8
+    for (int i = 0; i < LEAPS; i++) {
+      const leap next = made->leaps[top(in, LOOK_BITS)];
+      const unsigned after = *k + leap_advance(next);
+      if (after >= 63) return next;
+      consume(in, (int)leap_bits(next));
+      *k = after;
+    }
   }
 }
 
 static ALWAYS_INLINE void skip_ac(j_decompress_ptr codec, reader *in, const table *made) {
-  int k = 1, more;
-  do { /* three leaps seldom have more than the 56 bits */
-    refill(in);
-    more = skip_some(codec, in, made, &k);
-    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
-    if (more && in->count >= MOST) more = skip_some(codec, in, made, &k);
-  } while (more);
+  unsigned k = 0; /* the coefficient before */
+  do {
+    const leap next = skip_leaps(in, made, &k);
+    const unsigned after = k + leap_advance(next);
+    if (after == 63 || (leap_advance(next) >= END_OF_BLOCK && after < END_OF_BLOCK + 63)) {
+      consume(in, (int)leap_bits(next));
+      k = 64;
+    } else { /* a long code, or the block ends amid the leap */
+      symbol one;
+      refill(in);
+      one = next_symbol(codec, in, made);
+      k += (unsigned)advance_of(one);
+      if (k >= 64 && advance_of(one) != END_OF_BLOCK) damaged(codec, NO_CODE);
+      consume(in, total_bits(one));
+    }
+  } while (k < 63);
 }
 
 static void begin_part(gp_huffman *huffman, int part) {
@@ -375,18 +484,15 @@ static ALWAYS_INLINE boolean mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     huffman->restart_in--;
   }
   in = huffman->in; /* in registers */
-  for (int b = 0; b < codec->blocks_in_MCU; b++) {
-    const int index = codec->MCU_membership[b];
-    const jpeg_component_info *component = codec->cur_comp_info[index];
-    const table *ac = &huffman->tables[1][component->ac_tbl_no];
+  for (int b = 0; b < huffman->blocks; b++) {
+    const place *here = &huffman->places[b];
     /* Unsigned, so that a damaged file's sum may wrap. */
-    huffman->dc[index] = (int)((unsigned)huffman->dc[index] +
-                               (unsigned)decode_dc(codec, &in, &huffman->tables[0][component->dc_tbl_no]));
-    if (wanted) (*blocks[b])[0] = (JCOEF)huffman->dc[index];
-    if (wanted && needs_ac(component)) {
-      decode_ac(codec, &in, ac, *blocks[b]);
+    *here->dc = (int)((unsigned)*here->dc + (unsigned)decode_dc(codec, &in, here->dc_table));
+    if (wanted) (*blocks[b])[0] = (JCOEF)*here->dc;
+    if (wanted && here->whole) {
+      decode_ac(codec, &in, here->ac_table, *blocks[b]);
     } else {
-      skip_ac(codec, &in, ac);
+      skip_ac(codec, &in, here->ac_table);
     }
   }
   huffman->in = in;
@@ -421,6 +527,14 @@ static int is_plain(const struct jpeg_decompress_struct *codec) {
 
 int gp_huffman_take_over(gp_huffman *huffman, j_decompress_ptr codec, const uint8_t *end, int first, int last) {
   if (!is_plain(codec)) return 0;
+  huffman->blocks = codec->blocks_in_MCU;
+  for (int b = 0; b < codec->blocks_in_MCU; b++) {
+    const int index = codec->MCU_membership[b];
+    const jpeg_component_info *component = codec->cur_comp_info[index];
+    const place here = {&huffman->tables[0][component->dc_tbl_no], &huffman->tables[1][component->ac_tbl_no],
+                        &huffman->dc[index], needs_ac(component)};
+    huffman->places[b] = here;
+  }
   for (int i = 0; i < codec->comps_in_scan; i++) {
     const jpeg_component_info *component = codec->cur_comp_info[i];
     make(&huffman->tables[0][component->dc_tbl_no], codec->dc_huff_tbl_ptrs[component->dc_tbl_no], 0);

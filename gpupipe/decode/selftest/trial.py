@@ -30,8 +30,9 @@ from gpupipe.decode.pixels import by_pillow, resized_by_pillow
 from gpupipe.decode.selftest.verdict import MARKER, DecodePlan
 from gpupipe.plan import cropping
 from gpupipe.recipe import imagenet_train
+from gpupipe.sources.headers import probe_bytes
 
-__all__ = ["MadeBatch", "Pixels", "SelfTest", "image_size", "made_images", "made_pixels", "make_batch"]
+__all__ = ["MadeBatch", "Pixels", "SelfTest", "made_images", "made_pixels", "make_batch"]
 
 RECIPE = imagenet_train(224)
 DEPTH = 3  # of DALI's queue, as the engine's default
@@ -187,12 +188,11 @@ class SelfTest:
 
 def make_batch(images: dict[str, bytes], names: list[str], number: int) -> MadeBatch:
     """Images by name, each with a window that `number` and its row decide."""
-    encoded = [images[name] for name in names]
-    heights, widths = np.array([image_size(data) for data in encoded], np.int32).T
+    sizes = np.array([probe_bytes(images[name]) for name in names], np.int32)[:, :2]
     positions = np.arange(len(names)) + number * 1000
-    drawn = cropping(RECIPE, 0, 0, positions, heights, widths)
-    arrays = [np.frombuffer(data, np.uint8) for data in encoded]
-    whole = [by_pillow(array, *image_size(data), exif=False) for array, data in zip(arrays, encoded, strict=True)]
+    drawn = cropping(RECIPE, 0, 0, positions, *sizes.T)
+    arrays = [np.frombuffer(images[name], np.uint8) for name in names]
+    whole = [by_pillow(data, tall, wide, False) for data, (tall, wide) in zip(arrays, sizes.tolist(), strict=True)]
     truth = np.stack([resized_by_pillow(image, drawn.row(row)) for row, image in enumerate(whole)])
     return MadeBatch(tuple(names), (arrays, *view_inputs(drawn)), torch.from_numpy(truth))
 
@@ -294,12 +294,6 @@ def made_pixels(height: int, width: int, seed: int) -> Pixels:
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     waves = [np.sin(x / (45 + 10 * c + seed) + y / (80 - 12 * c) + seed * (c + 1)) for c in range(3)]
     return np.asarray(128 + 100 * np.stack(waves, axis=-1), dtype=np.uint8)
-
-
-def image_size(encoded: bytes) -> tuple[int, int]:
-    """(height, width) as the file's header says."""
-    with Image.open(io.BytesIO(encoded)) as image:
-        return image.height, image.width
 
 
 def _encode(pixels: Pixels, kind: str, mode: str = "RGB", **options: Any) -> bytes:

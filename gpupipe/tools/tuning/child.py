@@ -22,7 +22,7 @@ from gpupipe.sources import open_source
 from gpupipe.tools.benchmark.child import consume, measured, synchronize
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import queued, worker_processes
-from gpupipe.tools.tuning.run import TuneSettings, chosen
+from gpupipe.tools.tuning.run import TuneSettings
 
 __all__ = ["Bench"]
 
@@ -38,7 +38,7 @@ class Bench:
     def __init__(self, settings: TuneSettings, device: str) -> None:
         # As where the machine is full of such processes: each has its part of /dev/shm.
         os.environ["LOCAL_WORLD_SIZE"] = str(max(1, usable_cpus() // settings.cpus))
-        os.sched_setaffinity(0, chosen(settings.cpus))  # of this process and its children
+        os.sched_setaffinity(0, settings.own_cpus)  # of this process and its children
         self.settings = settings
         self.device = device
         self.source = open_source(settings.data)

@@ -24,7 +24,7 @@ from gpupipe.tools.tuning.candidates import dali_engine, torch_engine
 from gpupipe.tools.tuning.search import Allowed, search_cpu, search_gpu
 from gpupipe.tools.tuning.trials import Measure, Trial, Trials, choose, play_off
 
-__all__ = ["BUSY", "Others", "Outcome", "Rig", "TuneSettings", "chosen", "permitted", "search", "tune"]
+__all__ = ["BUSY", "Others", "Outcome", "Rig", "TuneSettings", "permitted", "search", "tune"]
 
 Say = Callable[[str], None]
 
@@ -73,15 +73,15 @@ class TuneSettings:
         """Measured time of a candidate: with starting it, some 60 find room in the minutes."""
         return min(max(self.minutes * 60 / 120, SECONDS[0]), SECONDS[1])
 
+    @property
+    def own_cpus(self) -> list[int]:
+        """Of the CPUs that this process may use those that candidates run on."""
+        return some_cpus(os.sched_getaffinity(0), self.cpus)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a report, which is shown to others: of the data's paths only the names."""
         data = [self.data] if isinstance(self.data, str) else self.data
         return asdict(self) | {"data": [Path(one).name for one in data]}
-
-
-def chosen(count: int) -> list[int]:
-    """So many of the CPUs that this process may use: those that candidates run on."""
-    return some_cpus(os.sched_getaffinity(0), count)
 
 
 class Others:
@@ -165,7 +165,7 @@ def tune(settings: TuneSettings, device: torch.device, log: Path, say: Say, allo
     with closing(Rig(settings, str(device), log)) as rig:
         say("reading a sample of the data")
         rig.read()
-        others = Others(chosen(settings.cpus))
+        others = Others(settings.own_cpus)
         return replace(search(rig, settings, device, say, allowed), others=others.share())
 
 

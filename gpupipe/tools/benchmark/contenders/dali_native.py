@@ -75,11 +75,9 @@ class DaliNativeCpu:
     crop_decode: bool = True
 
     def available(self, settings: BenchSettings) -> str | None:
-        """An image folder is needed."""
         return needs_folder(settings)
 
     def cycle(self, settings: BenchSettings) -> int:
-        """One pipeline makes every batch."""
         return 1
 
     def queued(self, settings: BenchSettings) -> int:
@@ -116,7 +114,6 @@ class DaliNativeGpu(DaliNativeCpu):
     hw_decoder_load: float = 0.65  # DALI's default
 
     def available(self, settings: BenchSettings) -> str | None:
-        """A GPU is needed, and an image folder."""
         return needs_cuda() or super().available(settings)
 
     def open(self, settings: BenchSettings) -> BatchStream:

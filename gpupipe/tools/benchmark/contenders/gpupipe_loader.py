@@ -39,7 +39,6 @@ class GpupipeTorch:
         return Tuned("torch", self.num_workers or settings.workers, PREFETCH["torch"])
 
     def available(self, settings: BenchSettings) -> str | None:
-        """Every machine has what this engine needs."""
         return needs_cuda() if self.device == "cuda" else None
 
     def cycle(self, settings: BenchSettings) -> int:
@@ -48,7 +47,6 @@ class GpupipeTorch:
         return how.num_workers if how.engine == "torch" else 1
 
     def queued(self, settings: BenchSettings) -> int:
-        """What lies ready in the engine and behind it."""
         return queued(self.how(settings))
 
     def open(self, settings: BenchSettings) -> BatchStream:

@@ -66,15 +66,12 @@ class ImageFolderContender:
         return default_loader  # type: ignore[no-any-return]
 
     def available(self, settings: BenchSettings) -> str | None:
-        """An image folder is needed."""
         return needs_folder(settings)
 
     def cycle(self, settings: BenchSettings) -> int:
-        """Workers take turns."""
         return settings.workers
 
     def queued(self, settings: BenchSettings) -> int:
-        """What torch prefetches."""
         return settings.workers * PREFETCH_FACTOR
 
     def open(self, settings: BenchSettings) -> BatchStream:

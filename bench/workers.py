@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +52,7 @@ def child(data: str, processes: int, threads: int, seconds: float, batch_size: i
         while True:
             yield Job(0, 0, rng.integers(0, 2**40, batch_size), rng.integers(0, len(source), batch_size))
 
-    rendering.render_batch = partial(rendering.render_batch, threads=threads)  # the workers are forked with it
+    rendering.THREADS = threads  # the workers are forked with it
     ahead = {"prefetch_factor": 2} if processes else {}
     made = engine.TorchEngine(
         rendering.Rendering(source, (imagenet_train(dtype="uint8"),), augmented=True),

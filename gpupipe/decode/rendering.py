@@ -96,7 +96,7 @@ def planes(schema: Schema, views: Views) -> tuple[Plane, ...]:
     return tuple(found)
 
 
-def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmented: bool, threads: int = 1) -> Batch:
+def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmented: bool) -> Batch:
     """Make the batch of a job, whose planes are written into `out`, on the CPU.
 
     augmented: whether to apply the recipes' augmentations too. Rows that can't be made are in the batch's failures.
@@ -110,14 +110,14 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
         if any(recipe.before_crop.stop for recipe in views):
             _decode_one_by_one(fetched, views, out)
         else:
-            decode_images(fetched, views, crops, out, threads)
+            decode_images(fetched, views, crops, out)
         for name in schema.images:
             for view, images in enumerate(out[name]):
                 for run in runs_of_workers(views[view], augmented):
                     if isinstance(views[view].operations[run.start], PerImage):
                         change_images(fetched, views[view], run.start, view, name, images)
                     else:
-                        augment_view(views[view], run, job, view, schema.number(name), images, threads)  # in place
+                        augment_view(views[view], run, job, view, schema.number(name), images)  # in place
         followed = follow(fetched, views, crops, out)
     return Batch(
         job,
@@ -164,12 +164,12 @@ def _crops(views: Views, job: Job, images: Images, field: int, first: int) -> li
 # Pixels.
 
 
-def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns, threads: int = 1) -> None:
+def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> None:
     """Make the images of a job into `out`; rows that can't be made become failures."""
     names = fetched.source.fields.images
     for name in names:
         said = "" if len(names) == 1 else f"{name!r}: "
-        for row, reason in _decoded(fetched, name, views[0], crops[name], out[name], threads).items():
+        for row, reason in _decoded(fetched, name, views[0], crops[name], out[name]).items():
             fetched.fail(row, said + reason)
 
 
@@ -207,7 +207,7 @@ def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
 
 
 def _decoded(
-    fetched: Fetched, name: str, recipe: Recipe, crops: list[Crops], out: Sequence[torch.Tensor], threads: int
+    fetched: Fetched, name: str, recipe: Recipe, crops: list[Crops], out: Sequence[torch.Tensor]
 ) -> dict[int, str]:
     """Make the rows of one image field whose bytes are there: by the kernel, what that refuses one by one. Why others
     can't be made."""
@@ -224,7 +224,7 @@ def _decoded(
             orientations=images.sizes[:, 2] if recipe.exif_orientation else None,
             sizes=images.sizes[:, :2],
             decode=recipe.decode,
-            threads=threads,
+            threads=THREADS,
         ).failures
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
@@ -246,9 +246,7 @@ def _decoded(
     return reasons
 
 
-def augment_view(
-    recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor, threads: int = THREADS
-) -> torch.Tensor:
+def augment_view(recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor) -> torch.Tensor:
     """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations in a run of its operations:
     in a worker, or on a GPU in the consumer's process. field: see `Schema.number`.
 
@@ -258,7 +256,7 @@ def augment_view(
     if drawn is None:
         return images
     out = images if images.device.type == "cpu" else None
-    return augment(images, drawn.ops, drawn.values, fill=drawn.fill, out=out, threads=threads)
+    return augment(images, drawn.ops, drawn.values, fill=drawn.fill, out=out, threads=THREADS)
 
 
 # What follows.

@@ -29,12 +29,14 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    default_collate,
     get_worker_info,
     random_split,
 )
 from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder, VOCSegmentation
+from torchvision.transforms import v2
 from vision_datasets import FILES, image, image_folder, no_checksums as no_checksums, oxford_pets, text
 
 import gpupipe
@@ -263,6 +265,35 @@ class TestLabels:
         made = gpupipe.from_dataloader(loader)
         assert "target_types" in line(made, "dataset").why
         same_batches(loader, made)
+
+
+class TestMixing:
+    @pytest.mark.parametrize("batch_size", [4, 5])
+    def test_of_a_batch(self, batch_size: int, folder: Path) -> None:
+        """Of pairs: an odd batch leaves the DataLoader's as it is."""
+        mixup = v2.MixUp(num_classes=5, alpha=0.8)
+        collate = lambda batch: mixup(*default_collate(batch))  # noqa: E731
+        loader = DataLoader(ImageFolder(folder, FLOATS), batch_size, collate_fn=collate)
+        made = gpupipe.from_dataloader(loader)
+        (images, labels), (their_images, their_labels) = next(iter(made)), next(iter(loader))
+        assert (images.shape, images.dtype) == (their_images.shape, their_images.dtype)
+        assert (labels.shape, labels.dtype) == (their_labels.shape, their_labels.dtype)
+        if batch_size == 4:
+            assert made.translation.complete
+            assert made.recipe.mixing == gpupipe.MixUp(5, 0.8, alike=4)
+            assert "MixUp(" in line(made, "collate_fn").now
+        else:
+            assert "batch_size=5 can't be translated" in line(made, "collate_fn").why
+
+    def test_by_what_is_not_known(self, folder: Path) -> None:
+        def collate(batch: Any) -> Any:
+            images, labels = default_collate(batch)
+            return images.flip(0), labels
+
+        loader = DataLoader(ImageFolder(folder, FLOATS), 4, collate_fn=collate, num_workers=1)
+        with gpupipe.from_dataloader(loader) as made:
+            same_batches(loader, made)
+        assert "gpupipe can't read what it does" in line(made, "collate_fn").why
 
 
 class Own(ImageFolder):

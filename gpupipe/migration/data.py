@@ -80,7 +80,7 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
         if collate is not None:
             part, was = "collate_fn", described(collate)
             recipe = Recipe.from_torchvision(files.transforms[0], collate)
-            lines.append(Line(part, was, described(recipe.mixing)))
+            lines.append(Line(part, was, f"{described(recipe.mixing)}; a last batch that is not full stays unmixed"))
         if recipe.mixing is not None and batch_size % 2:
             raise TranslationError(f"batch_size={batch_size}", "the recipe mixes pairs", "pass an even one")
     except TranslationError as error:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.loader.arguments import shortened
-
 __all__ = ["Line", "Translation", "described"]
 
 WIDTH = 120
+MOST = 2000  # characters of a repr
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Translation:
 
 
 def described(value: Any) -> str:
-    """An object on one line: the name of a function or class, else the repr, of a long one the beginning."""
+    """An object on one line: the name of a function or class, else the repr, of a long one beginning and end."""
     name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else " ".join(shortened(value).split())
+    if isinstance(name, str):
+        return name
+    short = reprlib.Repr()
+    short.maxother = MOST
+    return " ".join(short.repr(value).split())

@@ -294,7 +294,7 @@ def test_kernels_here_name_a_release_that_can_decode_windows() -> None:
     ("field", "value"), [("batch_size", 0), ("size", 0), ("workers", -1), ("prefetch_factor", 0), ("processes", 0)]
 )
 def test_settings_out_of_range(field: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"--{field.replace('_', '-')}={value} is too small"):
+    with pytest.raises(ConfigError, match=f"{field}={value} must be at least"):
         doctor.RunSettings(**{field: value})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpupipe.errors import ConfigError
 
-__all__ = ["flag", "whole"]
+__all__ = ["at_least", "flag", "whole"]
 
 
 def whole(name: str, value: Any, least: int, below: int | None = None) -> int:
@@ -33,3 +33,11 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{name}={value!r} must be True or False")
     return bool(value)
+
+
+def at_least(settings: Any, names: str, least: int, above: bool = False) -> None:
+    """Check these of some settings; None is no number. above: `least` itself is too small. Raises ConfigError."""
+    for name in names.split():
+        value = getattr(settings, name)
+        if value is not None and (value < least or (above and value == least)):
+            raise ConfigError(f"{name}={value} must be {'above' if above else 'at least'} {least}")

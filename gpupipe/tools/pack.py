@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.host.checks import at_least
 from gpupipe.host.files import folder_lock, read_regular, replacing
 from gpupipe.host.progress import progress
 from gpupipe.host.system import usable_cpus
@@ -55,14 +56,10 @@ class PackSettings:
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("shard_size", "samples_per_shard", "max_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value} must be at least 1")
+        at_least(self, "shard_size samples_per_shard max_size", 1)
+        at_least(self, "seed", 0)
         if not 1 <= self.quality <= 95:
             raise ConfigError(f"quality={self.quality} must lie in 1 to 95: above, JPEGs only grow")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} must be 0 or more")
 
 
 @dataclass(frozen=True)

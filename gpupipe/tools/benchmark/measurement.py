@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import at_least
 
 __all__ = ["DTYPES", "BenchSettings", "Opened", "Result", "Round", "Spread", "columns", "ratio", "spread"]
 
@@ -39,14 +40,10 @@ class BenchSettings:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "size", "workers", "threads", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        at_least(self, "batch_size size workers threads rounds", 1)
+        at_least(self, "seconds timeout", 0, above=True)
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}")
-        for name in ("seconds", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
 
 
 @dataclass(frozen=True)

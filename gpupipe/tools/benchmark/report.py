@@ -109,12 +109,10 @@ def write_all(results: Sequence[Result], facts: dict[str, Any], output: Path) ->
 
 def plot(measured: Sequence[Row], facts: dict[str, Any], path: Path) -> None:
     """Bars of the medians, the fastest on top, with lines from the smallest to the largest round."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     ordered = by_rate(measured)[::-1]
     figure = Figure(figsize=(9, 1.6 + 0.45 * max(len(ordered), 1)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     rates = [one["img_per_s"] for one in ordered]
     low, high = ([one[f"img_per_s_{end}"] for one in ordered] for end in ("min", "max"))

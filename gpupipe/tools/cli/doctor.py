@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.decode import selftest
 from gpupipe.decode.tuned import kept
-from gpupipe.errors import ConfigError
 from gpupipe.host import system
+from gpupipe.host.checks import at_least
 from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
 from gpupipe.tools.cli.options import Subparsers, add_command, option
 
@@ -94,10 +94,8 @@ class RunSettings:
     shm_path: str = "/dev/shm"
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("size", 1), ("workers", 0), ("prefetch_factor", 1), ("processes", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise ConfigError(f"--{name.replace('_', '-')}={value} is too small; give {least} or more")
+        at_least(self, "batch_size size prefetch_factor processes", 1)
+        at_least(self, "workers", 0)
 
     @property
     def shm_needed(self) -> int:

@@ -8,12 +8,11 @@ import time
 import numpy as np
 
 from gpupipe.sources import Source
-from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_label_field, data_of
+from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_label_field, data_of, print_some
 
 __all__ = ["add_parser", "run"]
 
 DAMAGED_FOUND = 3
-MOST_LISTED = 50
 
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
@@ -37,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gpupipe.batch import Image
     from gpupipe.sources import open_source
+    from gpupipe.tools.pack import damage
 
     start = time.perf_counter()
     fields = {"image": Image()} if args.no_labels else None
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(name, value)
     Console().print(table)
     print(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
-    _list_damaged(source, damaged)
+    lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())
+    print_some("damaged", lines, len(damaged))
     return DAMAGED_FOUND if len(damaged) else 0
 
 
@@ -75,12 +76,3 @@ def _spread(values: np.ndarray) -> str:
     if not len(values):
         return "none"
     return f"min {values.min()}, median {np.median(values):g}, max {values.max()}"
-
-
-def _list_damaged(source: Source, damaged: np.ndarray) -> None:
-    from gpupipe.tools.pack import damage
-
-    for index in damaged[:MOST_LISTED].tolist():
-        print(f"damaged: {source.location(index)}: {damage(source, index)}")
-    if len(damaged) > MOST_LISTED:
-        print(f"damaged: {len(damaged) - MOST_LISTED} more")

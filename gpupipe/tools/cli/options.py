@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import ConfigError
 
 __all__ = [
-    *("DATA", "ENGINES", "MissingExtraError", "Subparsers", "add_command", "add_label_field", "add_output", "data_of"),
-    *("option", "require"),
+    *("DATA", "ENGINES", "Subparsers", "add_command", "add_label_field", "add_output", "data_of", "option"),
+    *("print_some", "require"),
 ]
 
+MOST_PRINTED = 50
 Subparsers = Any  # argparse's own class for them is a private one
 DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, or .tar shards: paths, 'a-{000..009}.tar'"}
 ENGINES: dict[str, Any] = {"choices": ("auto", "dali", "torch"), "default": "auto", "help": "default: auto"}
 LABEL_FIELD = "the field of shards' .json members that holds the label (default: label)"
 
 
-class MissingExtraError(GpupipeError):
-    """A package of the extra `bench` is not installed."""
-
-
 def require(*packages: str) -> None:
-    """Raise MissingExtraError where one of these packages of the extra `bench` is missing."""
+    """Raise ConfigError where one of these packages of the extra `bench` is missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"needs {', '.join(missing)}; install them with: pip install 'gpupipe[bench]'")
+        raise ConfigError(f"needs {', '.join(missing)}; install them with: pip install 'gpupipe[bench]'")
 
 
 def add_command(
@@ -62,3 +60,11 @@ def add_output(parser: argparse.ArgumentParser, folder: str) -> None:
 def data_of(args: argparse.Namespace) -> Any:
     """DATA as `open_source` takes it: one, or a list."""
     return args.data[0] if len(args.data) == 1 else args.data
+
+
+def print_some(what: str, lines: Iterable[str], count: int) -> None:
+    """The first of so many lines, each behind `what`, and how many more there are."""
+    for line in islice(lines, MOST_PRINTED):
+        print(f"{what}: {line}")
+    if count > MOST_PRINTED:
+        print(f"{what}: {count - MOST_PRINTED} more")

@@ -7,11 +7,10 @@ import re
 import time
 from dataclasses import fields
 
-from gpupipe.tools.cli.options import Subparsers, add_command, add_label_field, option
+from gpupipe.tools.cli.options import Subparsers, add_command, add_label_field, option, print_some
 
 __all__ = ["add_parser", "byte_size", "run"]
 
-MOST_LISTED = 50
 UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
 
 DESCRIPTION = """Write the images of SRC as WebDataset shards DST/shard-000000.tar and so on, in an order shuffled once,
@@ -61,8 +60,5 @@ def run(args: argparse.Namespace) -> int:
         f"{len(shards):,} samples ({int(shards.sizes.sum()):,} bytes) in {len(shards.shards)} shards "
         f"in {time.perf_counter() - start:.1f} s: {shards.shards[0]} ..."
     )
-    for index in packed.left_out[:MOST_LISTED]:
-        print(f"left out: {source.location(index)}")
-    if len(packed.left_out) > MOST_LISTED:
-        print(f"left out: {len(packed.left_out) - MOST_LISTED} more")
+    print_some("left out", map(source.location, packed.left_out), len(packed.left_out))
     return 0

@@ -151,14 +151,12 @@ def _model(part: Stretch) -> list[Block]:
 
 def draw(profile: Profile, verdict: Bottleneck, path: Path) -> None:
     """The last steps of the last round with the real loader, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     part = profile.real[-1]
     shown = lanes(part)
     figure = Figure(figsize=(12, 1.8 + 0.42 * len(shown)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for row, blocks in enumerate(shown.values()):
         for stage, start, seconds in blocks:

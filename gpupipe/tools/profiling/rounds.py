@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import at_least
 from gpupipe.host.tracing import Span, StageName
 from gpupipe.loader.loader import Loader
 from gpupipe.order import Shuffled, VirtualEpochs
@@ -63,9 +64,8 @@ class ProfileSettings:
     engine: Literal["auto", "dali", "torch"] = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("workers", 0), ("steps", 1), ("size", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
+        at_least(self, "batch_size steps size", 1)
+        at_least(self, "workers", 0)
 
     @property
     def settling(self) -> int:

@@ -16,6 +16,7 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.selftest import find_verdict, fitted
 from gpupipe.decode.tuned import Tuned
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import at_least
 from gpupipe.host.children import Child, ChildError
 from gpupipe.host.system import usable_cpus
 from gpupipe.host.usage import busy_seconds, cpu_seconds, some_cpus
@@ -59,14 +60,10 @@ class TuneSettings:
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("cpus", "batch_size", "size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        at_least(self, "cpus batch_size size", 1)
+        at_least(self, "minutes timeout", 0, above=True)
         if self.cpus > usable_cpus():
             raise ConfigError(f"cpus={self.cpus}: this process may use {usable_cpus()}")
-        for name in ("minutes", "timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
 
     @property
     def seconds(self) -> float:

@@ -112,6 +112,23 @@ class SkippedSampleError(SampleError):
     """A sample that lacks a field whose `missing` is "skip": the next good one takes its place, whatever `on_error`."""
 
 
+class CollateError(DataError):
+    """The items of a batch can't be put together; of the type that `collate_fn` raised, too, as with SampleError."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        Exception.__init__(self, message)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+    def _fields(self) -> tuple[str]:
+        return (self.message,)
+
+
 class OriginalTraceback(Exception):
     """A traceback of another process, as text: `multiprocessing.pool` shows its workers' in the same way."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import traceback
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -241,6 +242,10 @@ class TestLoader:
         assert "Traceback" not in str(caught.value)
 
 
+def _refuse(items: list[Any]) -> Any:
+    raise KeyError("no 3")
+
+
 def _no_five(items: list[Any]) -> int:
     numbers = [number for number, _ in items]
     if 5 in numbers:
@@ -341,6 +346,18 @@ class TestFaults:
             r"Made\[9\]: dict \('boxes': Tensor torch.float32 \(2, 4\), 'name': str\)$",
         ):
             made(Made(make))
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_it_is_of_the_type_that_collate_fn_raised(self, workers: int) -> None:
+        """As torch's DataLoader has it; with arguments of its own, and as the text of a KeyError would be quoted."""
+        options: dict[str, Any] = {"num_workers": workers, "device": "cpu", "collate_fn": _refuse}
+        with (
+            gpupipe.Loader(Made(lambda i: i), None, 4, **options) as loader,
+            pytest.raises(KeyError, match=r"^_refuse raised KeyError: 'no 3'; the batch of 4 samples has ") as caught,
+        ):
+            next(iter(loader))
+        assert isinstance(caught.value, DataError)
+        assert "in _refuse" in "".join(traceback.format_exception(caught.value))
 
     def test_items_that_torch_does_not_stack(self) -> None:
         dataset = Made(lambda i: (Image.new("L", (2, 2)), i))

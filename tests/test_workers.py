@@ -252,7 +252,15 @@ def without(part: str, patches: pytest.MonkeyPatch) -> None:
 
 def test_all_parts_of_torchs_that_are_used_are_looked_for() -> None:
     ours = set(vars(watched._Watched)) - {"_get_data", "_process_data", "_reset", "_shutdown_workers"}
-    ours |= {"_owner", "_received", "_starting", "_cond", "_flag", "_notempty", "_reader"}  # the last four are multiprocessing's
+    ours |= {
+        "_owner",
+        "_received",
+        "_starting",
+        "_cond",
+        "_flag",
+        "_notempty",
+        "_reader",
+    }  # the last four are multiprocessing's
     module = set(vars(watched))
     used = {name for name in watched._names(watched._Watched) if re.match("_[a-z]", name)} - ours - module
     assert used == set(watched.PARTS)

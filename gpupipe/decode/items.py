@@ -12,10 +12,11 @@ import torch
 from gpupipe.batch import Batch, Columns, Job
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.stacking import default_collate
-from gpupipe.errors import DataError, SampleError
+from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.sources import ItemSource
+from gpupipe.sources.raised import collate_error
 from gpupipe.workers.board import BATCH
 
 __all__ = ["Items"]
@@ -55,7 +56,7 @@ class Items:
         return self.collate(batch) if job.whole and not failures else batch
 
     def collate(self, batch: Batch) -> Batch:
-        """The batch, collated. Raises DataError, which says what the items are, for what `collate_fn` raises."""
+        """The batch, collated. Raises CollateError, which says what the items are, for what `collate_fn` raises."""
         if batch.collated:
             return batch
         items = batch.columns["items"]
@@ -65,9 +66,10 @@ class Items:
                 batch.columns["items"] = self.collate_fn(items)
             except Exception as error:  # code of the user's, or items that torch does not stack
                 name = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__name__)
-                raise DataError(
+                raise collate_error(
+                    error,
                     f"{name} raised {type(error).__name__}: {error}; the batch of {len(batch.job)} samples has "
-                    f"{self._described(batch.job, items)}"
+                    f"{self._described(batch.job, items)}",
                 ) from error
         batch.collated = True
         batch.spans += (stage.span(who()),)

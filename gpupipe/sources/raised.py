@@ -1,4 +1,4 @@
-"""What code of the user's raised at a sample, as a SampleError that `except` finds by the user's own type, too."""
+"""What code of the user's raised, as an error that names the sample and that `except` finds by the user's type, too."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import importlib
 import traceback
 import types
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
-from gpupipe.errors import SampleError
+from gpupipe.errors import CollateError, SampleError
 
-__all__ = ["as_raised"]
+__all__ = ["as_raised", "collate_error"]
 
 # Python takes these for the end of an iteration or of the program, or prints them in a form of their own.
 SPECIAL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit, SyntaxError)
 
-FIELDS = frozenset({"index", "location", "reason", "remedy", "original"})
+FIELDS = frozenset({"index", "location", "reason", "remedy", "original", "message"})
 
-Fields = tuple[int, str, str, str, str]
+Error = SampleError | CollateError
+Fields = tuple[Any, ...]
+Made = TypeVar("Made", bound=Error)
 
 
 def as_raised(error: Exception, index: int, location: str, reason: str) -> SampleError:
@@ -29,36 +31,45 @@ def as_raised(error: Exception, index: int, location: str, reason: str) -> Sampl
     the traceback as text. torch's DataLoader raises the type alone, and only if a text is all that it asks for.
     """
     original = "".join(traceback.format_exception(error))
-    made = _typed(type(error).__mro__, (index, location, reason, "", original))
+    return _raised(SampleError, error, (index, location, reason, "", original))
+
+
+def collate_error(error: Exception, message: str) -> CollateError:
+    """The same for what `collate_fn` raised, which is of no one sample."""
+    return _raised(CollateError, error, (message,))
+
+
+def _raised(base: type[Made], error: Exception, fields: Fields) -> Made:
+    made: Made = _typed(base, type(error).__mro__, fields)
     made.args = error.args
     made.__cause__ = error
     return made
 
 
-def _typed(kinds: tuple[type, ...], fields: Fields) -> SampleError:
-    """A SampleError that is of the first of the types that can be."""
+def _typed(base: type, kinds: tuple[type, ...], fields: Fields) -> Any:
+    """An error that is of the first of the types that can be, beside its own."""
     for kind in kinds:
-        if _fits(kind):
+        if _fits(base, kind):
             try:
-                return _class_of(kind)(*fields)
+                return _class_of(base, kind)(*fields)
             except Exception:  # whatever the user's metaclass, `__init_subclass__`, `__new__` or `__setattr__` raises
                 continue
-    return SampleError(*fields)
+    return base(*fields)
 
 
-def _fits(kind: type) -> bool:
-    return issubclass(kind, Exception) and not issubclass(kind, SPECIAL) and kind not in SampleError.__mro__
+def _fits(base: type, kind: type) -> bool:
+    return issubclass(kind, Exception) and not issubclass(kind, SPECIAL) and kind not in base.__mro__
 
 
 @lru_cache(maxsize=64)
-def _class_of(kind: type[Exception]) -> type[SampleError]:
-    """The class of errors that are SampleErrors and `kind`. Raises whatever making a class of the user's can raise."""
+def _class_of(base: type[Any], kind: type[Exception]) -> type[Any]:
+    """The class of errors that are both. Raises whatever making a class of the user's can raise."""
     # Those in C, as OSError's errno, would be None rather than missing.
     inner = {
         name
-        for base in kind.__mro__
-        if base not in SampleError.__mro__
-        for name, value in vars(base).items()
+        for one in kind.__mro__
+        if one not in base.__mro__
+        for name, value in vars(one).items()
         if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
     }
     own: dict[str, Any] = {
@@ -67,15 +78,15 @@ def _class_of(kind: type[Exception]) -> type[SampleError]:
         if not name.startswith("__")  # Python's own
     }
     own |= {
-        "__module__": SampleError.__module__,
+        "__module__": base.__module__,
         "__getattr__": _of_cause,
-        "__reduce__": lambda error: (_rebuilt, (_names(kind), error._fields())),
+        "__reduce__": lambda error: (_rebuilt, (base, _names(base, kind), error._fields())),
     }
-    name = f"SampleError[{kind.__name__}]"
-    return types.new_class(name, (SampleError, kind), exec_body=lambda body: body.update(own))
+    name = f"{base.__name__}[{kind.__name__}]"
+    return types.new_class(name, (base, kind), exec_body=lambda body: body.update(own))
 
 
-def _of_cause(error: SampleError, name: str) -> Any:
+def _of_cause(error: Error, name: str) -> Any:
     """An attribute of what the user's code raised."""
     if name.startswith("__"):  # Python's own, such as notes, which would be printed twice
         raise AttributeError(name)
@@ -86,15 +97,15 @@ def _of_cause(error: SampleError, name: str) -> Any:
 # arise in the middle of a message from a worker.
 
 
-def _names(kind: type[Exception]) -> list[tuple[str, str]]:
+def _names(base: type, kind: type[Exception]) -> list[tuple[str, str]]:
     """Where the type and its bases can be imported from, nearest first; a function's own classes can't."""
-    names = [(base.__module__, base.__qualname__) for base in kind.__mro__ if _fits(base)]
+    names = [(one.__module__, one.__qualname__) for one in kind.__mro__ if _fits(base, one)]
     return [(module, name) for module, name in names if _imported(module, name) in kind.__mro__]
 
 
-def _rebuilt(names: list[tuple[str, str]], fields: Fields) -> SampleError:
+def _rebuilt(base: type, names: list[tuple[str, str]], fields: Fields) -> Any:
     found = (_imported(module, name) for module, name in names)
-    return _typed(tuple(kind for kind in found if kind is not None), fields)
+    return _typed(base, tuple(kind for kind in found if kind is not None), fields)
 
 
 def _imported(module: str, name: str) -> type | None:

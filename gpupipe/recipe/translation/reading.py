@@ -16,7 +16,7 @@ from gpupipe.recipe.translation.code import handed_on
 
 __all__ = ["AS_IT_IS", "Known", "Reader", "Reading"]
 
-AS_IT_IS = "gpupipe.from_dataloader runs the dataset with it as it is written"
+AS_IT_IS = "gpupipe.PerImage takes it into a recipe as it is, gpupipe.from_dataloader runs the dataset as it is written"
 HALF = ("float16", "bfloat16")
 
 Reader: TypeAlias = Callable[..., None]

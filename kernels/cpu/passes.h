@@ -16,6 +16,7 @@ constexpr size_t kRowSlack = 128;
 union alignas(64) Line {
   uint8_t bytes[64];
   int16_t words[32];
+  int32_t places[16];
 };
 
 // The weights of an axis in the form that a variant's horizontal pass reads.

@@ -153,7 +153,7 @@ GP_AVX2 void vertical_avx2(const Axis& axis, const uint8_t* in, size_t in_stride
 // image than a pixel at a time with 16-bit parts. A weight is three digits to base 256, from -128 to 127, the products
 // of which with bytes are summed by fours (vpdpbusd), exactly. For each four pixels: where each one's first four taps
 // lie in the load; then for each four taps the digits, from the highest, as (taps 0 to 3 for each of four channels) of
-// each pixel.
+// each pixel. Where the load begins stands above the four bits that vpermd reads of a place.
 constexpr int kQuad = 4, kDigits = 3, kLoaded = 16;
 constexpr int32_t kDigitBias = 0x808080;
 
@@ -175,7 +175,7 @@ GP_AVX512 void prepare_avx512(const Axis& axis, Prepared& prepared) {
   prepared.lines.assign((axis.out + kQuad - 1) / kQuad * lines, Line{});
   for (int i = 0; i < axis.out; ++i) {
     uint8_t* at = prepared.lines[i / kQuad * lines].bytes + i % kQuad * 16;
-    const int32_t place = axis.first[i] - lowest(axis, i / kQuad * kQuad);
+    const int32_t low = lowest(axis, i / kQuad * kQuad), place = (axis.first[i] - low) | low << 4;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm_add_epi32(_mm_set1_epi32(place), _mm_setr_epi32(0, 1, 2, 3)));
     for (int g = 0; g < prepared.groups; ++g) {
       const int32_t* weight = &axis.weight[static_cast<size_t>(i) * axis.stride + g * 4];
@@ -198,7 +198,7 @@ GP_AVX512 void horizontal_avx512(const Axis& axis, const Prepared& prepared, con
   for (int row = 0; row < rows; ++row, in += in_stride, out += out_stride) {
     const Line* line = prepared.lines.data();
     for (int i = 0; i < axis.out; i += kQuad) {
-      const uint8_t* from = in + static_cast<size_t>(lowest(axis, i)) * 4;
+      const uint8_t* from = in + static_cast<size_t>(line->places[0] >> 4) * 4;
       const __m512i places = _mm512_load_si512(line++);
       __m512i high = _mm512_setzero_si512(), middle = high, low = _mm512_set1_epi32(kHalf);
       for (int g = 0; g < prepared.groups; ++g, from += 16, line += kDigits) {

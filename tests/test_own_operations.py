@@ -23,10 +23,14 @@ from torchvision.transforms import v2
 
 import gpupipe
 from gpupipe import ColorJitter, MixUp, Normalize, OnBatch, PerImage, RandomErasing, RandomHorizontalFlip, Recipe
+from gpupipe.batch import Job
 from gpupipe.decode.choose import served
+from gpupipe.decode.rendering import Rendering, runs_of_workers
+from gpupipe.device.finishing import Finisher
 from gpupipe.kernels import augment_reference, finish_reference
 from gpupipe.kernels.philox import philox4x32, split64
 from gpupipe.plan import augmentation, cropping
+from gpupipe.tools.contact_sheet import read_tiles
 
 SEED, SIZE = 5, 24
 CROP = gpupipe.RandomResizedCrop(SIZE)
@@ -267,6 +271,28 @@ class TestPerImage:
             with open_loader(folder, recipe, 6, shuffle=True, drop_last=True, num_workers=1) as loader:
                 loader.load_state_dict(state)
                 assert torch.equal(next(iter(loader))[0], whole[step])
+
+    def test_a_gpu_does_what_workers_need_not(self, folder: Path) -> None:
+        """There is none here: the rest is done by a finisher on the CPU."""
+        recipe = Recipe(
+            (
+                PerImage(grown),
+                CROP,
+                ColorJitter(0.4),
+                PerImage(noisy),
+                ColorJitter(0.4),
+                OnBatch(scaled),
+                ColorJitter(0.4),
+            )
+        )
+        views = (recipe, replace(recipe, operations=recipe.operations[1:3]))
+        source = gpupipe.open_source(str(folder))
+        job = Job(SEED, 0, np.arange(6), np.arange(6))
+        done = [[len(runs_of_workers(view, augmented)) for view in views] for augmented in (True, False)]
+        assert done == [[3, 1], [2, 0]]
+        finish = Finisher(source.fields, views, torch.device("cpu"))
+        whole, parts = (finish(Rendering(source, views, augmented=one)(job), True).output[0] for one in (True, False))
+        assert all(torch.equal(*both) for both in zip(whole, parts, strict=True))
 
     def test_beside_masks_it_has_to_say_that_it_moves_nothing(self) -> None:
         image, mask = picture(40, 40), picture(40, 40)[..., 0]
@@ -538,6 +564,13 @@ class TestOnBatch:
             with pytest.raises(gpupipe.DataError, match=r"OnBatch 'once' raised StopIteration at step 1 of epoch 0"):
                 next(batches)
             assert len(next(batches)[0]) == 5
+
+    def test_a_contact_sheet_needs_images(self, folder: Path) -> None:
+        with (
+            open_loader(folder, Recipe((CROP, OnBatch(same, whole=True)))) as loader,
+            pytest.raises(gpupipe.ConfigError, match="OnBatch 'same' may give batches of any form"),
+        ):
+            next(read_tiles(loader, 1))
 
     def test_in_a_thread_of_the_loaders_as_for_a_gpu(self, folder: Path) -> None:
         threads = set()

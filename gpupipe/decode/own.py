@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ def changed_whole(fetched: Fetched, recipe: Recipe, view: int, whole: Mapping[st
         for at in range(recipe.before_crop.stop):
             words = _words(fetched, recipe, at, view, name)[0]
             made = None if fetched.failures else _changed(fetched, 0, name, recipe, at, pixels, words)
-            pixels = pixels if made is None else made
+            pixels = pixels if made is None else np.ascontiguousarray(made)
         columns[name] = Images([pixels], np.array([[*pixels.shape[:2], 1]], np.int32))
     changed = replace(fetched, columns=columns)
     check_shared_sizes(changed)
@@ -77,7 +77,7 @@ def _changed(
         return None
     resizes = at < recipe.before_crop.stop and operation.geometric
     if _is_image(made) and (resizes or made.shape == shape):
-        return np.ascontiguousarray(made)
+        return made
     wanted = "(height, width, 3)" if resizes else f"{shape}"
     why = "" if operation.geometric else ", as geometric=False says that it moves no pixel"
     fetched.fail(
@@ -100,7 +100,7 @@ def _called(operation: PerImage, pixels: Pixels, words: list[int]) -> Any:
     return made.permute(1, 2, 0).numpy() if torch.is_tensor(made) and made.ndim == 3 else made
 
 
-def _is_image(made: Any) -> bool:
+def _is_image(made: Any) -> TypeGuard[Pixels]:
     if not isinstance(made, np.ndarray) or made.dtype != np.uint8 or made.ndim != 3:
         return False
     return made.shape[2] == 3 and made.size > 0

@@ -95,7 +95,8 @@ class Loader(DataLoaderAttributes):
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
                  its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
                  num_workers=0, or from a dataset of yours with DALI) has no timeout.
-    engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU.
+    engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU. DALI calls no
+                 `PerImage`: a recipe that has one takes the torch engine, whose batches a GPU finishes, too.
     rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
     order:       an `Order` or a torch `Sampler` instead of `shuffle`.
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's

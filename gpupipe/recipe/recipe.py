@@ -258,7 +258,8 @@ class Recipe:
         return (replace(self, views=1),) * self.views
 
     def output_spec(self, batch_size: int) -> OutputSpec:
-        """Shape, dtype and layout of a batch of `batch_size` images, of each view."""
+        """Shape, dtype and layout of a batch of `batch_size` images, of each view, which an `OnBatch` at the end may
+        change."""
         return OutputSpec((batch_size, 3, *self.crop.output_size), self.dtype, self.layout)
 
     @property

@@ -53,6 +53,9 @@ def read_tiles(loader: Loader, count: int, repeat: int = 1) -> Iterator[Tile]:
     for name, value in (("count", count), ("repeat", repeat)):
         if value < 1:
             raise ConfigError(f"contact sheet: {name}={value} must be at least 1")
+    whole = _views(loader)[0].whole
+    if whole is not None:
+        raise ConfigError(f"contact sheet: {whole} may give batches of any form; show the recipe without it")
     first = loader.epoch
     wanted = loader.order.indices(loader.seed, first, np.arange(min(count, len(loader.order)), dtype=np.int64))
     places = [_places(loader, epoch, wanted) for epoch in range(first, first + repeat)]

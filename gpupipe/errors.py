@@ -113,7 +113,7 @@ class SkippedSampleError(SampleError):
 
 
 class CollateError(DataError):
-    """The items of a batch can't be put together; of the type that `collate_fn` raised, too, as with SampleError."""
+    """`collate_fn` or an `OnBatch` can't make a batch; of the type that it raised, too, as with SampleError."""
 
     def __init__(self, message: str) -> None:
         self.message = message

@@ -546,23 +546,26 @@ class TestOnBatch:
         ):
             next(iter(loader))
 
-    @pytest.mark.parametrize("whole", [False, True])
+    @pytest.mark.parametrize(("whole", "kind"), [(False, KeyError), (True, StopIteration)])
     @pytest.mark.parametrize("engine", TORCH)
-    def test_what_it_raises_takes_the_batchs_place(self, folder: Path, engine: dict[str, Any], whole: bool) -> None:
+    def test_what_it_raises_takes_the_batchs_place(
+        self, folder: Path, engine: dict[str, Any], whole: bool, kind: type[Exception]
+    ) -> None:
         calls = []
 
         def once(given: Any, generator: torch.Generator) -> Any:
             calls.append(1)
             if len(calls) == 2:
-                raise StopIteration
+                raise kind("that")
             return given
 
         recipe = Recipe((CROP, OnBatch(once, name="once", whole=whole)))
         with open_loader(folder, recipe, 10, **engine) as loader:
             batches = iter(loader)
             next(batches)
-            with pytest.raises(gpupipe.DataError, match=r"OnBatch 'once' raised StopIteration at step 1 of epoch 0"):
+            with pytest.raises(gpupipe.DataError, match=r"OnBatch 'once' raised \w+ at step 1 of epoch 0") as raised:
                 next(batches)
+            assert isinstance(raised.value, kind) == (kind is not StopIteration)
             assert len(next(batches)[0]) == 5
 
     def test_a_contact_sheet_needs_images(self, folder: Path) -> None:

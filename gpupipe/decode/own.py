@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gpupipe.batch import Images, Job
 from gpupipe.decode.fetching import Fetched, check_shared_sizes
 from gpupipe.decode.seeding import drawing
-from gpupipe.errors import ConfigError, DataError
+from gpupipe.errors import ConfigError
 from gpupipe.host.generators import seed_all
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import own_words
 from gpupipe.recipe import OnBatch, PerImage, Recipe
-from gpupipe.sources.raised import as_raised
+from gpupipe.sources.raised import as_raised, collate_error
 
 __all__ = ["change_images", "changed_whole", "on_batch", "on_images"]
 
@@ -119,7 +119,7 @@ def on_images(recipe: Recipe, at: int, images: torch.Tensor, job: Job, view: int
     """What the recipe's operation at that place makes of a view's images (N, 3, height, width): images of the same
     shape and dtype but at the recipe's end. field: see `Schema.number`.
 
-    Raises DataError for what the operation raises, ConfigError where it returns what can't go on.
+    Raises CollateError for what the operation raises, ConfigError where it returns what can't go on.
     """
     made = on_batch(recipe, at, images, job, images.device, view, field)
     is_last = at + 1 == len(recipe.operations)
@@ -138,7 +138,7 @@ def on_images(recipe: Recipe, at: int, images: torch.Tensor, job: Job, view: int
 def on_batch(recipe: Recipe, at: int, given: Any, job: Job, device: torch.device, view: int = 0, field: int = 0) -> Any:
     """What the recipe's operation at that place, -1 for the last, makes of a batch on `device`.
 
-    Raises DataError for what the operation raises.
+    Raises CollateError for what the operation raises.
     """
     operation = recipe.operations[at]
     assert isinstance(operation, OnBatch)
@@ -152,7 +152,8 @@ def on_batch(recipe: Recipe, at: int, given: Any, job: Job, device: torch.device
             seed_all([generator], words)
             return operation.fn(given, generator)
     except Exception as error:  # code of the user's
-        raise DataError(
+        raise collate_error(
+            error,
             f"{operation} raised {type(error).__name__} at step {job.step} of epoch {job.epoch} "
-            f"(positions {job.positions[0]} to {job.positions[-1]}): {error}"
+            f"(positions {job.positions[0]} to {job.positions[-1]}): {error}",
         ) from error

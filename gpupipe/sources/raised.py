@@ -35,7 +35,7 @@ def as_raised(error: Exception, index: int, location: str, reason: str) -> Sampl
 
 
 def collate_error(error: Exception, message: str) -> CollateError:
-    """The same for what `collate_fn` raised, which is of no one sample."""
+    """The same for what `collate_fn` or an `OnBatch` raised, which is of no one sample."""
     return _raised(CollateError, error, (message,))
 
 

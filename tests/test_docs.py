@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 import sqlite3
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from images import encode, picture
 from modules import MODULES
+from torch.utils.data import DataLoader
 
 import gpupipe
 from gpupipe.order import Order
@@ -92,6 +94,23 @@ def test_readme_names_tests_that_exist():
         assert not test or re.search(rf"^(class|def) {test}\b", text, re.MULTILINE)
 
 
-def test_readme_links_lead_somewhere():
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists()
+def heading_anchors(page: Path) -> set[str]:
+    """As GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/migration.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text())
+    assert links
+    for target, anchor in links:
+        found = (ROOT / page).parent / target if target else ROOT / page
+        assert found.exists(), target
+        assert not anchor or anchor in heading_anchors(found), anchor
+
+
+def test_the_migration_page_has_each_argument_of_dataloader() -> None:
+    page = (ROOT / "docs" / "migration.md").read_text()
+    told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))))
+    assert set(inspect.signature(DataLoader).parameters) - {"self"} <= told

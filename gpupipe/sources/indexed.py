@@ -23,7 +23,7 @@ __all__ = ["IndexedSource", "arrays_of", "found", "printable"]
 
 log = logging.getLogger("gpupipe")
 
-SHAPES = ("heights", "widths", "orientations")
+SHAPES = {"heights": np.int32, "widths": np.int32, "orientations": np.uint8}
 
 Files = Sequence[Encoded | None]
 """One file of each of several samples; None where there is none."""
@@ -49,15 +49,14 @@ def found(
     the bytes of each file, -1 for none. more: arrays that this kind of data has besides.
     """
     arrays: dict[str, NDArray[Any]] = {
-        "labels": facts[:, 0].copy(),
-        "heights": facts[:, 1].astype(np.int32),
-        "widths": facts[:, 2].astype(np.int32),
-        "orientations": facts[:, 3].astype(np.uint8),
         "sizes": (facts[:, 4] if facts.shape[1] == 5 else facts[:, 4:]).copy(),
         "keys": keys[0],
         "key_offsets": keys[1],
-    }
-    arrays = {name: array for name, array in arrays.items() if name in arrays_of(wanted)} | more
+    } | more
+    if wanted.labels:
+        arrays["labels"] = facts[:, 0].copy()
+    if wanted.image is not None:
+        arrays |= {name: facts[:, column].astype(SHAPES[name]) for column, name in enumerate(SHAPES, start=1)}
     content = [arrays[name] for name in ("keys", "key_offsets", "starts", "sizes", "labels") if name in arrays]
     return BuiltIndex(content_fingerprint(names, content), info, arrays)
 

@@ -379,6 +379,16 @@ class TestPerImage:
         assert reasons[0] == reasons[1]
         assert len(reasons[0]) == 2
 
+    def test_whole_images_beyond_the_limit_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        buffer = io.BytesIO()
+        Image.new("1", (20000, 10000)).save(buffer, "PNG")
+        with (
+            open_loader([(buffer.getvalue(), 0)], uint8(PerImage(same), CROP), 1) as loader,
+            pytest.raises(gpupipe.SampleError, match=r"'image': it has 20000 x 10000 pixels, more than the 178956970"),
+        ):
+            next(iter(loader))
+
     def test_images_of_one_geometry_must_keep_one_size(self) -> None:
         def by_content(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
             return image if image[0, 0, 0] else image[:-5]

@@ -190,17 +190,18 @@ def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns) -> None:
 
 
 def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
-    """The whole images of one sample: as a crop of all of each. Those beyond the limit are left to `decode_images` to
-    refuse."""
+    """The whole images of one sample: as a crop of all of each."""
     crops: FieldCrops = {}
     out: Columns = {}
+    most = Limits().max_pixels
     for name in one.source.fields.images:
         sizes = one.columns[name].sizes
         ((height, width),) = (upright(sizes) if recipe.exif_orientation else sizes[:, :2]).tolist()
-        size = (height, width) if 0 < height * width <= Limits().max_pixels else (1, 1)
-        window = np.array([[0, 0, max(height, 1), max(width, 1)]], np.int32)
-        corner, unflipped = np.zeros((1, 2), np.int32), np.zeros(1, np.bool_)
-        crops[name] = [Crops(window, np.array([size], np.int32), corner, unflipped, size, "bilinear")]
+        if height * width > most:
+            one.fail(0, f"{name!r}: it has {width} x {height} pixels, more than the {most} that are allowed")
+        size = (height, width) if 0 < height * width <= most else (1, 1)
+        window, corner = np.array([[0, 0, *size]], np.int32), np.zeros((1, 2), np.int32)
+        crops[name] = [Crops(window, window[:, 2:], corner, np.zeros(1, np.bool_), size, "bilinear")]
         out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8),)
     decode_images(one, (recipe,), crops, out)
     return {name: views[0][0].numpy() for name, views in out.items()}

@@ -197,7 +197,8 @@ def build_and_fork(report: Any, context: Context) -> None:
 
 
 def hangs_in_an_epoch_that_was_left(context: Context) -> None:
-    """Persistent workers first end what they had; the one that does not is named, and costs no batch of the next."""
+    """Persistent workers first end what they had; the one that does not is named, and costs the next epoch no batch,
+    nor the timeout, which is longer than the case may take."""
     data = Trap(5, hang, context.folder)
     said: list[str] = []
     listener = logging.Handler()
@@ -210,7 +211,7 @@ def hangs_in_an_epoch_that_was_left(context: Context) -> None:
         num_workers=WORKERS,
         device="cpu",
         engine="torch",
-        timeout=3,
+        timeout=100,
         persistent_workers=True,
     ) as loader:
         next(iter(loader))

@@ -13,6 +13,7 @@ step.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,7 +24,7 @@ import torch.utils.data
 
 from gpupipe.batch import Batch, Job
 from gpupipe.decode.engine import Batches
-from gpupipe.errors import OriginalTraceback
+from gpupipe.errors import LoaderTimeoutError, OriginalTraceback
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
 from gpupipe.workers.board import Board
@@ -37,6 +38,8 @@ from gpupipe.workers.work import Work
 from gpupipe.workers.worker import WorkerInit, start_worker
 
 __all__ = ["TorchEngine"]
+
+log = logging.getLogger("gpupipe")
 
 END: Any = object()
 
@@ -117,14 +120,22 @@ class TorchEngine:
         elif not self._persistent:
             self.close()
         turn = self._tasks.begin(jobs)
+        try:
+            self._iterator = self._safely(self._begun)
+        except LoaderTimeoutError as error:  # of what was dropped: what hangs there may not be asked for again
+            log.warning("gpupipe: %s. New workers are started", error)
+            self._iterator = self._safely(self._begun)
+        return Batches(partial(self._next, turn), partial(self._leave, turn))
+
+    def _begun(self) -> Any:
+        """The iterator underneath, with new workers where there are none, at the first task of the stream."""
         loader = self._loader = self._open_loader() if self._loader is None else self._loader
         if self._iterator is None:
             self._board.clear()
             loader.worker_init_fn = partial(
                 start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn
             )
-        self._iterator = self._safely(lambda: iter(loader))
-        return Batches(partial(self._next, turn), partial(self._leave, turn))
+        return iter(loader)
 
     def _next(self, turn: int) -> Batch:
         """The next batch of that stream. Raises what its jobs have raised after their last one, else StopIteration."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from gpupipe.errors import LoaderTimeoutError, WorkerError
 from gpupipe.host import processes
 from gpupipe.workers.board import Board
-from gpupipe.workers.watched import WorkersDied, WorkersHang
+from gpupipe.workers.watched import GRACE, WorkersDied, WorkersHang
 
 __all__ = ["Describe", "death", "hang"]
 
@@ -56,15 +56,17 @@ def death(fault: WorkersDied, board: Board, describe: Describe) -> WorkerError:
 
 
 def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -> LoaderTimeoutError:
-    """Names the worker whose batch is due, what it does and the sample."""
+    """Names the worker whose batch is due, or that does not begin anew, what it does and the sample."""
     # Workers that are done with what they had are idle; one that hangs in an epoch that was left is not.
     busy = [worker for worker in range(len(fault.pids)) if not board.idle(worker)]
     number = fault.due if fault.due is not None else busy[0] if busy else 0
     pid = fault.pids[number]
     state = processes.state(pid)
+    told = f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from"
+    if fault.due is None:
+        told = f"{len(fault.pids)} workers have not ended within {GRACE:g} s what nobody wants any more; among them"
     return LoaderTimeoutError(
-        f"no batch came from {len(fault.pids)} workers within timeout={timeout:g} s; the next one is due from worker "
-        f"{number} (pid {pid}), which {state} {_place(board, describe, number)}, where it has been for "
+        f"{told} worker {number} (pid {pid}), which {state} {_place(board, describe, number)}, where it has been for "
         f"{board.seconds(number):.1f} s; {ADVICE.get(state, ANY_STATE).format(pid=pid)}",
         _batches(board, [number]),
     )

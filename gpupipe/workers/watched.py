@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
     _Inner = object  # torch's class comes in when it is known to have all parts
 
-__all__ = ["WorkersDied", "WorkersHang", "missing_parts", "open_loader", "show_dataset", "start_method"]
+__all__ = ["GRACE", "WorkersDied", "WorkersHang", "missing_parts", "open_loader", "show_dataset", "start_method"]
 
 log = logging.getLogger("gpupipe")
 
@@ -78,7 +78,9 @@ class WorkersDied(Exception):
 
 
 class WorkersHang(Exception):
-    """Nothing came within the timeout; the next batch is due from worker `due`, None if all are asked to begin anew.
+    """Nothing came within the timeout; the next batch is due from worker `due`.
+
+    None: within it, or GRACE, they have not ended what they had when they were asked to begin anew.
 
     The workers still live.
     """
@@ -195,7 +197,11 @@ class _Watched(_Inner):
             forget(id(self))
             self._worker_pids_set = False
             self._starting.close()  # the first tasks, made now, come from code of the user's
+        timeout = self._timeout
+        if not first_iter:  # until they have ended what nobody wants any more
+            self._timeout = min(timeout or GRACE, GRACE)
         super()._reset(loader, first_iter)
+        self._timeout = timeout
 
     # Waiting for data.
 

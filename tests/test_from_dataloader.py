@@ -166,6 +166,13 @@ class TestFiles:
         with pytest.raises(SampleError, match=r"a/0\.jpg\): has 5 bytes where the index says .* remove .*\.index to"):
             next(iter(made))
 
+    def test_an_index_that_can_be_written_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = DataLoader(image_folder(tmp_path / "data", transform=LEVELS), batch_size=2)
+        text(tmp_path / "file", "in the place of a folder")
+        monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
+        with pytest.raises(DataError, match=r"the index can't be written to .*file/data-.*; set GPUPIPE_CACHE"):
+            gpupipe.from_dataloader(loader)
+
     def test_no_files(self, tmp_path: Path) -> None:
         dataset = image_folder(tmp_path, transform=LEVELS)
         dataset.samples.clear()
@@ -380,6 +387,17 @@ class TestAsWritten:
         made = gpupipe.from_dataloader(loader)
         assert "it does not open its images as RGB" in line(made, "dataset").why
         same_batches(loader, made)
+
+    def test_cut_images_that_pillow_fills_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = DataLoader(image_folder(tmp_path, transform=LEVELS), batch_size=3)
+        file = tmp_path / "a/1.jpg"
+        file.write_bytes(file.read_bytes()[:-60])
+        with pytest.raises(SampleError, match=r"a/1\.jpg"):
+            list(gpupipe.from_dataloader(loader))
+        monkeypatch.setattr("PIL.ImageFile.LOAD_TRUNCATED_IMAGES", True)
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert "LOAD_TRUNCATED_IMAGES" in line(made, "dataset").why
 
     def test_without_transform_or_collate(self, folder: Path) -> None:
         """As in a DataLoader, which says so at the first batch."""

@@ -302,7 +302,7 @@ def test_no_place_for_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     root = write_folder(tmp_path / "data")
     refuse_below(tmp_path, monkeypatch)
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(DataError, match=r"neither to .*data.* nor to .*cache.*set GPUPIPE_CACHE"):
+    with pytest.raises(DataError, match=r"written to .*data.* nor to .*cache.*set GPUPIPE_CACHE"):
         open_source(root)
 
 

@@ -136,7 +136,7 @@ def _rest(loader: DataLoader[Any], sampling: Sampling, overrides: dict[str, Any]
     if sampling.world_size > 1 or rank_and_world_size(None, None)[1] > 1:
         now = "shares the epoch" if sampling.world_size > 1 else "reads all samples, as before"
         yield Line("ranks", f"rank {sampling.rank} of {sampling.world_size}", now)
-    if not loader.in_order:
+    if not getattr(loader, "in_order", True):  # torch 2.4 has none
         yield Line("in_order", "False", "batches come in the order of the epoch")
     if loader.pin_memory_device:
         yield Line("pin_memory_device", loader.pin_memory_device, "that of the current GPU")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.utils.data
 from numpy.typing import NDArray
+from PIL import ImageFile
 
 from gpupipe.errors import TranslationError
 from gpupipe.host.generators import global_generators, kept
@@ -127,6 +128,7 @@ def _files_of(dataset: Any) -> Files:
     base = next((one for one in kind.__mro__ if "__getitem__" in vars(one)), object)
     if not _library(base) or hasattr(kind, "__getitems__"):
         raise _refused(dataset, "its __getitem__ is no dataset's that gpupipe knows to be files with a label each")
+    _check_whole(dataset)
     files = _of_timm(dataset) if _library(base) == "timm" else _of_torchvision(dataset, base.__name__)
     if len(files.paths) != len(dataset) or len(files.labels) != len(dataset):
         raise _refused(dataset, f"it lists {len(files.paths)} files, but its len() is {len(dataset)}")
@@ -186,7 +188,7 @@ def _apart(pairs: Any) -> Listed:
 def _inaturalist(dataset: Any) -> Listed:
     if len(dataset.target_type) != 1:
         raise _refused(dataset, f"its target_type is {dataset.target_type}, several labels a sample")
-    if dataset.loader is None:
+    if getattr(dataset, "loader", None) is None:
         raise _refused(dataset, "without a loader its images are not opened as RGB", "pass loader=default_loader")
     (kind,) = dataset.target_type
     root = Path(dataset.root)
@@ -207,6 +209,13 @@ def _check_loader(dataset: Any) -> None:
         raise _refused(dataset, f"torchvision's image backend is {backend}", "call set_image_backend('PIL')")
 
 
+def _check_whole(dataset: Any) -> None:
+    """Raise TranslationError where Pillow fills up images that are cut."""
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        reason = "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, and with a recipe an image that is cut is an error"
+        raise _refused(dataset, reason, "leave it unset and pass on_error='skip', which takes another image")
+
+
 def _transforms(dataset: Any, name: str) -> tuple[Any, Transform | None]:
     """Of the image and of the label: those that `__getitem__` calls."""
     if name not in ("OxfordIIITPet", "Places365"):
@@ -223,7 +232,7 @@ def _of_timm(dataset: Any) -> Files:
     reader: Any = getattr(dataset, "reader", None)
     if type(dataset).__name__ != "ImageDataset" or type(reader).__name__ != "ReaderImageFolder":
         raise _refused(dataset, f"its reader is {type(reader).__name__}, which is no folder's")
-    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
+    if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None):
         raise _refused(dataset, "it has load_bytes, additional_features or another input_img_mode than RGB")
     paths, labels = _apart(reader.samples)
     return Files(paths, labels, (dataset.transform,), dataset.target_transform, np.arange(len(paths)), skips=True)

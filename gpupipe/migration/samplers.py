@@ -20,7 +20,7 @@ from gpupipe.order import Order, Repeated, SamplerOrder, Sequential, Shuffled, S
 __all__ = ["Sampling", "follow", "sampling_of"]
 
 OTHER = "another permutation than torch's in each epoch"
-DEALT = "each step has the samples that it had, dealt to the ranks in runs and not in turn"
+DEALT = "a step's samples go to the ranks in runs, not in turn"
 REPEATING = ("RASampler", "RepeatAugSampler")  # of torchvision's references and DeiT, and of timm
 
 

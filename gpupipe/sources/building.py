@@ -120,8 +120,7 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
             log.info("the index goes elsewhere: %s can't be written (%s)", place, error.strerror)
             reasons.append(f"to {place} ({error.strerror})")
     raise DataError(
-        f"the index can be written neither {' nor '.join(reasons)}; set GPUPIPE_CACHE to a folder with free space that "
-        "can be written"
+        f"the index can't be written {' nor '.join(reasons)}; set GPUPIPE_CACHE to a folder with free space that can be"
     )
 
 

@@ -654,16 +654,15 @@ class TestTransforms:
             batches = iter(loader)
             assert draws(lambda: next(batches)) == draws(lambda: None)
 
-    def test_draw_beside_no_other_thread(self, folder: Path) -> None:
-        def draws(*own: Any, workers: int = 0) -> bool:
-            with open_loader(folder, Recipe((CROP, *own)), num_workers=workers, engine="torch") as loader:
-                return loader._draws_globally
-
-        assert draws(OnBatch(v2.RandomErasing()), workers=1)
-        assert draws(PerImage(v2.ColorJitter()))
-        assert not draws(PerImage(v2.ColorJitter()), workers=1)
-        assert not draws(PerImage(same), OnBatch(same))
-        assert not draws()
+    @pytest.mark.parametrize("own", [OnBatch(v2.RandomErasing()), PerImage(v2.ColorJitter())])
+    def test_draw_beside_no_other_thread(self, folder: Path, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a loader for a GPU has it, where there is none."""
+        monkeypatch.setattr("gpupipe.loader.loader.HandOver", lambda device: Lane())
+        monkeypatch.setattr("gpupipe.loader.loader.choose", lambda wish, device: ("torch", torch.device("cuda")))
+        for operations, beside in (((CROP, own), False), ((CROP, PerImage(same), OnBatch(same)), True)):
+            loader = open_loader(folder, Recipe(operations), num_workers=1, engine="torch")
+            assert (loader._supply.lane is not None) == beside
+            loader.close()
 
     def test_what_gives_floats_is_refused(self, folder: Path) -> None:
         recipe = uint8(CROP, PerImage(v2.ToDtype(torch.float32, scale=True)))

@@ -45,7 +45,7 @@ from gpupipe.loader.stats import Meter, gpu_memory
 from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.protocol import samples_of
-from gpupipe.recipe import Mixing, MultiCrop, OnBatch, Recipe, Views, check_fields
+from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
 
@@ -474,10 +474,10 @@ class Loader(DataLoaderAttributes):
 
     @property
     def _draws_globally(self) -> bool:
-        """Whether this process calls transforms, which draw from the global generators. These are seeded for them and
-        put back, so the consumer's thread, which has the same, must not run meanwhile."""
-        own = [one for view in self._views for one in view.own if one.is_transform]
-        return any(isinstance(one, OnBatch) or not self.settings.worker_processes for one in own)
+        """Whether this process calls transforms, if only to make a bad sample's substitute. They draw from the global
+        generators, which are seeded for them and put back; the consumer's thread has the same, so it must not run
+        meanwhile."""
+        return any(one.is_transform for view in self._views for one in view.own)
 
     @property
     def _remainder(self) -> int:

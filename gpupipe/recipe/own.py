@@ -86,9 +86,9 @@ class PerImage(Own):
 class OnBatch(Own):
     """A function of your own on the batch of images, `fn(images, generator)`, on its device; on every engine.
 
-    images:    (N, 3, height, width), of each view and image field by itself: uint8 where `Normalize` or an augmentation
-               follows, else in the recipe's dtype and layout. It returns a tensor like that, which at the end of the
-               recipe may have another shape and dtype, but N rows. A transform gets and returns such a tensor.
+    images:    (N, 3, height, width), of each view and image field by itself: uint8 in channels_last strides where
+               `Normalize` or an augmentation follows, else in the recipe's dtype and layout. It returns a tensor like
+               that, which at the end of the recipe may have another shape and dtype, but N rows.
     generator: a `torch.Generator` on the images' device. It is keyed by the position of the batch's first sample: the
                same batch has the same numbers on every engine and after a resume. On another number of ranks a global
                batch is cut into others, which have other numbers.
@@ -97,9 +97,9 @@ class OnBatch(Own):
 
     It may stand anywhere behind crop and flip, also behind erasing and mixing, which then run by themselves where
     else they share a pass with `Normalize`. It runs under `torch.no_grad()`: on the CPU in the consumer's thread, and
-    for a GPU ahead in a thread of the loader's, on its stream; a transform, whose generators the training loop has as
-    well, always in the consumer's. What `fn` raises is a DataError in the batch's place, also of the type that it
-    raised. Raises ConfigError.
+    for a GPU ahead in a thread of the loader's, on its stream. A recipe with transforms, whose generators the training
+    loop has as well, has all of that done in the consumer's thread. What `fn` raises is a DataError in the batch's
+    place, also of the type that it raised. Raises ConfigError.
     """
 
     _: KW_ONLY

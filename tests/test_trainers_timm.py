@@ -1,18 +1,23 @@
-"""timm's train.py with Loaders in the place of what its create_loader returns, in both of its modes.
+"""timm's train.py and validate.py with Loaders in the place of what its create_loader returns, in both of its modes.
 
-`train` does to a loader what the script does, line by line. What it hands to the model is compared with the loader's
-own batches, and their form with that of timm's loaders under the same flags.
+`train` and `validate` do to a loader what the scripts do, line by line. What the model is handed is compared with the
+loader's own batches, and with those of timm's create_loader on the same files under the same flags.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from images import Numbered, encode, picture
+from images import Numbered, encode, picture, write_folder
 from PIL import Image
 from torch.nn import functional
 
@@ -248,3 +253,235 @@ def test_the_validation_loader_is_taken_as_it_is() -> None:
                 assert torch.nn.CrossEntropyLoss()(outputs, labels) > 0
                 assert accuracy(outputs, labels)[0].item() == 100
                 assert images.dtype == torch.float32
+
+
+# create_loader
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of three classes, whose names timm sorts by their numbers."""
+    return write_folder(tmp_path_factory.mktemp("timm"), CLASSES, 11, ((40, 60), (33, 31), (30, 80)))
+
+
+def loaders(folder: Path, **options: Any) -> tuple[Any, Any]:
+    """timm's and gpupipe's, of a dataset each."""
+    from timm.data import create_dataset, create_loader
+
+    from gpupipe.integrations.timm import create_loader as own
+
+    options = {"input_size": (3, SIZE, SIZE), "batch_size": BATCH, "num_workers": 0} | options
+    options["device"] = torch.device("cpu")
+    dataset = options.pop("dataset", None)
+    return tuple(
+        create(dataset or create_dataset("", folder), **options | {"collate_fn": copy.copy(options.get("collate_fn"))})
+        for create in (create_loader, own)
+    )
+
+
+def taken(loader: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All images and labels of an epoch."""
+    images, labels = zip(*((images.float().clone(), labels.clone()) for images, labels in loader), strict=True)
+    return torch.cat(images).numpy(), torch.cat(labels).numpy()
+
+
+def test_its_signature_is_timms() -> None:
+    from timm.data import create_loader
+
+    from gpupipe.integrations.timm import create_loader as own
+
+    assert inspect.signature(own) == inspect.signature(create_loader)
+    with pytest.raises(TypeError, match="scala"):
+        own(None, 224, 8, scala=(0.1, 1))
+
+
+def validate(loader: Any, no_prefetcher: bool) -> tuple[float, float]:
+    """As the script does: loss and accuracy."""
+    from timm.utils import AverageMeter, accuracy
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, CLASSES)).eval()
+    criterion = torch.nn.CrossEntropyLoss()
+    losses, top1 = AverageMeter(), AverageMeter()
+    with torch.inference_mode():
+        for batch_idx, (inputs, target) in enumerate(loader):
+            if no_prefetcher:
+                target = target.to(device="cpu")
+                inputs = inputs.to(device="cpu", dtype=None)
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            output = model(inputs)
+            losses.update(criterion(output, target).item(), output.shape[0])
+            top1.update(accuracy(output.detach(), target)[0].item(), output.shape[0])
+            assert batch_idx < len(loader)
+    return losses.avg, top1.avg
+
+
+EVALUATIONS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "bicubic": {"interpolation": "bicubic", "crop_pct": 0.95},
+    "workers": {"num_workers": 2, "crop_pct": 1.0},
+    "no prefetcher": {"use_prefetcher": False},
+    "as it is": {"crop_mode": "border"},
+    "as it is, no prefetcher": {"crop_mode": "border", "use_prefetcher": False, "num_workers": 2},
+}
+
+
+@pytest.mark.parametrize("options", EVALUATIONS.values(), ids=EVALUATIONS.keys())
+def test_evaluation_is_timms(folder: Path, options: dict[str, Any]) -> None:
+    theirs, ours = loaders(folder, **options)
+    assert len(ours) == len(theirs) == 9
+    (images, labels), (expected, expected_labels) = taken(ours), taken(theirs)
+    np.testing.assert_array_equal(labels, expected_labels)
+    np.testing.assert_allclose(images, expected, atol=2e-6)
+    no_prefetcher = not options.get("use_prefetcher", True)
+    np.testing.assert_allclose(validate(ours, no_prefetcher), validate(theirs, no_prefetcher), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batches_have_the_dtype_that_is_asked_for(folder: Path, dtype: torch.dtype) -> None:
+    theirs, ours = loaders(folder, img_dtype=dtype)
+    for (images, _), (expected, _) in zip(ours, theirs, strict=True):
+        assert images.dtype == expected.dtype == dtype
+        torch.testing.assert_close(images, expected, rtol=0, atol=0.05)
+
+
+def test_images_in_a_tar_and_with_features(folder: Path, tmp_path: Path) -> None:
+    import tarfile
+
+    from timm.data import ImageDataset
+
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        tar.add(folder, arcname=".")
+    for made in (lambda: ImageDataset(str(tmp_path / "images.tar"), reader="tar"), lambda: further(folder)):
+        theirs, ours = (loaders(folder, dataset=made())[number] for number in (0, 1))
+        (images, labels), (expected, expected_labels) = taken(ours), taken(theirs)
+        np.testing.assert_array_equal(labels, expected_labels)
+        np.testing.assert_allclose(images, expected, atol=2e-6)
+
+
+def further(folder: Path) -> Any:
+    """Whose samples have more than an image and a label."""
+    from timm.data import ImageDataset
+
+    class Reader:
+        def __init__(self) -> None:
+            self.files = sorted(folder.rglob("*.jpg"))
+
+        def __len__(self) -> int:
+            return len(self.files)
+
+        def __getitem__(self, index: int) -> tuple[Any, int, str]:
+            return self.files[index].open("rb"), index % CLASSES, self.files[index].name
+
+    return ImageDataset(str(folder), reader=Reader(), additional_features=["name"])
+
+
+SMOOTH = {"mixup": 0.8, "cutmix": 1.0}
+
+
+@pytest.mark.parametrize("no_prefetcher", [False, True])
+@pytest.mark.parametrize("options", [{}, {"interpolation": "random"}], ids=["recipe", "as it is"])
+def test_training_is_timms(
+    folder: Path, options: dict[str, Any], no_prefetcher: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same samples and labels, in an order of its own that is new in each epoch, in batches of the same form."""
+    flags = Flags(**SMOOTH, no_prefetcher=no_prefetcher, mixup_off_epoch=2)
+    steps = []
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        made = loaders(
+            folder,
+            is_training=True,
+            num_workers=2,
+            use_prefetcher=not no_prefetcher,
+            collate_fn=None if no_prefetcher else mixer(flags, "FastCollateMixup"),
+            **options,
+        )
+    assert len([record for record in caplog.records if "interpolation='random'" in record.message]) == len(options)
+    for loader in made:
+        assert len(loader) == 8
+        steps.append(train(loader, flags, since_1_0_29))
+        assert not getattr(loader, "mixup_enabled", False)
+    theirs, ours = steps
+    assert [step.epoch for step in ours] == [step.epoch for step in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.images.dtype, one.images.shape) == (other.images.dtype, other.images.shape)
+        assert (one.targets.dtype, one.targets.shape) == (other.targets.dtype, other.targets.shape)
+    mixed = [
+        [bool((step.targets.amax(1) < 0.85).any()) for step in ours if step.epoch == epoch] for epoch in range(EPOCHS)
+    ]
+    assert any(mixed[0] + mixed[1])
+    assert not any(mixed[2])  # where timm's own workers, which live on, never hear of --mixup-off-epoch
+    for made in steps:
+        epochs = [torch.cat([step.targets for step in made if step.epoch == epoch]) for epoch in range(EPOCHS)]
+        assert not torch.equal(epochs[0], epochs[1])
+        assert epochs[2].argmax(1).bincount().min() >= 11 - 1  # one sample of 33 is left out
+
+
+def test_the_seed_is_that_of_torch(folder: Path) -> None:
+    def first(seed: int) -> np.ndarray:
+        torch.manual_seed(seed)
+        return taken(loaders(folder, is_training=True)[1])[0]
+
+    with torch.random.fork_rng(devices=[]):
+        np.testing.assert_array_equal(first(3), first(3))
+        assert (first(3) != first(4)).any()
+
+
+def test_a_broken_file_is_replaced(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    next(own.rglob("img_3.jpg")).write_bytes(b"no image")
+    for loader in loaders(own):
+        assert len(taken(loader)[0]) == 33
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_size_choices": [16, 32], "is_training": True}, r"input_size_choices=\[16, 32\].*train-img-sizes"),
+        ({"dataset": "iterable"}, r"dataset \(Stream\) is read in an order of its own.*timm's own create_loader"),
+    ],
+)
+def test_what_create_loader_refuses(folder: Path, options: dict[str, Any], message: str) -> None:
+    from timm.data import IterableImageDataset
+
+    from gpupipe.integrations.timm import create_loader
+
+    class Stream:
+        pass
+
+    dataset = IterableImageDataset(folder, reader=Stream()) if "dataset" in options else pictures(0)
+    with pytest.raises(gpupipe.ConfigError, match=message):
+        create_loader(**{"input_size": SIZE, "batch_size": 4} | options | {"dataset": dataset})
+
+
+def in_world(rank: int, size: int, store: str, folder: Path, results: Any) -> None:
+    """One of the ranks: the labels of a training epoch and of an evaluation."""
+    torch.manual_seed(rank)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    train_loader = loaders(folder, is_training=True, distributed=True, num_aug_repeats=3, hflip=0)[1]
+    theirs, ours = loaders(folder, distributed=True)
+    results.put(
+        (rank, len(train_loader), list(train_loader.sampler), taken(theirs)[1].tolist(), taken(ours)[1].tolist())
+    )
+    torch.distributed.destroy_process_group()
+
+
+def test_ranks_share_an_epoch_as_with_timm(folder: Path, tmp_path: Path) -> None:
+    context = torch.multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    arguments = (2, str(tmp_path / "store"), folder, results)
+    children = [context.Process(target=in_world, args=(rank, *arguments)) for rank in range(2)]
+    for child in children:
+        child.start()
+    found = sorted(results.get() for _ in children)
+    for child in children:
+        child.join()
+    (_, steps, *first), (_, other_steps, *second) = found
+    assert steps == other_steps == 33 // 2 // BATCH
+    copies = np.bincount(first[0] + second[0], minlength=33)
+    assert copies.max() == 3
+    assert (copies[copies > 0] == 3).sum() >= (copies > 0).sum() - 2
+    assert sorted(first[1] + second[1]) == sorted(first[2] + second[2])  # with the same one of padding
+    assert len(first[2] + second[2]) == 34

@@ -110,12 +110,16 @@ def _memory_format(channels_last: bool) -> torch.memory_format:
 
 
 def empty_batch(
-    shape: Sequence[int], dtype: torch.dtype, channels_last: bool, device: torch.device | str = "cpu"
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    channels_last: bool,
+    device: torch.device | str = "cpu",
+    pinned: bool = False,
 ) -> torch.Tensor:
     """An uninitialized (N, 3, height, width) tensor for images of `shape` (N, height, width, 3)."""
     n, height, width, channels = shape
-    memory_format = _memory_format(channels_last)
-    return torch.empty((n, channels, height, width), dtype=dtype, device=device, memory_format=memory_format)
+    options: dict[str, Any] = {"memory_format": _memory_format(channels_last), "pin_memory": pinned}
+    return torch.empty((n, channels, height, width), dtype=dtype, device=device, **options)
 
 
 def _rearranged(images: torch.Tensor, channels_last: bool, out: torch.Tensor | None) -> torch.Tensor:

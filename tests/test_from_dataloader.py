@@ -874,13 +874,31 @@ class TestSettings:
             for found, expected in zip(second, rest, strict=True):
                 same(found, expected)
 
+    def test_pinned_memory(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As if there were a GPU: images are made in it, and labels are moved there."""
+        asked, moved, empty = [], [], torch.empty
+
+        def allocated(*args: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+            asked.extend([args[0]] * pin_memory)
+            return empty(*args, **options)
+
+        loader = DataLoader(ImageFolder(folder, FLOATS), 4, pin_memory=True)
+        expected = next(iter(DataLoader(ImageFolder(folder, FLOATS), 4)))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        made = gpupipe.from_dataloader(loader)
+        monkeypatch.setattr(torch, "empty", allocated)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: moved.append(tensor.shape) or tensor)
+        same(next(iter(made)), expected, 1e-6)
+        assert (4, 3, 16, 16) in asked
+        assert {(4, 3, 16, 16), (4,)} <= {*map(tuple, moved)}
+
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     def test_batches_are_on_the_cpu_unless_asked(self, folder: Path) -> None:
         loader = DataLoader(ImageFolder(folder, FLOATS), 4, num_workers=1, pin_memory=True)
         with gpupipe.from_dataloader(loader) as made:
             assert made.device.type == "cpu"
-            assert next(iter(made))[0].is_pinned()
+            assert all(part.is_pinned() for part in next(iter(made)))
         with gpupipe.from_dataloader(loader, device="cuda") as made:
             assert next(iter(made))[0].device.type == "cuda"
 

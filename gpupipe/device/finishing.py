@@ -38,13 +38,14 @@ class Finished:
 
 
 class Finisher:
-    """Finishes batches of a schema on `device`."""
+    """Finishes batches of a schema on `device`; `pinned`: in page-locked memory, where that is the CPU."""
 
-    def __init__(self, schema: Schema | None, views: Views, device: torch.device) -> None:
+    def __init__(self, schema: Schema | None, views: Views, device: torch.device, pinned: bool = False) -> None:
         self._schema = schema
         self._numbers = {name: schema.number(name) for name in schema.images} if schema else {}
         self._views = views
         self._device = device
+        self._pinned = pinned and device.type == "cpu" and torch.cuda.is_available()
         self._buffers = BufferPool(keep=4 * len(views) * len(self._numbers))
 
     def __call__(self, batch: Batch, mixed: bool) -> Finished:
@@ -57,6 +58,8 @@ class Finisher:
             output = self._given(batch.columns)
             if self._views and self._views[0].whole is not None:
                 output = on_batch(self._views[0], -1, output, batch.job, self._device)
+            if self._pinned:
+                output = move(output, torch.Tensor.pin_memory)  # no copy of what is there already
         return Finished(output, batch, stage)
 
     def clear(self) -> None:
@@ -122,6 +125,8 @@ class Finisher:
             return empty_batch(shape, dtype, channels_last, self._device)
         if dtype == torch.uint8 and channels_last:  # which is what engines make
             return None
+        if self._pinned:  # of torch's allocator, which knows when a copy to a GPU is done with it
+            return empty_batch(shape, dtype, channels_last, self._device, pinned=True)
         n, height, width, channels = shape
         if channels_last:
             return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)

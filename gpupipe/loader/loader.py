@@ -81,7 +81,8 @@ class Loader(DataLoaderAttributes):
     decoders:    with DALI, how each batch is shared out among the machine's decoders. None: DALI makes all of it.
                  Where num_workers, prefetch_factor and decoders are all None, what `gpupipe tune` has found last on
                  this machine is taken.
-    pin_memory:  None: worker processes' batches are pinned if they go to a GPU.
+    pin_memory:  None: worker processes' batches are pinned if they go to a GPU. True: those that stay on the CPU are
+                 in page-locked memory, too, where there is a GPU, as in DataLoader.
     persistent_workers: None or True: workers live on until the loader is closed or dropped, and the next epoch's first
                  batches are made while the last ones of this are consumed. What you change in your dataset between
                  epochs does not reach them then. False: as in DataLoader, workers end with each epoch, and nothing is
@@ -217,7 +218,7 @@ class Loader(DataLoaderAttributes):
         self.batch_sampler = BatchSampler(self.sampler)
         work = made_by(self.settings, self.source, self._views, collate_fn)
         self.meter = Meter()
-        self._finisher = Finisher(self.source.fields, self._views, where)
+        self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None
         lane = HandOver(where) if where.type == "cuda" and not self._draws_globally else None
         self.meter.finisher = "consumer" if lane is None else "thread"

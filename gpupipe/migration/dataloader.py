@@ -62,7 +62,7 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
     made.translation = translation
     if sampling.told:
-        made.set_epoch(sampler.epoch)
+        made.set_epoch(int(sampler.epoch))
         follow(sampler, made)
     return made
 

@@ -72,7 +72,7 @@ def follow(sampler: Any, loader: Loader) -> None:
         own(epoch)
         target = found()
         if target is not None:
-            target.set_epoch(epoch)
+            target.set_epoch(int(epoch))
 
     sampler.set_epoch = set_epoch
 

@@ -11,6 +11,7 @@ from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.migration.datasets import Files, files_of
 from gpupipe.migration.report import Line, described
 from gpupipe.recipe import MultiCrop, Recipe
+from gpupipe.recipe.translation.collating import mixing_of
 
 __all__ = ["Data", "data_of"]
 
@@ -79,11 +80,13 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
         lines.append(Line(part, was, described(recipe)))
         if collate is not None:
             part, was = "collate_fn", described(collate)
-            recipe = Recipe.from_torchvision(files.transforms[0], collate)
-            lines.append(Line(part, was, f"{described(recipe.mixing)}; a last batch that is not full stays unmixed"))
-        if recipe.mixing is not None and batch_size % 2:
-            raise TranslationError(f"batch_size={batch_size}", "the recipe mixes pairs", "pass an even one")
-    except TranslationError as error:
+            mixing = mixing_of(collate)
+            assert mixing is not None, collate
+            if batch_size % 2:
+                raise TranslationError(f"batch_size={batch_size}", "a recipe mixes pairs", "pass an even one")
+            recipe = replace(recipe, operations=(*recipe.operations, mixing))
+            lines.append(Line(part, was, f"{described(mixing)}; a last batch that is not full stays unmixed"))
+    except ConfigError as error:
         failed = Line(part, was, AS_WRITTEN, str(error))
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS), failed)
     if files.target_transform is not None:
@@ -95,14 +98,21 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
 
 
 def _recipe(files: Files) -> Recipe:
-    recipes = []
-    for transform in files.transforms:
-        if transform is None:
-            raise TranslationError("transform=None", "items are PIL images of any size", "pass a transform or recipe=")
-        recipes.append(Recipe.from_torchvision(transform))
+    recipes = [_read(transform) for transform in files.transforms]
     if any(recipe != recipes[0] for recipe in recipes):
         raise TranslationError("ConcatDataset", "its parts have different transforms", "pass each to a DataLoader")
     return recipes[0]
+
+
+def _read(transform: Any) -> Recipe:
+    if transform is None:
+        raise TranslationError("transform=None", "items are PIL images of any size", "pass a transform or recipe=")
+    try:
+        return Recipe.from_torchvision(transform)
+    except TranslationError as error:
+        if not error.operation.startswith("timm."):
+            raise
+    return Recipe.from_timm(transform)
 
 
 def _as_written(dataset: Any, collate: Any, batch_size: int | None, *lines: Line) -> Data:

@@ -74,6 +74,6 @@ def _same(function: Any, template: Any) -> bool:
     """The templates load no constants, which bytecode numbers as it does names."""
     code, own = getattr(function, "__code__", None), template.__code__
     return isinstance(code, CodeType) and (
-        (code.co_code, code.co_argcount, code.co_flags & ~NESTED, len(code.co_names))
-        == (own.co_code, own.co_argcount, own.co_flags & ~NESTED, len(own.co_names))
+        (code.co_code, code.co_argcount, code.co_flags & ~NESTED)
+        == (own.co_code, own.co_argcount, own.co_flags & ~NESTED)
     )

@@ -80,6 +80,7 @@ def assert_the_same(out: Path, parts: list[str], rank: int = 0) -> list[list[int
         ("torchvision_loop.py", ["9:6", "18:15"]),
         needs("timm", "timm_loop.py", ["8:7", "17:16"]),  # its saver keeps two checkpoints
         needs("lightning", "lightning_fit.py", ["9:6", "18:15", "20:11"]),
+        needs("lightning", "lightning_datamodule.py", ["9:6", "18:15"]),
         needs("accelerate", "accelerate_loop.py", ["9:6", "18:15"]),
         needs("transformers", "transformers_trainer.py", ["9:6", "13:11", "18:15"]),
     ],
@@ -133,8 +134,9 @@ def of_ranks(folder: Path, kind: str, epoch: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.trainers("lightning")
 class TestLightningOnTwoProcesses:
-    def test_each_sample_once(self, tmp_path: Path) -> None:
-        done = run("lightning_ddp.py", tmp_path, "ddp", "inside")
+    @pytest.mark.parametrize("built", ["inside", "datamodule"])
+    def test_each_sample_once(self, built: str, tmp_path: Path) -> None:
+        done = run("lightning_ddp.py", tmp_path, "ddp", built)
         assert done.returncode == 0, done.stderr
         for epoch in range(2):
             assert of_ranks(tmp_path, "train", epoch) == list(range(SAMPLES))

@@ -1,6 +1,7 @@
-"""Lightning with two processes: `python lightning_ddp.py OUT STRATEGY inside|before`.
+"""Lightning with two processes: `python lightning_ddp.py OUT STRATEGY inside|before|datamodule`.
 
-The loader is built in train_dataloader(), where torch.distributed runs, or before `fit`, where it does not yet.
+The loader is built in train_dataloader(), where torch.distributed runs, or before `fit`, where it does not yet, or by a
+DataModule.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import EPOCHS, classes, model, train_loader, val_loader
+from common import EPOCHS, SIZE, Pictures, classes, model, train_loader, val_loader
 from lightning.pytorch import LightningModule, Trainer
 
 import gpupipe
+from gpupipe.integrations.lightning import DataModule
 
 
 class Module(LightningModule):
@@ -24,12 +26,10 @@ class Module(LightningModule):
         self.out = out
 
     def train_dataloader(self) -> gpupipe.Loader:
-        self.loader = train_loader(2)
-        return self.loader
+        return train_loader(2)
 
     def val_dataloader(self) -> gpupipe.Loader:
-        self.val = val_loader(2)
-        return self.val
+        return val_loader(2)
 
     def note(self, kind: str, labels: torch.Tensor, padding: int) -> None:
         labels = labels[: len(labels) - padding].tolist()
@@ -38,14 +38,12 @@ class Module(LightningModule):
 
     def training_step(self, batch: Any, batch_index: int) -> torch.Tensor:
         images, labels = batch
-        if self.trainer.train_dataloader is getattr(self, "loader", None):
-            self.note("train", labels, self.loader.padding)
+        self.note("train", labels, self.trainer.train_dataloader.padding)
         return torch.nn.functional.cross_entropy(self.network(images), classes(labels))
 
     def validation_step(self, batch: Any, batch_index: int) -> None:
-        assert self.trainer.val_dataloaders is self.val
         if not self.trainer.sanity_checking:
-            self.note("val", batch[1], self.val.padding)
+            self.note("val", batch[1], self.trainer.val_dataloaders.padding)
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.05)
@@ -64,4 +62,10 @@ if __name__ == "__main__":
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    trainer.fit(Module(Path(out)), train_loader(2) if when == "before" else None)
+    train = {"data": Pictures(), "recipe": gpupipe.imagenet_train(SIZE), "batch_size": 2, "shuffle": True}
+    data = DataModule(train | {"engine": "torch", "num_workers": 1}, lambda: val_loader(2))
+    trainer.fit(
+        Module(Path(out)),
+        train_loader(2) if when == "before" else None,
+        datamodule=data if when == "datamodule" else None,
+    )

@@ -31,7 +31,7 @@ class Module(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
 
 
-def train(run: Run) -> None:
+def fit(run: Run, **data: Any) -> None:
     module = Module(run)
     trainer = Trainer(
         max_epochs=EPOCHS,
@@ -42,11 +42,14 @@ def train(run: Run) -> None:
         enable_model_summary=False,
         callbacks=[ModelCheckpoint(run.folder, "{step}", every_n_train_steps=1, save_top_k=-1)],
     )
-    with train_loader() as loader, val_loader() as val:
-        checkpoint = run.folder / f"step={run.start}.ckpt" if run.start else None
-        trainer.fit(module, loader, val if run.name != "whole" else None, ckpt_path=checkpoint)
+    trainer.fit(module, ckpt_path=run.folder / f"step={run.start}.ckpt" if run.start else None, **data)
     assert trainer.current_epoch == EPOCHS
     run.finished(module)
+
+
+def train(run: Run) -> None:
+    with train_loader() as loader, val_loader() as val:
+        fit(run, train_dataloaders=loader, val_dataloaders=val if run.name != "whole" else None)
 
 
 if __name__ == "__main__":

@@ -356,10 +356,17 @@ class TestAsWritten:
         ids=["own", "subset", "len", "loader", "wrapped", "function", "lambda", "unknown"],
     )
     def test_what_is_not_known(
-        self, make: Callable[[Path], Any], part: str, reason: str, workers: int, folder: Path
+        self,
+        make: Callable[[Path], Any],
+        part: str,
+        reason: str,
+        workers: int,
+        folder: Path,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         loader = DataLoader(make(folder), batch_size=4, num_workers=workers)
         with gpupipe.from_dataloader(loader) as made:
+            assert f"{part} of the DataLoader runs as it is written: {line(made, part).why}" in caplog.text
             assert made.recipe is None
             assert [line.part for line in made.translation.untranslated] == [part]
             assert "can't be translated: " in line(made, part).why
@@ -509,6 +516,7 @@ class TestAsWritten:
         loader = DataLoader(ImageFolder(folder, FLOATS), batch_size=4)
         made = gpupipe.from_dataloader(loader, recipe=None)
         assert made.recipe is None
+        assert not made.translation.complete
         same_batches(loader, made)
 
 
@@ -596,6 +604,25 @@ class TestSamplers:
         made = gpupipe.from_dataloader(loader)
         assert indices(made, 2) == [batch.tolist() for batch in loader]
         assert line(made, "sampler").was == "Backwards"
+
+    def test_of_ones_own_by_epochs(self) -> None:
+        class Rolled(Backwards):
+            def __init__(self) -> None:
+                self.epoch = 2
+
+            def set_epoch(self, epoch: int) -> None:
+                self.epoch = epoch
+
+            def __iter__(self) -> Iterator[int]:
+                return iter([(index + self.epoch) % 10 for index in range(10)])
+
+        sampler = Rolled()
+        loader = DataLoader(Numbers(10), batch_size=4, sampler=sampler, num_workers=1, persistent_workers=True)
+        with gpupipe.from_dataloader(loader) as made:
+            assert [flat([batch.tolist() for batch in made])[0] for _ in range(3)] == [2, 3, 4]
+            sampler.set_epoch(7)
+            assert made.epoch == 7
+            assert flat([batch.tolist() for batch in made]) == [*range(7, 10), *range(7)]
 
     def test_without_length(self) -> None:
         loader = DataLoader(Numbers(10), batch_size=4, sampler=Endless())

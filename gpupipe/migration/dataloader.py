@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from gpupipe.migration.samplers import Sampling, follow, sampling_of
 from gpupipe.order import Order, Sequential, Shuffled
 
 __all__ = ["from_dataloader"]
+
+log = logging.getLogger("gpupipe")
 
 CARRIED = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout", "multiprocessing_context")
 PROCESSES = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
@@ -58,11 +61,13 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     translation = Translation((*lines, *_rest(loader, sampling, overrides)))
     if strict and not translation.complete:
         raise ConfigError(f"strict=True, and not all is translated: {translation}")
+    for line in () if "recipe" in overrides else translation.untranslated:
+        log.warning("gpupipe: from_dataloader: %s of the DataLoader runs as it is written: %s", line.part, line.why)
     made = Loader(data.data, **_merged(options | seed, overrides) | {"recipe": data.recipe})
     vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
     made.translation = translation
     if sampling.told:
-        made.set_epoch(int(sampler.epoch))
+        made.set_epoch(int(getattr(sampler, "epoch", 0)))
         follow(sampler, made)
     return made
 

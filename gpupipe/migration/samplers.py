@@ -78,8 +78,13 @@ def follow(sampler: Any, loader: Loader) -> None:
 
 
 def _own(sampler: Any, order: Order, now: str) -> Sampling:
-    generator = sampler.generator
-    return Sampling(order, now, seed=None if generator is None else generator.initial_seed() % 2**64)
+    return Sampling(order, now, seed=_initial(sampler))
+
+
+def _initial(sampler: Any) -> int | None:
+    """The seed of its generator, if it has one."""
+    generator = getattr(sampler, "generator", None)
+    return generator.initial_seed() % 2**64 if isinstance(generator, torch.Generator) else None
 
 
 def _random(sampler: RandomSampler) -> Sampling:
@@ -157,4 +162,5 @@ def _listed(sampler: Any) -> Sampling:
         )
     if isinstance(sampler, list | tuple | range | np.ndarray | torch.Tensor):
         return Sampling(Subset(sampler), "Subset, as listed")
-    return Sampling(SamplerOrder(sampler), "as it is: listed anew in each epoch; call set_epoch of the Loader, not its")
+    told = hasattr(type(sampler), "set_epoch")
+    return Sampling(SamplerOrder(sampler), "as it is, listed anew in each epoch", seed=_initial(sampler), told=told)

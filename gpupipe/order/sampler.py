@@ -71,8 +71,9 @@ class SamplerOrder:
 
     def _listed(self, seed: int, epoch: int) -> Indices:
         words = philox4x32((0, 0, epoch, 0), split64(seed)).tolist()
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
+        kind: Any = type(self.sampler)
+        if hasattr(kind, "set_epoch"):
+            kind.set_epoch(self.sampler, epoch)  # not what it may have as an attribute, which tells others
         generators = [*global_generators(), *(one for part in _parts(self.sampler) for one in own_generators(part))]
         with kept(generators):
             seed_all(generators, words)

@@ -19,6 +19,7 @@ from images import encode, picture
 from PIL import Image
 from pillow_reference import render_reference
 from test_dataset_draws import Lane
+from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import gpupipe
@@ -52,6 +53,8 @@ TORCH = ENGINES[:2]
 
 def noisy(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """In place."""
+    assert image.flags.c_contiguous
+    assert image.flags.writeable
     image += generator.integers(0, 30, image.shape, np.uint8)
     return image
 
@@ -80,6 +83,14 @@ def same(given: Any, generator: Any) -> Any:
 
 def fails(given: Any, generator: Any) -> Any:
     raise KeyError("no such thing")
+
+
+class Drawing(torch.nn.Module):
+    """From each of the global generators."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        drawn = int(torch.randint(9, ())) + int(np.random.randint(9)) + random.randrange(9)  # noqa: NPY002
+        return image // 2 + drawn
 
 
 # What is expected, by other means.
@@ -189,14 +200,17 @@ class TestPerImage:
 
     @pytest.mark.parametrize("engine", TORCH)
     def test_before_the_crop_in_workers_and_views(self, folder: Path, engine: dict[str, Any]) -> None:
-        recipe = uint8(PerImage(grown), CROP, views=2)
+        recipe = uint8(PerImage(noisy), PerImage(grown), CROP, views=2)
         plain = uint8(CROP)
         with open_loader(folder, gpupipe.MultiCrop((recipe, plain)), **engine) as loader:
             views, _ = next(iter(loader))
         for position, file in enumerate(files_of(folder, 4)):
             image = np.array(Image.open(io.BytesIO(file)).convert("RGB"))
             for view in range(3):
-                changed = grown(image, for_image(0, position, view=view)) if view < 2 else image
+                changed = image
+                if view < 2:
+                    changed = noisy(image.copy(), for_image(0, position, view=view))
+                    changed = grown(changed, for_image(1, position, view=view))
                 expected = cropped(plain, encode(changed, "PNG"), position, view=view)
                 np.testing.assert_array_equal(views[view][position].permute(1, 2, 0).numpy(), expected)
 
@@ -367,13 +381,17 @@ class TestPerImage:
         ):
             next(iter(loader))
 
-    @pytest.mark.parametrize("recipe", [uint8(PerImage(same), CENTRE), uint8(CENTRE, PerImage(same))])
-    def test_damaged_files_are_told_as_ever(self, recipe: Recipe) -> None:
-        good = encode(picture(40, 40))
+    @pytest.mark.parametrize("before", [True, False])
+    def test_damaged_files_are_told_as_ever(self, before: bool) -> None:
+        def of_good_ones(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+            assert (image == 255).all(), "called for what could not be decoded"
+            return image
+
+        good = encode(np.full((40, 40, 3), 255, np.uint8))
         data = [(good, 0), (good[:200], 1), (b"no image", 2), (good, 3)]
         reasons = []
-        for one in (recipe, uint8(CENTRE)):
-            with open_loader(data, one, on_error="skip") as loader:
+        for first, last in (((PerImage(of_good_ones),) * before, (PerImage(of_good_ones),) * (not before)), ((), ())):
+            with open_loader(data, uint8(*first, CENTRE, *last), on_error="skip") as loader:
                 next(iter(loader))
                 reasons.append([str(bad) for bad in loader.bad_samples])
         assert reasons[0] == reasons[1]
@@ -446,11 +464,24 @@ class TestOnBatch:
     def test_erasing_and_mixing_are_the_same_by_themselves(self, folder: Path, engine: dict[str, Any]) -> None:
         parts = (CROP, RandomHorizontalFlip(), ColorJitter(0.4))
         last = (Normalize(), RandomErasing(0.9, value=(1, 2, 3)), MixUp(num_classes=5))
-        apart = Recipe((*parts, OnBatch(same), last[0], OnBatch(same), last[1], OnBatch(same), last[2], OnBatch(same)))
-        with open_loader(folder, Recipe(parts + last), **engine) as loader, open_loader(folder, apart, **engine) as own:
-            for (images, labels), (others, targets) in zip(loader, own, strict=True):
+        seen = []
+
+        def kept(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            seen.append(images.clone())
+            return images
+
+        own = OnBatch(kept)
+        apart = Recipe((*parts, own, last[0], own, last[1], own, last[2], own))
+        with (
+            open_loader(folder, Recipe(parts + last), **engine) as loader,
+            open_loader(folder, apart, **engine) as other,
+        ):
+            for (images, labels), (others, targets) in zip(loader, other, strict=True):
                 assert torch.equal(images, others)
                 assert torch.equal(labels, targets)
+        for place, count in ((1, 1), (2, 2)):  # what it gets between is neither erased nor mixed yet
+            plain = images_of(open_loader(folder, Recipe(parts + last[:count]), **engine))
+            assert all(torch.equal(*both) for both in zip(seen[place::4], plain, strict=True))
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_has_the_recipes_dtype_and_layout(self, folder: Path, dtype: str) -> None:
@@ -620,6 +651,15 @@ class TestTransforms:
             seed_globals(7, 0, position)
             changed = recipe.operations[0].fn(image).permute(1, 2, 0).numpy()
             np.testing.assert_array_equal(made[position], cropped(recipe, encode(changed, "PNG"), position))
+
+    @pytest.mark.parametrize("transform", [v1.Compose([v1.ColorJitter(0.5)]), Drawing()])
+    def test_of_the_first_version_and_modules_of_your_own(self, folder: Path, transform: Any) -> None:
+        recipe = uint8(CROP, PerImage(transform, name="own"))
+        made = first_of(open_loader(folder, recipe))
+        for position, file in enumerate(files_of(folder, 4)):
+            seed_globals(7, 0, position)
+            image = transform(torch.from_numpy(cropped(recipe, file, position)).permute(2, 0, 1))
+            np.testing.assert_array_equal(made[position], image.permute(1, 2, 0).numpy())
 
     def test_of_a_batch_with_its_labels(self, folder: Path) -> None:
         parts = (CROP, Normalize())

@@ -36,6 +36,7 @@ from gpupipe import (
     ThreeAugment,
     TimmRandAugment,
 )
+from gpupipe.recipe.translation.timm import recipe_in_part
 
 pytestmark = pytest.mark.trainers("timm")
 
@@ -354,3 +355,83 @@ def test_labels_are_mixed_as_timms(mode: str, alphas: tuple[float, float]) -> No
     alike = {"batch": 1, "pair": size // 2, "elem": size}[mode]
     for targets in (own, their_own):  # so many shares in a batch, but for those that are not mixed
         assert max(len(np.unique(row.round(6))) for row in targets) <= alike
+
+
+# What stays timm's own
+
+JITTER = ColorJitter(0.4, 0.4, 0.4)
+IDENTICAL = ResizeCenterCrop(SIZE, (SIZE, SIZE))
+IN_PART: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "crop": (
+        {"interpolation": "random"},
+        "RandomResizedCropAndInterpolation",
+        (IDENTICAL, RandomHorizontalFlip(), JITTER, Normalize()),
+    ),
+    "crop and RandAugment": (
+        {"interpolation": "random", "auto_augment": "rand-m6-mstd0.5", "grayscale_prob": 0.3},
+        "RandomResizedCropAndInterpolation, RandomHorizontalFlip, RandAugment",
+        (IDENTICAL, RandomGrayscale(0.3), Normalize()),
+    ),
+    "RandAugment": (
+        {"interpolation": "bicubic", "auto_augment": "rand-m6-mstd0.5", "re_prob": 0.2},
+        "RandAugment",
+        (
+            RandomResizedCrop(SIZE, interpolation="bicubic"),
+            RandomHorizontalFlip(),
+            Normalize(),
+            RandomErasing(0.2, (0.02, 1 / 3), (0.3, THIRD)),
+        ),
+    ),
+    "AugMix and jitter": (
+        {"auto_augment": "augmix-m5-w4-d2", "vflip": 0.3},
+        "RandomVerticalFlip, AugMixAugment",
+        PLAIN,
+    ),
+    "vertical flip": ({"vflip": 0.3}, "RandomVerticalFlip", (*PLAIN[:2], JITTER, PLAIN[2])),
+    "another crop": (
+        {"train_crop_mode": "rkrr", "hflip": 0.0},
+        "ResizeKeepRatio, RandomCropOrPad",
+        (IDENTICAL, JITTER, Normalize()),
+    ),
+    "border": (
+        {"is_training": False, "crop_mode": "border"},
+        "ResizeKeepRatio, CenterCropOrPad",
+        (IDENTICAL, Normalize()),
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "names", "others"), IN_PART.values(), ids=IN_PART.keys())
+def test_what_has_no_counterpart_stays_timms_own(arguments: dict[str, Any], names: str, others: Any) -> None:
+    from timm.data import create_transform
+
+    arguments = TRAIN | arguments
+    recipe, told = recipe_in_part(None, arguments)
+    assert told == names
+    assert tuple(one for one in recipe.operations if not isinstance(one, gpupipe.PerImage)) == others
+    assert recipe.fingerprint == recipe_in_part(None, arguments)[0].fingerprint
+    assert recipe.fingerprint != recipe_in_part(None, arguments | {"scale": (0.5, 1.0), "crop_pct": 0.5})[0].fingerprint
+    file, count = encode(picture(80, 104, 3), "PNG"), 300
+    before = random.getstate()
+    ours = rendered(recipe, [file], count)
+    assert random.getstate() == before
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002  (timm draws from there)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        transform, image = create_transform(**arguments), decoded(file)
+        theirs = np.stack([transform(image).numpy() for _ in range(count)])
+    if not arguments["is_training"]:
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+        return
+    assert len(np.unique(ours[:, 0, 9, 9])) > 20
+    expected = statistics(theirs)
+    for what, numbers in statistics(ours).items():
+        assert stats.ks_2samp(numbers, expected[what]).pvalue > SURELY, what
+
+
+def test_what_is_no_images_own_stays_refused() -> None:
+    with pytest.raises(gpupipe.TranslationError, match="re_count=3"):
+        recipe_in_part(None, TRAIN | {"interpolation": "random", "re_prob": 0.1, "re_count": 3})
+    with pytest.raises(gpupipe.TranslationError, match="mode='half'"):
+        recipe_in_part(mixup("FastCollateMixup", mode="half"), TRAIN | {"interpolation": "random"})

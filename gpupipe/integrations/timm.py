@@ -19,7 +19,8 @@ from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.loader.loader import Loader
 from gpupipe.migration.dataloader import from_dataloader
 from gpupipe.migration.datasets import files_of
-from gpupipe.recipe import Recipe
+from gpupipe.recipe import PerImage, Recipe
+from gpupipe.recipe.translation.timm import recipe_from_timm, recipe_in_part
 
 __all__ = ["create_loader"]
 
@@ -34,14 +35,15 @@ def create_loader(*arguments: Any, **options: Any) -> Any:
     """A Loader in the place of what timm's `create_loader` returns; arguments and batches are the same.
 
     timm's builds its DataLoader, whose place `gpupipe.from_dataloader` takes: `print(loader.translation)`. What the
-    arguments do to images and to batches becomes a recipe (`Recipe.from_timm`). Where something has no counterpart,
-    timm's own transform, collate_fn and prefetcher run as they are, in gpupipe's workers and order; a warning names
-    what that is, and what to pass in its place.
+    arguments do to images and to batches becomes a recipe (`Recipe.from_timm`). What of it has no counterpart stays
+    timm's own, and a warning names it and what to pass in its place: operations on images in a `PerImage` of the
+    recipe; where that is not enough, timm's transform, collate_fn and prefetcher, in gpupipe's workers and order.
 
     Differs: on several ranks no sample comes twice in a training epoch, where DistributedSampler lets some, and draws
     follow from rank 0's torch.initial_seed(). In evaluation as many rows are padding as timm's
     OrderedDistributedSampler adds, of the same samples. worker_seeding has no effect on a recipe. An image that can't
-    be decoded is replaced, as timm's ImageDataset does it, but by the next one of the epoch's order.
+    be decoded is replaced, as timm's ImageDataset does it, but by the next one of the epoch's order; beside a PerImage
+    it is an error.
 
     Raises ConfigError for datasets that are read in an order of their own (TFDS, WDS, hfids), and for images of several
     sizes (input_size_choices).
@@ -56,20 +58,21 @@ def create_loader(*arguments: Any, **options: Any) -> Any:
     try:
         recipe, dataset = _recipe(given), _files(given.dataset)
     except TranslationError as error:
-        log.warning("gpupipe: create_loader: %s. As it is, timm's own transform and collate_fn run", error)
+        log.warning("gpupipe: create_loader: %s. So timm's own transform and collate_fn run", error)
         return _as_it_is(given, shared)
     if given.worker_seeding != "all":
         log.warning("gpupipe: create_loader: worker_seeding=%r has no effect on a recipe", given.worker_seeding)
+    own = any(isinstance(operation, PerImage) for operation in recipe.operations)
     theirs = _dataloader(given, dataset)
     if dataset is not given.dataset:
         dataset.transform = _unchanged
     if isinstance(dataset, timm.ImageDataset):
-        shared["on_error"] = "skip"
+        shared["on_error"] = "skip" if not own else "raise"  # what timm's operations raise is no bad image
         if dataset.additional_features is not None:
             shared["fields"] = {"image": Image("0"), "label": Array("1")}
     device = given.device if given.use_prefetcher else "cpu"
-    own: dict[str, Any] = {"recipe": recipe, "device": device, "collate_fn": None, "worker_init_fn": None}
-    loader = from_dataloader(theirs, **own | shared)
+    shared |= {"recipe": recipe, "device": device, "collate_fn": None, "worker_init_fn": None}
+    loader = from_dataloader(theirs, **shared)
     if recipe.mixing is not None:
         loader.mixup_enabled = given.collate_fn.mixup_enabled
     return loader
@@ -114,8 +117,12 @@ def _recipe(given: SimpleNamespace) -> Recipe:
     mixing = copy.copy(mixup)
     if mixing is not None:
         mixing.mixup_enabled = True
-    arguments = {name: getattr(given, name) for name in OF_TRANSFORM}
-    recipe = Recipe.from_timm(mixup=mixing, re_num_splits=2 if given.re_split else 0, **arguments)
+    arguments = {name: getattr(given, name) for name in OF_TRANSFORM} | {"re_num_splits": 2 if given.re_split else 0}
+    try:
+        recipe = recipe_from_timm(None, mixing, arguments)
+    except TranslationError as error:
+        recipe, names = recipe_in_part(mixing, arguments)
+        log.warning("gpupipe: create_loader: %s. So timm's own %s runs, image by image", error, names)
     dtype = torch.float16 if given.fp16 else given.img_dtype or torch.float32
     return Recipe(recipe.operations, dtype=str(dtype)) if given.use_prefetcher else recipe
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, TranslationError
+from gpupipe.host.cache import digest
+from gpupipe.host.generators import global_generators, kept, seed_all
 from gpupipe.recipe.augmentations import ThreeAugment
 from gpupipe.recipe.auto_augment import TimmRandAugment
 from gpupipe.recipe.checks import floats
 from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
-from gpupipe.recipe.operations import RandomResizedCrop
+from gpupipe.recipe.operations import RandomResizedCrop, ResizeCenterCrop
+from gpupipe.recipe.own import PerImage
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.reading import Known, Reading
 from gpupipe.recipe.translation.torchvision import ALTERNATIVES, TORCHVISION
 
-__all__ = ["recipe_from_timm"]
+__all__ = ["recipe_from_timm", "recipe_in_part"]
+
+TENSORS = ("timm.data.transforms.MaybeToTensor", "timm.data.transforms.MaybePILToTensor")
 
 INTERPOLATION = "pass interpolation='bilinear' or 'bicubic' (train.py: --train-interpolation)"
 RAND = "pass auto_augment='rand-m9-mstd0.5-inc1'"
@@ -47,6 +55,67 @@ def recipe_from_timm(transform: Any, mixup: Any, arguments: dict[str, Any]) -> R
         )
     reading = Reading(TIMM, ALTERNATIVES | NEAREST)
     reading.read_all(_parts(transform))
+    return _mixed(reading, mixup)
+
+
+def recipe_in_part(mixup: Any, arguments: dict[str, Any]) -> tuple[Recipe, str]:
+    """The same of the arguments, where what has no counterpart stays timm's own, in a `PerImage`; and what that does.
+
+    As little as can be, after as much as can be. In the place of a crop it stands before one that changes nothing.
+
+    Raises TranslationError where erasing or mixing is what can't be carried.
+    """
+    parts = list(_parts(_created(arguments)))
+    end = next(at for at, part in enumerate(parts) if _name(part) in TENSORS)
+    sides = arguments["input_size"]
+    sides = tuple(sides[-2:]) if isinstance(sides, (tuple, list)) else (sides, sides)
+    error = None
+    for start, stop in sorted(combinations(range(end + 1), 2), key=lambda span: (-span[0], span[1])):
+        reading = Reading(TIMM, ALTERNATIVES | NEAREST)
+        own = _per_image(parts[start:stop])
+        try:
+            reading.read_all(parts[:start])
+            if start:
+                reading.augment(own)  # type: ignore[arg-type]
+            else:
+                reading.crop_to(ResizeCenterCrop(sides, sides))
+            reading.read_all(parts[stop:])
+            recipe = _mixed(reading, mixup)
+        except TranslationError as found:
+            error = found
+            continue
+        names = ", ".join(type(part).__name__ for part in parts[start:stop])
+        return (recipe if start else replace(recipe, operations=(own, *recipe.operations))), names
+    assert error is not None
+    raise error
+
+
+def _per_image(transforms: list[Any]) -> PerImage:
+    import timm
+
+    version = digest([repr(transforms), timm.__version__])
+    return PerImage(OnPillow(tuple(transforms)), name="timm's own transforms", version=version)
+
+
+class OnPillow:
+    """timm's transforms of one image, which draw from the global generators: seeded for it, and put back."""
+
+    def __init__(self, transforms: tuple[Any, ...]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        from PIL import Image
+
+        pixels: Any = Image.fromarray(image)
+        generators = global_generators()
+        with kept(generators):
+            seed_all(generators, generator.integers(2**32, size=4).tolist())
+            for transform in self.transforms:
+                pixels = transform(pixels)
+        return np.array(pixels)
+
+
+def _mixed(reading: Reading, mixup: Any) -> Recipe:
     mixing = None if mixup is None else _mixing(mixup)
     if reading.erasing is not None and type(mixup).__name__ == "FastCollateMixup":
         raise TranslationError(

@@ -37,7 +37,15 @@ from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder, VOCSegmentation
 from torchvision.transforms import v2
-from vision_datasets import FILES, image, image_folder, no_checksums as no_checksums, oxford_pets, text
+from vision_datasets import (
+    FILES,
+    image,
+    image_folder,
+    no_checksums as no_checksums,
+    oxford_pets,
+    stanford_cars,
+    text,
+)
 
 import gpupipe
 from gpupipe.errors import ConfigError, DataError, SampleError, StateError
@@ -144,6 +152,11 @@ class TestFiles:
             made = gpupipe.from_dataloader(loader, strict=True)
             same_batches(loader, made)
             assert made.source.location(0) == (whole.samples[7][0] if dataset is part else made.source.location(0))
+
+    def test_parts_with_numpys_labels(self, tmp_path: Path) -> None:
+        cars = stanford_cars(tmp_path, transform=LEVELS)
+        loader = DataLoader(ConcatDataset([cars, Subset(cars, [1])]), batch_size=4)
+        same_batches(loader, gpupipe.from_dataloader(loader, strict=True))
 
     def test_an_index_is_read_again_and_made_anew(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         loader = DataLoader(image_folder(tmp_path, transform=LEVELS), batch_size=2)
@@ -884,6 +897,7 @@ class TestSettings:
         state = torch.get_rng_state()
         assert seed() == seed(shuffle=True) == 2**64 - 3
         assert torch.equal(torch.get_rng_state(), state)
+        assert gpupipe.from_dataloader(DataLoader(Numbers(8), shuffle=True, generator=generator)).generator is generator
         made = gpupipe.from_dataloader(DataLoader(Numbers(8), generator=generator), seed=1)
         assert (made.seed, made.generator) == (1, None)
         assert gpupipe.from_dataloader(DataLoader(Numbers(8)), generator=generator).seed == 2**63 + 5
@@ -1023,7 +1037,14 @@ class TestHuggingFace:
         loader = DataLoader(rows, batch_size=3, num_workers=workers)
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
-        assert line(made, "dataset").why
+        assert line(made, "dataset").why.endswith("pass recipe=, which stands for it and takes the encoded images")
+
+    @pytest.mark.parametrize("kind", ["torch", "numpy"])
+    def test_with_a_format(self, rows: Any, kind: str) -> None:
+        rows = rows.select_columns(["label"]).with_format(kind)
+        for dataset in (rows, Subset(rows, [3, 1, 2])):
+            loader = DataLoader(dataset, batch_size=2)
+            same_batches(loader, gpupipe.from_dataloader(loader))
 
     def test_with_a_recipe(self, rows: Any) -> None:
         """In the place of its transform, on the encoded files; upright, as it gives images."""

@@ -124,8 +124,9 @@ def _order(order: Order | None, size: int) -> dict[str, Any]:
 def _seed(loader: DataLoader[Any], sampling: Sampling) -> tuple[dict[str, Any], Line]:
     """All ranks that share an epoch need the same: then it is the sampler's, or 0."""
     generator = loader.generator
-    if sampling.seed is None and generator is not None and sampling.world_size == 1:
-        return {"generator": generator}, Line("seed", "the generator's", str(generator.initial_seed()))
+    own = None if generator is None else generator.initial_seed() % 2**64
+    if own is not None and sampling.world_size == 1 and sampling.seed in (None, own):
+        return {"generator": generator}, Line("seed", "the generator's", str(own))
     if sampling.seed is not None or sampling.world_size > 1:
         return {"seed": sampling.seed or 0}, Line("seed", "the sampler's", str(sampling.seed or 0))
     seed = torch.initial_seed() % 2**64

@@ -125,6 +125,9 @@ def _files_of(dataset: Any) -> Files:
         return replace(inner, chosen=inner.chosen[np.asarray(dataset.indices, np.int64)])
     if kind is torch.utils.data.ConcatDataset:
         return _joined(dataset, [_files_of(part) for part in dataset.datasets])
+    if kind.__module__ == "datasets.arrow_dataset":
+        reason = "what a Hugging Face dataset's transform does can't be told"
+        raise _refused(dataset, reason, "pass recipe=, which stands for it and takes the encoded images")
     base = next((one for one in kind.__mro__ if "__getitem__" in vars(one)), object)
     if not _library(base) or hasattr(kind, "__getitems__"):
         raise _refused(dataset, "its __getitem__ is no dataset's that gpupipe knows to be files with a label each")
@@ -146,7 +149,7 @@ def _refused(dataset: Any, reason: str, alternative: str = AS_IT_IS) -> Translat
 
 def _joined(dataset: Any, parts: list[Files]) -> Files:
     """All parts, one behind the other."""
-    if any(part.target_transform is not parts[0].target_transform for part in parts):
+    if any(part.target_transform != parts[0].target_transform for part in parts):
         raise _refused(dataset, "its parts have different target_transforms")
     begins = np.cumsum([0, *(len(part.paths) for part in parts)])
     return Files(

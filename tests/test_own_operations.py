@@ -81,10 +81,6 @@ def same(given: Any, generator: Any) -> Any:
     return given
 
 
-def fails(given: Any, generator: Any) -> Any:
-    raise KeyError("no such thing")
-
-
 class Drawing(torch.nn.Module):
     """From each of the global generators."""
 

@@ -436,6 +436,7 @@ class Collator:
         return self.mixing(*default_collate(samples))
 
 
+GRAY = v1.RandomGrayscale()
 OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9, alike=None)
 
 
@@ -459,6 +460,38 @@ OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9, alike=None)
 )
 def test_mixing(collate_fn: Any, expected: Any) -> None:
     assert translated(TRAINED, collate_fn).mixing == expected
+
+
+ELSEWHERE = '''
+class Wrapped:
+    def __call__(self, picture):
+        "Says what it does."
+        return self.steps(picture)
+
+
+def outer():
+    choice = BOTH
+
+    def collate(samples: list):
+        """Says what it does."""
+        return choice(*default_collate(samples))
+
+    return collate
+'''
+
+
+def test_what_only_hands_on_is_seen_in_any_module() -> None:
+    """With other flags of the compiler's, other names and docstrings."""
+    names: dict[str, Any] = {"default_collate": default_collate, "BOTH": BOTH}
+    exec(compile(ELSEWHERE, "elsewhere", "exec", dont_inherit=True), names)
+    wrapped = names["Wrapped"]()
+    wrapped.steps = TRAINED
+    assert translated(v1.Lambda(wrapped), names["outer"]()) == translated(TRAINED, BOTH)
+
+
+def hooked(transform: Any) -> Any:
+    transform.register_forward_hook(lambda *_: None)
+    return transform
 
 
 def other_order(batch: Any) -> Any:
@@ -490,8 +523,13 @@ def collated_otherwise(default_collate: Any) -> Callable[[Any], Any]:
         (sorting, "collate_fn=sorting"),
         (listed, "collate_fn=listed"),
         (collated_otherwise(list), "collate_fn=collated_otherwise"),
-        (within(list), "collate_fn=within"),
-        (Collator(v2.Identity()), "collate_fn=Collator"),
+        (within(list), "collate_fn=within.<locals>.collate_fn with type"),
+        (within(v1.RandomChoice([GRAY])), "collate_fn=within.<locals>.collate_fn with RandomChoice, RandomGrayscale"),
+        (
+            within(v1.RandomChoice([MIXUP, CUTMIX])),
+            "collate_fn=within.<locals>.collate_fn with RandomChoice, MixUp, Cut",
+        ),
+        (Collator(v2.Identity()), "collate_fn=Collator with Identity"),
         (list, "collate_fn=list"),
         (len, "collate_fn=len"),
         (v2.Resize(3), "collate_fn=Resize"),
@@ -499,6 +537,7 @@ def collated_otherwise(default_collate: Any) -> Callable[[Any], Any]:
         (v2.RandomChoice([MIXUP, v2.MixUp(num_classes=7)]), "RandomChoice of MixUp"),
         (v2.RandomChoice([MIXUP, v2.CutMix(num_classes=8)]), "RandomChoice of MixUp"),
         (v2.MixUp(), "MixUp(num_classes=None)"),
+        (within(v2.RandomChoice([hooked(v2.MixUp(num_classes=7))])), "MixUp._forward_hooks"),
         (v2.CutMix(num_classes=7, labels_getter=max), "CutMix(labels_getter="),
     ],
 )
@@ -513,7 +552,7 @@ def test_a_collate_fn_that_is_not_read(collate_fn: Any, operation: str) -> None:
 
 U8, F32 = [v1.PILToTensor()], [v1.ToTensor()]
 NORM = v1.Normalize(MEAN, STD)
-BOX, FLIP, GRAY, BLUR = v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandomGrayscale(), v1.GaussianBlur(3)
+BOX, FLIP, BLUR = v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.GaussianBlur(3)
 
 
 class Flipped(v1.RandomHorizontalFlip):
@@ -526,12 +565,6 @@ class Twice:
 
     def __call__(self, image: Any) -> Any:
         return self.transform(image), self.transform(image)
-
-
-def hooked() -> Any:
-    transform = v2.RandomHorizontalFlip()
-    transform.register_forward_hook(lambda *_: None)
-    return transform
 
 
 def replaced() -> Any:
@@ -604,8 +637,9 @@ def replaced() -> Any:
         ([BOX, v1.RandomApply([v1.Lambda(len)])], "torchvision.transforms.transforms.Lambda", "from_dataloader"),
         # What can't be read.
         ([v1.Lambda(len)], "torchvision.transforms.transforms.Lambda", "from_dataloader"),
+        ([v1.Lambda(v1.Lambda(len))], "torchvision.transforms.transforms.Lambda", "from_dataloader"),
         ([BOX, Flipped()], f"{__name__}.Flipped", "from_dataloader"),
-        ([BOX, hooked()], "RandomHorizontalFlip._forward_hooks", "from_dataloader"),
+        ([BOX, hooked(v2.RandomHorizontalFlip())], "RandomHorizontalFlip._forward_hooks", "from_dataloader"),
         ([BOX, replaced()], "RandomHorizontalFlip.transform", "from_dataloader"),
         ([BOX, lambda image: image], "builtins.function", "from_dataloader"),
         ([BOX, v1.functional.hflip], "builtins.function", "from_dataloader"),

@@ -8,7 +8,6 @@ from typing import Any
 
 __all__ = ["handed_on", "mixed_with"]
 
-NESTED = 0x10  # a flag of code that stands within a function
 inner: Any = None
 collate: Any = None
 
@@ -73,7 +72,4 @@ def _called(called: Any) -> tuple[Any, Any]:
 def _same(function: Any, template: Any) -> bool:
     """The templates load no constants, which bytecode numbers as it does names."""
     code, own = getattr(function, "__code__", None), template.__code__
-    return isinstance(code, CodeType) and (
-        (code.co_code, code.co_argcount, code.co_flags & ~NESTED)
-        == (own.co_code, own.co_argcount, own.co_flags & ~NESTED)
-    )
+    return isinstance(code, CodeType) and (code.co_code, code.co_argcount) == (own.co_code, own.co_argcount)

@@ -7,13 +7,14 @@ from typing import Any
 from gpupipe.errors import TranslationError
 from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
 from gpupipe.recipe.translation.code import mixed_with
+from gpupipe.recipe.translation.reading import check_own
 
 __all__ = ["mixing_of"]
 
 MIXING: dict[str, type[MixUp] | type[CutMix]] = {"MixUp": MixUp, "CutMix": CutMix}
 WRITTEN = (
     "write it as `return mixup(*default_collate(batch))`, with MixUp, CutMix or RandomChoice of both of "
-    "torchvision.transforms.v2, or pass that itself as collate_fn"
+    "torchvision.transforms.v2 (torchvision's references: --use-v2), or pass that itself as collate_fn"
 )
 
 
@@ -24,13 +25,16 @@ def mixing_of(collate_fn: Any) -> Mixing | None:
 
     if collate_fn is None or collate_fn is torch.utils.data.default_collate:
         return None
-    options, weights = _options(collate_fn)
-    if options is None:
-        found = mixed_with(collate_fn)
-        options, weights = (None, None) if found is None else _options(found)
-    if options is None:
+    mixing = collate_fn if _options(collate_fn) else mixed_with(collate_fn)
+    options = _options(mixing)
+    if not options:
         name = getattr(collate_fn, "__qualname__", type(collate_fn).__qualname__)
-        raise TranslationError(f"collate_fn={name}", "gpupipe can't read what it does", WRITTEN)
+        if mixing is None:
+            raise TranslationError(f"collate_fn={name}", "gpupipe can't read what it does", WRITTEN)
+        kinds = ", ".join(type(one).__name__ for one in (mixing, *getattr(mixing, "transforms", ())))
+        raise TranslationError(f"collate_fn={name} with {kinds}", "gpupipe does not know these", WRITTEN)
+    for one in (mixing, *options):
+        check_own(one)
     alphas = {type(option).__name__: float(option.alpha) for option in options}
     classes = {_classes(option) for option in options}
     if len(alphas) < len(options) or len(classes) > 1:
@@ -42,21 +46,19 @@ def mixing_of(collate_fn: Any) -> Mixing | None:
     if len(alphas) == 1:
         ((name, alpha),) = alphas.items()
         return MIXING[name](num_classes, alpha, alike=None)
-    shares = dict(zip(alphas, weights or (0.5, 0.5), strict=True))
+    shares = dict(zip(alphas, mixing.p, strict=True))
     switch_p = shares["CutMix"] / sum(shares.values())
     return MixUpOrCutMix(num_classes, alphas["MixUp"], alphas["CutMix"], switch_p=switch_p, alike=None)
 
 
-def _options(mixing: Any) -> tuple[list[Any] | None, Any]:
-    """The transforms of which one is taken for a batch, with their weights; None if it is no such transform."""
+def _options(mixing: Any) -> list[Any]:
+    """The transforms of which one is taken for a batch; none if it is no such transform."""
     kind = type(mixing)
-    if not kind.__module__.startswith("torchvision.transforms."):
-        return None, None
-    if kind.__name__ in MIXING:
-        return [mixing], None
-    if kind.__name__ == "RandomChoice" and all(_options(option)[0] == [option] for option in mixing.transforms):
-        return list(mixing.transforms), mixing.p
-    return None, None
+    if not kind.__module__.startswith("torchvision.transforms.v2."):
+        return []
+    if kind.__name__ == "RandomChoice" and all(_options(option) == [option] for option in mixing.transforms):
+        return list(mixing.transforms)
+    return [mixing] if kind.__name__ in MIXING else []
 
 
 def _classes(mixing: Any) -> int:

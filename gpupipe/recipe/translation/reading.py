@@ -14,7 +14,7 @@ from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHori
 from gpupipe.recipe.recipe import DTYPES, Recipe
 from gpupipe.recipe.translation.code import handed_on
 
-__all__ = ["AS_IT_IS", "Known", "Reader", "Reading"]
+__all__ = ["AS_IT_IS", "Known", "Reader", "Reading", "check_own"]
 
 AS_IT_IS = "gpupipe.PerImage takes it into a recipe as it is, gpupipe.from_dataloader runs the dataset as it is written"
 HALF = ("float16", "bfloat16")
@@ -54,15 +54,13 @@ class Reading:
     def read(self, transform: Any) -> None:
         """Add what the transform does. Raises TranslationError."""
         kind = type(transform)
-        _check_own(transform)
-        reader = next((self.known[name] for name in _names(kind) if name in self.known), None)
+        check_own(transform)
+        reader = self._reader(transform)
         if reader is None:
             inner = handed_on(transform)
-            if inner is None:
-                dotted = f"{kind.__module__}.{kind.__qualname__}"
-                raise TranslationError(
-                    dotted, "a recipe has nothing like it", self.alternatives.get(kind.__name__, AS_IT_IS)
-                )
+            if self._reader(inner) is None and handed_on(inner) is None:
+                dotted, reason = f"{kind.__module__}.{kind.__qualname__}", "a recipe has nothing like it"
+                raise TranslationError(dotted, reason, self.alternatives.get(kind.__name__, AS_IT_IS))
             self.read(inner)
             return
         said, self._said = self._said, kind.__name__
@@ -102,6 +100,9 @@ class Reading:
             return Recipe(operations, dtype=self.dtype or "uint8")
         except ConfigError as error:
             raise self.refuse(str(error)) from error
+
+    def _reader(self, transform: Any) -> Reader | None:
+        return next((self.known[name] for name in _names(type(transform)) if name in self.known), None)
 
     def _parameters(self, transform: Any, reader: Reader) -> dict[str, Any]:
         """What the transform was made with, which torchvision's and timm's keep under the names of the parameters."""
@@ -251,8 +252,8 @@ def _names(kind: type) -> list[str]:
     return [".".join([*parts[:end], kind.__qualname__]) for end in range(len(parts), 0, -1)]
 
 
-def _check_own(transform: Any) -> None:
-    """Nothing of the object's own replaces or surrounds what its class does."""
+def check_own(transform: Any) -> None:
+    """Raise TranslationError where something of the object's own replaces or surrounds what its class does."""
     kind, own = type(transform), getattr(transform, "__dict__", {})
     replaced = [name for name in own if callable(getattr(kind, name, None))]
     hooks = [name for name, value in own.items() if name.endswith("_hooks") and value]

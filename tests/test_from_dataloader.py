@@ -870,6 +870,30 @@ class TestSettings:
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'num_worker'\. Did you mean 'num_workers'"):
             gpupipe.from_dataloader(loader, num_worker=2)
 
+    def test_what_is_chosen_for_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a DataLoader has where nothing was passed, but not what was."""
+        given: list[dict[str, Any]] = []
+
+        class Refused(Exception):
+            pass
+
+        def built(data: Any, **options: Any) -> None:
+            given.append(options)
+            raise Refused
+
+        monkeypatch.setattr("gpupipe.migration.dataloader.Loader", built)
+        for options in ({}, {"pin_memory": True, "prefetch_factor": 5}):
+            for device in ("cuda:1", "cpu"):
+                with pytest.raises(Refused):
+                    gpupipe.from_dataloader(DataLoader(Numbers(8), num_workers=3, **options), device=device)
+        names = ("pin_memory", "prefetch_factor", "num_workers")
+        assert [[one.get(name) for name in names] for one in given] == [
+            [None, None, 3],
+            [False, 2, 3],
+            [True, 5, 3],
+            [True, 5, 3],
+        ]
+
     def test_a_recipe_for_other_items(self) -> None:
         class Photos(Numbers):
             def __getitem__(self, index: int) -> Any:

@@ -153,11 +153,11 @@ def _rest(loader: DataLoader[Any], sampling: Sampling, overrides: dict[str, Any]
 
 def _merged(options: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Overrides win; what is for worker processes goes where these do."""
-    gone = set()
+    gone: set[str] = set()
     if {"seed", "generator"} & set(overrides):
         gone |= {"seed", "generator"}
     if overrides.get("num_workers") == 0:
         gone |= set(PROCESSES)
-    if not str(overrides.get("device", "cpu")).startswith("cpu") and not options["pin_memory"]:
-        gone.add("pin_memory")
+    if not str(overrides.get("device", "cpu")).startswith("cpu"):  # what nobody has set is chosen for the GPU
+        gone |= {name for name, unset in (("pin_memory", False), ("prefetch_factor", 2)) if options[name] == unset}
     return {name: value for name, value in options.items() if name not in gone} | overrides

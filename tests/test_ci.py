@@ -116,5 +116,5 @@ def test_what_needs_a_trainer_names_libraries_of_the_extra(request: pytest.Fixtu
 def test_what_needs_a_trainer_is_marked() -> None:
     """Without the mark it would be skipped in every environment of CI's."""
     sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("*.py")}
-    skipped = r"importorskip\(\s*[\"'](timm|accelerate|lightning|transformers)"
+    skipped = r"importorskip\(\s*[\"'](timm|accelerate|lightning|ray|transformers)"
     assert [name for name, text in sources.items() if re.search(skipped, text)] == []

@@ -149,6 +149,26 @@ class TestLightningOnTwoProcesses:
         assert not list(tmp_path.glob("*.jsonl"))
 
 
+@pytest.mark.slow
+@pytest.mark.trainers("ray")
+def test_ray_train_on_two_workers_goes_on_where_its_checkpoint_stood(tmp_path: Path) -> None:
+    done = run("ray_train.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    ranks = [read(tmp_path / f"{rank}.jsonl") for rank in range(2)]
+    assert [step for step, _, _ in ranks[0]] == [*range(1, 19), *range(16, 2 * STEPS + 1)]  # killed at 18, saved at 15
+    for notes in ranks:
+        assert notes[15:18] == notes[18:21]  # what was done again, to the pixel
+    steps = [one + other for (_, one, _), (_, other, _) in zip(*ranks, strict=True)]
+    del steps[15:18]
+    for epoch in range(2):
+        found = list(chain.from_iterable(steps[epoch * STEPS : (epoch + 1) * STEPS]))
+        expected = gpupipe.Shuffled(SAMPLES).indices(3, epoch, np.arange(SAMPLES)).tolist()
+        assert found == [*expected, expected[0]]  # padding: the last global batch has one sample for two ranks
+    prepared = (tmp_path / "prepared").read_text()
+    assert prepared.startswith("ConfigError: a DataLoader has been built of the parts of a gpupipe.Loader")
+    assert "ray.train.torch.prepare_data_loader" in prepared
+
+
 class Thing:
     """Something that a weak reference can be had of."""
 

@@ -54,10 +54,10 @@ class DataLoaderAttributes:
     def collate_fn(samples: Any) -> NoReturn:
         """Raises ConfigError: engines make whole batches. A DataLoader that was built of a loader's parts calls it."""
         raise ConfigError(
-            "a DataLoader has been built of the parts of a gpupipe.Loader, as accelerate.skip_first_batches does, but "
-            "only the Loader itself makes batches: iterate that. To go on within an epoch use its load_state_dict, in "
-            "Accelerate register_for_checkpointing(loader) and load_state; for transformers.Trainer wrap it in a "
-            "gpupipe.TrainerLoader"
+            "a DataLoader has been built of the parts of a gpupipe.Loader, as accelerate.skip_first_batches and "
+            "ray.train.torch.prepare_data_loader do, but only the Loader itself makes batches: iterate that. To go on "
+            "within an epoch use its load_state_dict, in Accelerate register_for_checkpointing(loader) and load_state; "
+            "for transformers.Trainer wrap it in a gpupipe.TrainerLoader"
         )
 
     def __getitems__(self, indices: Any) -> NoReturn:

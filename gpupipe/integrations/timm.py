@@ -36,8 +36,8 @@ def create_loader(*arguments: Any, **options: Any) -> Any:
 
     timm's builds its DataLoader, whose place `gpupipe.from_dataloader` takes: `print(loader.translation)`. What the
     arguments do to images and to batches becomes a recipe (`Recipe.from_timm`). What of it has no counterpart stays
-    timm's own, and a warning names it and what to pass in its place: operations on images in a `PerImage` of the
-    recipe; where that is not enough, timm's transform, collate_fn and prefetcher, in gpupipe's workers and order.
+    timm's own, and a warning names it and what to pass in its place: augmentations in a `PerImage` of the recipe; for
+    all else timm's transform, collate_fn and prefetcher run, in gpupipe's workers and order, at timm's speed.
 
     Differs: on several ranks no sample comes twice in a training epoch, where DistributedSampler lets some, and draws
     follow from rank 0's torch.initial_seed(). In evaluation as many rows are padding as timm's

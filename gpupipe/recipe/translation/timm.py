@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 from typing import Any, NoReturn
 
@@ -19,7 +18,7 @@ from gpupipe.recipe.augmentations import ThreeAugment
 from gpupipe.recipe.auto_augment import TimmRandAugment
 from gpupipe.recipe.checks import floats
 from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
-from gpupipe.recipe.operations import RandomResizedCrop, ResizeCenterCrop
+from gpupipe.recipe.operations import RandomResizedCrop
 from gpupipe.recipe.own import PerImage
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.reading import Known, Reading
@@ -59,35 +58,25 @@ def recipe_from_timm(transform: Any, mixup: Any, arguments: dict[str, Any]) -> R
 
 
 def recipe_in_part(mixup: Any, arguments: dict[str, Any]) -> tuple[Recipe, str]:
-    """The same of the arguments, where what has no counterpart stays timm's own, in a `PerImage`; and what that does.
+    """The same of the arguments, where augmentations that have no counterpart stay timm's own, in a `PerImage`: as few
+    as can be, after as many as can be; and their names.
 
-    As little as can be, after as much as can be. In the place of a crop it stands before one that changes nothing.
-
-    Raises TranslationError where erasing or mixing is what can't be carried.
+    Raises TranslationError where it is the crop that can't be carried, erasing or mixing. (Before a recipe's crop a
+    PerImage gets all of each image: with timm's crop in it that took as long as all of timm's transform.)
     """
     parts = list(_parts(_created(arguments)))
     end = next(at for at, part in enumerate(parts) if _name(part) in TENSORS)
-    sides = arguments["input_size"]
-    sides = tuple(sides[-2:]) if isinstance(sides, (tuple, list)) else (sides, sides)
-    error = None
-    for start, stop in sorted(combinations(range(end + 1), 2), key=lambda span: (-span[0], span[1])):
+    for start, stop in sorted(combinations(range(1, end + 1), 2), key=lambda span: (-span[0], span[1])):
         reading = Reading(TIMM, ALTERNATIVES | NEAREST)
-        own = _per_image(parts[start:stop])
         try:
             reading.read_all(parts[:start])
-            if start:
-                reading.augment(own)  # type: ignore[arg-type]
-            else:
-                reading.crop_to(ResizeCenterCrop(sides, sides))
+            reading.augment(_per_image(parts[start:stop]))  # type: ignore[arg-type]
             reading.read_all(parts[stop:])
             recipe = _mixed(reading, mixup)
-        except TranslationError as found:
-            error = found
+        except TranslationError:
             continue
-        names = ", ".join(type(part).__name__ for part in parts[start:stop])
-        return (recipe if start else replace(recipe, operations=(own, *recipe.operations))), names
-    assert error is not None
-    raise error
+        return recipe, ", ".join(type(part).__name__ for part in parts[start:stop])
+    return recipe_from_timm(None, mixup, arguments), ""
 
 
 def _per_image(transforms: list[Any]) -> PerImage:

@@ -77,6 +77,7 @@ def same(found: Any, expected: Any) -> None:
     if isinstance(expected, torch.Tensor):
         assert found.dtype == expected.dtype
         assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
     elif isinstance(expected, dict):
         assert list(found) == list(expected)
         for key in expected:
@@ -98,6 +99,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "number": lambda i: i,
     "array": lambda i: np.arange(6, dtype=np.int8).reshape(2, 3) + i,
     "text": lambda i: f"{i}",
+    "nothing": lambda i: torch.empty(0, 3),
 }
 
 
@@ -184,12 +186,23 @@ class TestLoader:
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_as_torch(self, workers: int) -> None:
-        for kind in ("nested", "named tuple"):
+        for kind in ("nested", "named tuple", "nothing"):
             dataset = Made(KINDS[kind])
             expected = list(DataLoader(dataset, 4))
             with gpupipe.Loader(dataset, None, 4, num_workers=workers, device="cpu") as loader:
                 found = list(loader)
             same(found, expected)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_memory_formats_stay(self, workers: int) -> None:
+        def collate(items: list[int]) -> Any:
+            images = torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last)
+            return images, images[0, :, :, 1].clone().T, torch.empty(3, 0).T, len(items)
+
+        dataset = Made(KINDS["number"])
+        expected = list(DataLoader(dataset, 4, collate_fn=collate))
+        with gpupipe.Loader(dataset, None, 4, num_workers=workers, device="cpu", collate_fn=collate) as loader:
+            same(list(loader), expected)
 
     def test_draws_are_those_of_the_position_on_any_number_of_ranks(self) -> None:
         dataset = Made(lambda i: (i, random.random(), torch.rand(())))

@@ -60,6 +60,8 @@ class BufferPool:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialized contiguous tensor."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if size == 0:  # torch refuses to view nothing as another dtype
+            return torch.empty(shape, dtype=dtype)
         free = self._free.setdefault(size, deque(maxlen=self._keep))
         try:
             block = free.pop()

@@ -44,8 +44,10 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        data = _flat(value.resolve_conj().resolve_neg().contiguous()).view(torch.uint8).numpy()
-        return _tensor, (data, value.dtype, tuple(value.shape))
+        dense = value.resolve_conj().resolve_neg()
+        dense = dense if dense.is_contiguous() else dense.clone()  # without gaps, in the memory format that it has
+        data = _flat(dense).view(torch.uint8).numpy()
+        return _tensor, (data, dense.dtype, tuple(dense.shape), dense.stride())
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -53,8 +55,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return on_cpu and not (tensor.requires_grad or tensor.is_quantized)
 
 
-def _tensor(data: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return _flat(torch.from_numpy(data)).view(dtype).view(shape)
+def _tensor(
+    data: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
+    return _flat(torch.from_numpy(data)).view(dtype).as_strided(shape, strides)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,19 @@ class TestLeftEarly:
             assert part[:6] == [(step[rank].tolist(), 1) for step in expected]
 
 
+def test_a_loader_that_was_opened_in_inference_mode_serves_outside(folder, engine):
+    """As Lightning opens those of its evaluations."""
+    with torch.inference_mode():
+        loader = open_loader(folder, **engine)
+        first = [(images.clone(), labels.clone()) for images, labels in loader]
+    with loader:
+        next(iter(loader))
+        loader.set_epoch(0)
+        outside = collect(loader)
+        assert not any(images.is_inference() for images, _ in outside)
+        assert_equal(outside, first)
+
+
 class TestWorkersStart:
     def test_with_iter_and_persist(self, folder):
         with open_loader(folder, engine="torch", num_workers=2) as loader:

@@ -101,6 +101,15 @@ class TestDataModule:
         fit(steps, datamodule=DataModule(arguments(), arguments(shuffle=False)), num_sanity_val_steps=0)
         assert steps[STEPS:] == ["val"] * STEPS
 
+    def test_each_stage_has_its_own(self) -> None:
+        from gpupipe.integrations.lightning import DataModule
+
+        made = [lambda size=size: gpupipe.Loader(**arguments(batch_size=size)) for size in range(1, 5)]
+        module = DataModule(*made)
+        opened = [getattr(module, f"{stage}_dataloader")() for stage in ("train", "val", "test", "predict")]
+        assert [loader.batch_size for loader in opened] == [1, 2, 3, 4]
+        module.teardown("fit")
+
     def test_a_dict_gets_the_trainers_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from gpupipe.integrations import lightning
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-import torch
+import numpy as np
 
 from gpupipe.batch import Job
 from gpupipe.host.whereabouts import note, note_in
@@ -36,8 +36,8 @@ class Board:
 
     def __setstate__(self, state: tuple[SharedMemory, tuple[int, int]]) -> None:
         self._memory, self._shape = state
-        cells = self._memory.bytes.view(torch.int64)
-        self._turn, self._rows = cells[:1], cells[1:].view(self._shape)
+        cells = self._memory.bytes.numpy().view(np.int64)  # a tensor of inference mode could not be written to outside
+        self._turn, self._rows = cells[:1], cells[1:].reshape(self._shape)
 
     def clear(self) -> None:
         """New workers are to be started."""
@@ -57,12 +57,12 @@ class Board:
 
     def open_row(self, worker: int) -> None:
         """Notes of this process are those of `worker`."""
-        note_in(self._rows[worker, : SINCE + 1].numpy().data)
+        note_in(self._rows[worker, : SINCE + 1].data)
         note(IDLE)
 
     def begin(self, worker: int, job: Job) -> None:
         """The worker has a task: the batch of that job, or some of its rows."""
-        row = self._rows[worker].numpy()
+        row = self._rows[worker]
         row[EPOCH], row[STEP], row[COUNT] = job.epoch, job.step, len(job)
         row[SAMPLES : SAMPLES + len(job)] = job.indices
         note(BATCH)

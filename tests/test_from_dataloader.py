@@ -230,6 +230,16 @@ class TestFiles:
         assert [error.index for error in made.bad_samples] == [1]
 
 
+@pytest.mark.parametrize("indices", [[1.0, 2.0], ["1"], [[1, 2]], [0, 99]], ids=str)
+def test_indices_of_no_sample_raise_what_the_dataset_raises(indices: list[Any], folder: Path) -> None:
+    loader = DataLoader(Subset(ImageFolder(folder, LEVELS), indices), batch_size=2)
+    made = gpupipe.from_dataloader(loader)
+    assert "its indices are not one list of numbers from -25 to 24" in line(made, "dataset").why
+    for one in (loader, made):
+        with pytest.raises((TypeError, IndexError), match="list ind"):
+            next(iter(one))
+
+
 class TestLabels:
     @pytest.mark.parametrize(
         "function",
@@ -286,6 +296,15 @@ class TestLabels:
         assert made.recipe is None
         assert "its target_transform" in line(made, "dataset").why
         same_batches(loader, made)
+
+    @pytest.mark.parametrize(
+        "label", [np.uint8(3), torch.tensor(3, dtype=torch.int32), torch.ones(2).bfloat16()], ids=str
+    )
+    def test_of_another_dtype_stay_of_it(self, label: Any, folder: Path) -> None:
+        loader = DataLoader(ImageFolder(folder, LEVELS, target_transform=lambda number: label), batch_size=4)
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert f"its labels are {str(label.dtype).removeprefix('torch.')}," in line(made, "dataset").why
 
     def test_other_target_types(self, tmp_path: Path) -> None:
         loader = DataLoader(oxford_pets(tmp_path, transform=LEVELS, target_types="binary-category"), batch_size=2)

@@ -121,8 +121,7 @@ def files_of(dataset: Any) -> Files:
 def _files_of(dataset: Any) -> Files:
     kind = type(dataset)
     if kind is torch.utils.data.Subset:
-        inner = _files_of(dataset.dataset)
-        return replace(inner, chosen=inner.chosen[np.asarray(dataset.indices, np.int64)])
+        return _chosen(dataset, _files_of(dataset.dataset))
     if kind is torch.utils.data.ConcatDataset:
         return _joined(dataset, [_files_of(part) for part in dataset.datasets])
     if kind.__module__ == "datasets.arrow_dataset":
@@ -145,6 +144,16 @@ def _library(kind: type) -> str:
 
 def _refused(dataset: Any, reason: str, alternative: str = AS_IT_IS) -> TranslationError:
     return TranslationError(type(dataset).__name__, reason, alternative)
+
+
+def _chosen(dataset: Any, files: Files) -> Files:
+    """Those of a Subset."""
+    indices = np.asarray(dataset.indices)
+    size = len(files.chosen)
+    whole = indices.ndim == 1 and (indices.dtype.kind in "iu" or not len(indices))
+    if not whole or ((indices < -size) | (indices >= size)).any():
+        raise _refused(dataset, f"its indices are not one list of numbers from {-size} to {size - 1}")
+    return replace(files, chosen=files.chosen[indices.astype(np.int64)])
 
 
 def _joined(dataset: Any, parts: list[Files]) -> Files:
@@ -263,3 +272,8 @@ def _try_labels(dataset: Any, files: Files) -> None:
             raise _refused(dataset, f"its target_transform raised {type(error).__name__}: {error}") from error
     if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | torch.Tensor):
         raise _refused(dataset, f"its target_transform gives {type(value).__name__}, no number or array")
+    dtype = str(getattr(value, "dtype", "int64")).removeprefix("torch.")
+    if dtype == "bfloat16" or (np.ndim(value) == 0 and "int" in dtype and dtype != "int64"):
+        raise _refused(
+            dataset, f"its labels are {dtype}, and with a recipe int64 or float", "pass target_transform=int"
+        )

@@ -595,6 +595,12 @@ def replaced() -> Any:
         ([BOX, v2.RandomSolarize(300.0)], "RandomSolarize", "from_dataloader"),
         ([BOX, *U8, v2.ToDtype(torch.float32)], "ToDtype(scale=False)", "scale=True"),
         ([BOX, *U8, v2.ToDtype(torch.int64)], "ToDtype(dtype='int64')", "float32"),
+        (
+            [v2.ToDtype(torch.float32, scale=True), BOX, v2.RandomSolarize(0.5), v2.ToTensor()],
+            "ToTensor",
+            "put it before",
+        ),
+        ([BOX, v2.ToDtype(torch.uint8), v1.ToTensor()], "ToTensor", "put it before"),
         ([BOX, *U8, v1.ConvertImageDtype(torch.float64)], "ConvertImageDtype(dtype='float64')", "float32"),
         ([BOX, *F32, v1.ConvertImageDtype(torch.uint8)], "ConvertImageDtype(dtype='uint8')", "leave it out"),
         ([BOX, v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, True)], "ToDtype(dtype={", "ToImage"),

@@ -139,14 +139,17 @@ def _to_image(reading: Reading) -> None:
 
 
 def _to(reading: Reading, dtype: str, kind: str) -> None:
-    """Tensors are passed on."""
+    """Tensors are passed on. What ToDtype has converted may be one, or a Pillow image, which that leaves as it is."""
     if not reading.dtype:
         reading.convert(dtype)
         reading.kind = kind
+    elif not reading.kind:
+        raise reading.refuse("a conversion before it leaves Pillow's images as they are", "put it before that")
 
 
 def _to_pure_tensor(reading: Reading) -> None:
-    reading.kind = "Tensor"
+    if reading.dtype:
+        reading.kind = "Tensor"
 
 
 def _convert(reading: Reading, dtype: Any) -> None:

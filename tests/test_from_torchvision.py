@@ -600,7 +600,7 @@ def replaced() -> Any:
             "ToTensor",
             "put it before",
         ),
-        ([BOX, v2.ToDtype(torch.uint8), v1.ToTensor()], "ToTensor", "put it before"),
+        ([BOX, v2.ToDtype(torch.uint8, scale=True), v1.ToTensor()], "ToTensor", "put it before"),
         ([BOX, *U8, v1.ConvertImageDtype(torch.float64)], "ConvertImageDtype(dtype='float64')", "float32"),
         ([BOX, *F32, v1.ConvertImageDtype(torch.uint8)], "ConvertImageDtype(dtype='uint8')", "leave it out"),
         ([BOX, v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, True)], "ToDtype(dtype={", "ToImage"),

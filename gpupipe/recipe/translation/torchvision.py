@@ -33,10 +33,10 @@ def recipe_from_torchvision(transform: Any, collate_fn: Any = None) -> Recipe:
                 mixed.
 
     dtype follows the transform's: images or uint8 tensors give "uint8", floats "float32". On the torch engine what
-    evaluates Pillow's images has the original's levels, to the bit (within 1, bicubic at hard edges within 15, where
-    Pillow 13 resizes columns first, as it may where images are stretched or much higher than wide). Augmentations have
-    those of torchvision's functions on uint8 tensors, which differ from Pillow's by a level or two (a hue's by up to
-    9), and are drawn from the same distributions, but by gpupipe's own keys, not torch's generator.
+    evaluates Pillow's images has the original's levels, to the bit (within 1, bicubic on noise of black and white up to
+    30, where Pillow 13 resizes columns first, as it may where images are stretched or much higher than wide).
+    Augmentations have those of torchvision's functions on uint8 tensors, which differ from Pillow's by a level or two
+    (a hue's by up to 9), and are drawn from the same distributions, but by gpupipe's own keys, not torch's generator.
 
     Raises TranslationError for what would give other results: it names the transform, its setting, what comes nearest.
     """

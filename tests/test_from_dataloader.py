@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import random
 import sys
 import types
@@ -438,6 +440,20 @@ class TestAsWritten:
         assert "it does not open its images as RGB" in line(made, "dataset").why
         same_batches(loader, made)
 
+    @pytest.mark.parametrize(("name", "mode"), [("deep.png", "I;16"), ("deep.tif", "F"), ("deep.pgm", "I")])
+    def test_images_of_more_than_8_bits(self, name: str, mode: str, tmp_path: Path) -> None:
+        write_folder(tmp_path)
+        levels = np.linspace(0, 65535, 48 * 64).reshape(48, 64).astype("float32" if mode == "F" else "uint16")
+        Image.fromarray(levels).save(tmp_path / "class_0" / name)
+        loader = DataLoader(ImageFolder(tmp_path, LEVELS), 4)
+        made = gpupipe.from_dataloader(loader)
+        assert f"{name} is of Pillow's mode {mode}" in line(made, "dataset").why
+        same_batches(loader, made)
+
+    def test_containers_keep_their_types(self) -> None:
+        loader = DataLoader(Numbers(4), 2, collate_fn=lambda items: {"all": range(len(items)), "first": (items[0],)})
+        same_batches(loader, gpupipe.from_dataloader(loader))
+
     def test_cut_images_that_pillow_fills_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loader = DataLoader(image_folder(tmp_path, transform=LEVELS), batch_size=3)
         file = tmp_path / "a/1.jpg"
@@ -823,6 +839,15 @@ class TestRanks:
         alone = gpupipe.from_dataloader(DataLoader(Numbers(600), 6, sampler=Other(range(600), 1, 0)))
         assert {*flat(indices(alone))} == {*range(5)}
 
+    def test_a_copy_of_a_sampler_is_its_own(self) -> None:
+        sampler = DistributedSampler(Numbers(8), num_replicas=2, rank=0)
+        made = gpupipe.from_dataloader(DataLoader(Numbers(8), 2, sampler=sampler))
+        for copied in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+            copied.set_epoch(7)
+            assert (copied.epoch, sampler.epoch, made.epoch) == (7, 0, 0)
+        sampler.set_epoch(3)
+        assert (sampler.epoch, made.epoch) == (3, 3)
+
     def test_without_a_distributed_sampler_each_rank_reads_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
@@ -1007,6 +1032,11 @@ class Repeating(DataLoader):
     __iter__ = Lines.__iter__
 
 
+class Longer(DataLoader):
+    def __len__(self) -> int:
+        return 9
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("loader", "match"),
@@ -1016,6 +1046,7 @@ class TestRefusals:
             (DataLoader(type("Square", (), {"__getitem__": int})(), sampler=[1]), "Square has no __len__"),
             (DataLoader(Lines()), "Lines is an IterableDataset"),
             (Repeating(Numbers(3)), "Repeating has an __iter__ of its own"),
+            (Longer(Numbers(3)), "Longer has an __len__ of its own"),
         ],
     )
     def test_what_is_no_dataloader_of_samples(self, loader: Any, match: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from images import Numbered, encode, picture
 from torch.utils.data import RandomSampler
 
 import gpupipe
+from gpupipe.errors import ConfigError
 from gpupipe.workers.lease import BufferPool
 
 ENGINES = [
@@ -487,8 +491,8 @@ class TestMemory:
         with open_loader(folder, recipe, shuffle=False, order=order, **ahead(2, engine)) as loader:
             held = [(images, images.clone()) for images, _ in loader]
         assert len(held) == 30
-        for images, copy in held:
-            assert torch.equal(images, copy)
+        for images, copied in held:
+            assert torch.equal(images, copied)
 
     def test_views_keep_a_batch_alive(self, folder, engine):
         with open_loader(folder, gpupipe.imagenet_train(64), **engine) as loader:
@@ -498,8 +502,8 @@ class TestMemory:
                 copies.append(rows[-1].clone())
                 del images
             gc.collect()
-        for row, copy in zip(rows, copies, strict=True):
-            assert torch.equal(row, copy)
+        for row, copied in zip(rows, copies, strict=True):
+            assert torch.equal(row, copied)
 
     def test_dali_hands_over_its_own_memory(self, folder):
         """The tensor lies over DALI's buffer: no copy in between."""
@@ -668,6 +672,12 @@ class TestWorkers:
 
 
 class TestSettings:
+    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+    def test_a_loader_is_not_copied(self, copied: Callable[[object], object], folder: Path) -> None:
+        loader = gpupipe.Loader(folder, gpupipe.imagenet_eval(8), engine="torch", device="cpu", num_workers=0)
+        with pytest.raises(ConfigError, match=r"can't be copied or pickled: build another .* state_dict\(\)"):
+            copied(loader)
+
     def test_attributes_that_trainers_touch(self, folder):
         with open_loader(folder, num_workers=0, drop_last=True, engine="torch") as loader:
             assert loader.batch_size == 4

@@ -68,7 +68,9 @@ class Finisher:
 
     def _columns(self, batch: Batch, mixed: bool) -> Columns:
         job, device = batch.job, self._device
-        columns: Columns = move(batch.columns, lambda tensor: to_device(tensor, device))
+        columns = Columns(batch.columns)
+        if device.type != "cpu":  # there containers stay of the types that they are of, as a DataLoader's do
+            columns = move(batch.columns, lambda tensor: to_device(tensor, device))
         how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed) if self._views else None
         for name, number in self._numbers.items():
             columns[name] = [

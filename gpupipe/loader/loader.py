@@ -420,6 +420,12 @@ class Loader(DataLoaderAttributes):
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise ConfigError(
+            "a Loader holds processes and memory of its own, so that it can't be copied or pickled: build another one "
+            "with the same arguments, and give it this one's state_dict()"
+        )
+
     def __del__(self) -> None:
         # None: the interpreter takes itself apart, and all has ended. A fork has no such threads.
         if os is not None and self._built and self._supply.owner == os.getpid():

@@ -78,11 +78,12 @@ def _check(loader: Any) -> None:
             f"from_dataloader: {type(loader).__name__} is no torch.utils.data.DataLoader; pass the DataLoader itself, "
             "before anything is wrapped around it"
         )
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        raise ConfigError(
-            f"from_dataloader: {type(loader).__name__} has an __iter__ of its own, which would not be called; pass a "
-            "torch.utils.data.DataLoader, with persistent_workers=True where workers are to live on"
-        )
+    for name in ("__iter__", "__len__", "_get_iterator"):
+        if getattr(type(loader), name) is not getattr(DataLoader, name):
+            raise ConfigError(
+                f"from_dataloader: {type(loader).__name__} has an {name} of its own, which would not be called; pass a "
+                "torch.utils.data.DataLoader, with persistent_workers=True where workers are to live on"
+            )
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
             f"from_dataloader: {type(loader.dataset).__name__} is an IterableDataset, whose samples have no numbers to "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 import torch.utils.data
 from numpy.typing import NDArray
-from PIL import ImageFile
+from PIL import Image, ImageFile
 
 from gpupipe.errors import TranslationError
 from gpupipe.host.generators import global_generators, kept
@@ -46,6 +47,8 @@ LISTS: dict[str, tuple[str, ...]] = {
 }
 PETS = {"category": "_labels", "binary-category": "_bin_labels"}
 OWN_MODE = ("CelebA", "Caltech101", "Caltech256", "Omniglot")
+MAYBE_DEEP = (".png", ".pgm", ".ppm", ".tif", ".tiff")
+DEEP_MODES = ("I", "F", "LAB")
 RGB_LOADERS = ("default_loader", "pil_loader")
 
 
@@ -115,6 +118,7 @@ def files_of(dataset: Any) -> Files:
     """The files of a dataset, also of Subset and ConcatDataset. Raises TranslationError for what is none of these."""
     files = _files_of(dataset)
     _try_labels(dataset, files)
+    _check_depth(dataset, files)
     return files
 
 
@@ -226,6 +230,17 @@ def _check_whole(dataset: Any) -> None:
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         reason = "PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, and with a recipe an image that is cut is an error"
         raise _refused(dataset, reason, "leave it unset and pass on_error='skip', which takes another image")
+
+
+def _check_depth(dataset: Any, files: Files) -> None:
+    """Raise TranslationError where a file has levels that Pillow's RGB clips and a recipe scales to 8 bits. Reads the
+    headers of files that may, a PNG's in 22 us, a TIFF's in 97."""
+    for path in map(str, files.paths):
+        if path.lower().endswith(MAYBE_DEEP):
+            with contextlib.suppress(OSError, Image.DecompressionBombError), Image.open(path) as image:
+                if image.mode.startswith(DEEP_MODES):
+                    reason = f"{path} is of Pillow's mode {image.mode}, which a recipe scales to 8 bits, and Pillow not"
+                    raise _refused(dataset, reason, f"save it with 8 bits a channel; {AS_IT_IS}")
 
 
 def _transforms(dataset: Any, name: str) -> tuple[Any, Transform | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,15 +67,28 @@ def sampling_of(sampler: Any, full: int | None = None) -> Sampling:
 
 def follow(sampler: Any, loader: Loader) -> None:
     """From now on the sampler's `set_epoch` is the loader's, too."""
-    own, found = sampler.set_epoch, weakref.ref(loader)
+    sampler.set_epoch = _Both(sampler.set_epoch, loader)
 
-    def set_epoch(epoch: int) -> None:
-        own(epoch)
-        target = found()
-        if target is not None:
-            target.set_epoch(int(epoch))
 
-    sampler.set_epoch = set_epoch
+class _Both:
+    """A sampler's `set_epoch`, then that of a Loader while that lives. A copy of the sampler has its own alone."""
+
+    def __init__(self, own: Callable[[int], Any], loader: Loader) -> None:
+        self._own = own
+        self._loader = weakref.ref(loader)
+
+    def __call__(self, epoch: int) -> None:
+        self._own(epoch)
+        loader = self._loader()
+        if loader is not None:
+            loader.set_epoch(int(epoch))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self._own,)
+
+
+def _itself(own: Callable[[int], Any]) -> Callable[[int], Any]:
+    return own
 
 
 def _own(sampler: Any, order: Order, now: str) -> Sampling:

@@ -674,7 +674,7 @@ class TestSamplers:
 
     def test_without_length(self) -> None:
         loader = DataLoader(Numbers(10), batch_size=4, sampler=Endless())
-        with pytest.raises(ConfigError, match=r"Endless has no len\(\); give it a __len__"):
+        with pytest.raises(ConfigError, match=r"Endless has no len\(\); give it a __len__, .* or shuffle="):
             gpupipe.from_dataloader(loader)
         assert len(gpupipe.from_dataloader(loader, shuffle=True)) == 3
 
@@ -890,6 +890,7 @@ class TestSettings:
             ):
                 assert getattr(made, name) == getattr(loader, name)
             assert made.worker_init_fn is init
+            assert "\n  worker_init_fn " in str(made.translation)
             assert made.multiprocessing_context is loader.multiprocessing_context
             assert {size for _, sizes in made for size in sizes.tolist()} == {100, 101}
         assert gpupipe.from_dataloader(DataLoader(Numbers(8))).timeout == 0

@@ -27,7 +27,7 @@ class Line:
 
     def __str__(self) -> str:
         text = f"{self.was} -> {self.now}" + (f": {self.why}" if self.why else "")
-        return textwrap.fill(text, WIDTH, initial_indent=f"  {self.part:<14}", subsequent_indent=" " * 18)
+        return textwrap.fill(text, WIDTH, initial_indent=f"  {self.part:<13} ", subsequent_indent=" " * 18)
 
 
 @dataclass(frozen=True)

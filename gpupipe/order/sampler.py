@@ -46,7 +46,10 @@ class SamplerOrder:
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
-            raise ConfigError(f"SamplerOrder: {type(self.sampler).__name__} has no len(); give it a __len__")
+            raise ConfigError(
+                f"SamplerOrder: {type(self.sampler).__name__} has no len(); give it a __len__, or where epochs differ "
+                "in length pass order=, a gpupipe order such as Stratified, or shuffle="
+            )
         if getattr(self.sampler, "num_replicas", 1) > 1:
             raise ConfigError(
                 f"SamplerOrder: {type(self.sampler).__name__} already cuts the epoch into num_replicas="

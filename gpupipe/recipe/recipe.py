@@ -115,10 +115,7 @@ class Recipe:
         """The recipe that does what timm's `create_transform` does with these arguments, or a transform that it made.
 
         mixup: a `Mixup` or `FastCollateMixup` of timm's. See `gpupipe.recipe.translation.timm`. Raises TranslationError
-        for what has no counterpart.
-
-        >>> from timm.data import resolve_data_config
-        >>> Recipe.from_timm(**resolve_data_config(model=timm.create_model("resnet18")))  # doctest: +SKIP
+        for what has no counterpart. Of a model: `Recipe.from_timm(**timm.data.resolve_data_config(model=model))`.
         """
         from gpupipe.recipe.translation.timm import recipe_from_timm
 

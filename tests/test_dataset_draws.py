@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import ENGINES
 from images import Numbered, encode, picture
 
 import gpupipe
@@ -20,15 +21,6 @@ from gpupipe.decode.fetching import fetch
 from gpupipe.device.ahead import Ahead
 from gpupipe.sources import open_source
 
-ENGINES = [
-    pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
-    pytest.param({"engine": "torch", "num_workers": 2}, id="torch-2"),
-    pytest.param({"engine": "dali", "num_workers": 1}, id="dali"),
-    pytest.param(
-        {"engine": "dali", "num_workers": 2, "decoders": gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)},
-        id="dali-shared",
-    ),
-]
 SIZE = 22
 JPEG = encode(picture(16, 16))
 BITS = 20

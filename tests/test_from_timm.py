@@ -309,25 +309,33 @@ def statistics(images: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-DRAWN = ["crop", "color jitter", "color jitter with hue", "grayscale and blur", "erasing", "RandAugment", "3-Augment"]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_training_images_are_distributed_as_timms(name: str) -> None:
+def timms(arguments: dict[str, Any], file: bytes, count: int) -> np.ndarray:
+    """So many images that timm's transform makes of one."""
     from timm.data import create_transform
 
-    arguments = TRAIN | CARRIED[name][0]
-    file, count = encode(picture(80, 104, 3), "PNG"), 400
-    ours = rendered(Recipe.from_timm(**arguments), [file], count)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002  (timm draws from there)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         transform, image = create_transform(**arguments), decoded(file)
-        theirs = np.stack([transform(image).numpy() for _ in range(count)])
+        return np.stack([transform(image).numpy() for _ in range(count)])
+
+
+def same_distribution(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Of each of the statistics."""
     expected = statistics(theirs)
     for what, numbers in statistics(ours).items():
         assert stats.ks_2samp(numbers, expected[what]).pvalue > SURELY, what
+
+
+DRAWN = ["crop", "color jitter", "color jitter with hue", "grayscale and blur", "erasing", "RandAugment", "3-Augment"]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_training_images_are_distributed_as_timms(name: str) -> None:
+    arguments = TRAIN | CARRIED[name][0]
+    file, count = encode(picture(80, 104, 3), "PNG"), 400
+    same_distribution(rendered(Recipe.from_timm(**arguments), [file], count), timms(arguments, file, count))
 
 
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
@@ -383,8 +391,6 @@ IN_PART: dict[str, tuple[dict[str, Any], str, Any]] = {
 
 @pytest.mark.parametrize(("arguments", "names", "others"), IN_PART.values(), ids=IN_PART.keys())
 def test_what_has_no_counterpart_stays_timms_own(arguments: dict[str, Any], names: str, others: Any) -> None:
-    from timm.data import create_transform
-
     arguments = TRAIN | arguments
     recipe, told = recipe_in_part(None, arguments)
     assert told == names
@@ -395,16 +401,8 @@ def test_what_has_no_counterpart_stays_timms_own(arguments: dict[str, Any], name
     before = random.getstate()
     ours = rendered(recipe, [file], count)
     assert random.getstate() == before
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002  (timm draws from there)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        transform, image = create_transform(**arguments), decoded(file)
-        theirs = np.stack([transform(image).numpy() for _ in range(count)])
     assert len(np.unique(ours[:, 0, 9, 9])) > 20
-    expected = statistics(theirs)
-    for what, numbers in statistics(ours).items():
-        assert stats.ks_2samp(numbers, expected[what]).pvalue > SURELY, what
+    same_distribution(ours, timms(arguments, file, count))
 
 
 @pytest.mark.parametrize(

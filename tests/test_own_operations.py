@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import ENGINES
 from images import encode, picture
 from PIL import Image
 from pillow_reference import render_reference
@@ -36,15 +37,6 @@ from gpupipe.tools.contact_sheet import read_tiles
 SEED, SIZE = 5, 24
 CROP = gpupipe.RandomResizedCrop(SIZE)
 CENTRE = gpupipe.ResizeCenterCrop(SIZE, 32)
-ENGINES = [
-    pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
-    pytest.param({"engine": "torch", "num_workers": 2}, id="torch-2"),
-    pytest.param({"engine": "dali", "num_workers": 1}, id="dali"),
-    pytest.param(
-        {"engine": "dali", "num_workers": 2, "decoders": gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)},
-        id="dali-shared",
-    ),
-]
 TORCH = ENGINES[:2]
 
 

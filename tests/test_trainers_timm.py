@@ -10,6 +10,7 @@ import copy
 import inspect
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -444,9 +445,15 @@ def test_the_seed_is_that_of_torch(folder: Path) -> None:
         assert (first(3) != first(4)).any()
 
 
-def test_a_broken_file_is_replaced(folder: Path, tmp_path: Path) -> None:
-    import shutil
+def test_images_of_more_than_8_bits_are_timms_own(folder: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(folder, tmp_path / "own"))
+    levels = np.linspace(0, 65535, 40 * 60).reshape(40, 60).astype(np.uint16)
+    Image.fromarray(levels).save(own / "class_0" / "deep.png")
+    theirs, ours = loaders(own)
+    np.testing.assert_array_equal(taken(ours)[0], taken(theirs)[0])
 
+
+def test_a_broken_file_is_replaced(folder: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(folder, tmp_path / "own"))
     next(own.rglob("img_3.jpg")).write_bytes(b"no image")
     for loader in loaders(own):

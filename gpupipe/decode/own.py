@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Images, Job
 from gpupipe.decode.fetching import Fetched, check_shared_sizes
-from gpupipe.decode.seeding import drawing
 from gpupipe.errors import ConfigError
-from gpupipe.host.generators import seed_all
+from gpupipe.host.generators import drawing, seed_all
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import own_words
 from gpupipe.recipe import OnBatch, PerImage, Recipe

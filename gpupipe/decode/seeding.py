@@ -1,11 +1,10 @@
-"""What a user's dataset and transforms draw from the global random generators: a pure function of seed, epoch and
-position."""
+"""What a user's dataset draws from the global random generators: a pure function of seed, epoch and position."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gpupipe.host.tracing import beside_consumer
 from gpupipe.plan.stream import DATASET, WORKERS, Stream
 from gpupipe.sources.dataset import UserSource
 
-__all__ = ["drawing", "seeding", "worker_seeds"]
+__all__ = ["seeding", "worker_seeds"]
 
 log = logging.getLogger("gpupipe")
 
@@ -68,23 +67,6 @@ def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int
             )
     else:
         yield seed_row if source.draws else lambda row: None
-
-
-@contextmanager
-def drawing(words: Sequence[int], device: Any = None) -> Iterator[None]:
-    """What is drawn meanwhile from the global generators, on the GPU `device` too, follows from four random words.
-
-    They are put back but in a worker process, which has them for itself. Not for a thread beside the consumer's.
-    """
-    import torch.utils.data
-
-    generators = global_generators()
-    if device is not None and device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    is_worker = torch.utils.data.get_worker_info() is not None
-    with nullcontext() if is_worker else kept(generators):
-        seed_all(generators, words)
-        yield
 
 
 class _Watch:

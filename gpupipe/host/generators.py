@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-__all__ = ["global_generators", "kept", "own_generators", "peek", "seed_all"]
+__all__ = ["drawing", "global_generators", "kept", "own_generators", "peek", "seed_all"]
 
 
 def global_generators() -> list[Any]:
@@ -68,6 +68,23 @@ def kept(generators: Sequence[Any]) -> Iterator[None]:
     finally:
         for (_, put_back), state in zip(access, before, strict=True):
             put_back(state)
+
+
+@contextmanager
+def drawing(words: Sequence[int], device: Any = None) -> Iterator[None]:
+    """What is drawn meanwhile from the global generators, on the GPU `device` too, follows from four random words.
+
+    They are put back but in a worker process, which has them for itself. Not for a thread beside the consumer's.
+    """
+    import torch.utils.data
+
+    generators = global_generators()
+    if device is not None and device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    is_worker = torch.utils.data.get_worker_info() is not None
+    with nullcontext() if is_worker else kept(generators):
+        seed_all(generators, words)
+        yield
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:

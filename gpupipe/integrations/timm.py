@@ -18,7 +18,7 @@ from gpupipe.batch import Array, Image
 from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.loader.loader import Loader
 from gpupipe.migration.dataloader import from_dataloader
-from gpupipe.migration.datasets import files_of
+from gpupipe.migration.datasets import check_depth, files_of
 from gpupipe.recipe import PerImage, Recipe
 from gpupipe.recipe.translation.timm import recipe_from_timm, recipe_in_part
 
@@ -130,11 +130,13 @@ def _recipe(given: SimpleNamespace) -> Recipe:
 def _files(dataset: Any) -> Any:
     """The dataset, if it is a list of files; else a copy that is to give images as they are read. TranslationError."""
     try:
-        files_of(dataset)
-        return dataset
+        files = files_of(dataset)
     except TranslationError:
         if not hasattr(dataset, "transform"):
             raise
+    else:
+        check_depth(dataset, files)
+        return dataset
     own = copy.copy(dataset)
     if isinstance(dataset, timm.ImageDataset):
         if dataset.input_img_mode not in ("", None, "RGB"):

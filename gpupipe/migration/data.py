@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import ConfigError, TranslationError
-from gpupipe.migration.datasets import Files, files_of
+from gpupipe.migration.datasets import Files, check_depth, files_of
 from gpupipe.migration.report import Line, described
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.recipe.translation.collating import mixing_of
@@ -89,12 +89,15 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
     except ConfigError as error:
         failed = Line(part, was, AS_WRITTEN, str(error))
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS), failed)
+    try:
+        check_depth(dataset, files)  # last, as it reads headers
+    except TranslationError as error:
+        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, str(error)))
     if files.target_transform is not None:
         lines.append(Line("target_transform", described(files.target_transform), "called for each label"))
-    if not files.skips:
-        return Data(files.source(dataset), recipe, tuple(lines))
-    lines.append(Line("bad files", "the dataset's next file instead", "the order's next instead: on_error='skip'"))
-    return Data(files.source(dataset), recipe, tuple(lines), {"on_error": "skip"})
+    if files.skips:
+        lines.append(Line("bad files", "the dataset's next file instead", "the order's next instead: on_error='skip'"))
+    return Data(files.source(dataset), recipe, tuple(lines), {"on_error": "skip"} if files.skips else {})
 
 
 def _recipe(files: Files) -> Recipe:
@@ -138,6 +141,7 @@ def _with_recipe(dataset: Any, name: str, collate: Any, overrides: Mapping[str, 
         if "fields" in overrides:
             raise TranslationError("the dataset", "fields= were passed", "leave them out")
         files = files_of(dataset)
+        check_depth(dataset, files)
     except TranslationError as error:
         return Data(dataset, recipe, (Line("dataset", name, f"its items, to which the recipe is applied ({error})"),))
     return Data(files.source(dataset), recipe, (Line("dataset", name, LISTED), passed))

@@ -21,7 +21,7 @@ from gpupipe.sources import DatasetSource, Source, SubsetSource
 from gpupipe.sources.listed import open_listed
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["Files", "files_of"]
+__all__ = ["Files", "check_depth", "files_of"]
 
 Transform = Callable[[Any], Any]
 Listed = tuple[Sequence[Any], Sequence[Any]]
@@ -118,7 +118,6 @@ def files_of(dataset: Any) -> Files:
     """The files of a dataset, also of Subset and ConcatDataset. Raises TranslationError for what is none of these."""
     files = _files_of(dataset)
     _try_labels(dataset, files)
-    _check_depth(dataset, files)
     return files
 
 
@@ -232,7 +231,7 @@ def _check_whole(dataset: Any) -> None:
         raise _refused(dataset, reason, "leave it unset and pass on_error='skip', which takes another image")
 
 
-def _check_depth(dataset: Any, files: Files) -> None:
+def check_depth(dataset: Any, files: Files) -> None:
     """Raise TranslationError where a file has levels that Pillow's RGB clips and a recipe scales to 8 bits. Reads the
     headers of files that may, a PNG's in 22 us, a TIFF's in 97."""
     for path in map(str, files.paths):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.host.cache import digest
-from gpupipe.host.generators import global_generators, kept, seed_all
+from gpupipe.host.generators import drawing
 from gpupipe.recipe.augmentations import ThreeAugment
 from gpupipe.recipe.auto_augment import TimmRandAugment
 from gpupipe.recipe.checks import floats
@@ -96,9 +96,7 @@ class OnPillow:
         from PIL import Image
 
         pixels: Any = Image.fromarray(image)
-        generators = global_generators()
-        with kept(generators):
-            seed_all(generators, generator.integers(2**32, size=4).tolist())
+        with drawing(generator.integers(2**32, size=4).tolist()):
             for transform in self.transforms:
                 pixels = transform(pixels)
         return np.array(pixels)

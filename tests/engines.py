@@ -1,0 +1,15 @@
+"""Settings of a Loader by which each engine is tried."""
+
+import pytest
+
+import gpupipe
+
+ENGINES = [
+    pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
+    pytest.param({"engine": "torch", "num_workers": 2}, id="torch-2"),
+    pytest.param({"engine": "dali", "num_workers": 1}, id="dali"),
+    pytest.param(
+        {"engine": "dali", "num_workers": 2, "decoders": gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)},
+        id="dali-shared",
+    ),
+]

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["folder_lock", "is_folder", "not_regular", "open_regular", "read_regular", "replacing"]
+__all__ = ["folder_lock", "is_folder", "not_regular", "open_regular", "opened", "read_regular", "replacing"]
 
 log = logging.getLogger("gpupipe")
 
@@ -52,17 +52,23 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
     Raises OSError, for anything else (FIFO, socket, device, folder) too, and at once.
     """
+    return opened(path)[0]
+
+
+def opened(path: str | os.PathLike[str]) -> tuple[int, os.stat_result]:
+    """As `open_regular`, and what is known of the file that was opened."""
     try:
         descriptor = os.open(path, FLAGS)
     except OSError as error:
         if error.errno != errno.ENXIO:  # what opening a socket gives
             raise
         raise OSError(errno.ENXIO, not_regular(os.stat(path).st_mode) or error.strerror, os.fspath(path)) from error
-    reason = not_regular(os.fstat(descriptor).st_mode)
+    facts = os.fstat(descriptor)
+    reason = not_regular(facts.st_mode)
     if reason:
         os.close(descriptor)
         raise OSError(errno.EINVAL, reason, os.fspath(path))
-    return descriptor
+    return descriptor, facts
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:

@@ -47,7 +47,8 @@ def cropping(
     else:
         assert isinstance(recipe.crop, RandomResizedCrop)
         windows = _random_boxes(recipe.crop, stream, tall, wide)
-        resized, anchors = np.tile(recipe.crop.output_size, (len(tall), 1)), np.zeros((len(tall), 2), np.int64)
+        resized = np.full((len(tall), 2), recipe.crop.output_size, np.int32)
+        anchors = np.zeros((len(tall), 2), np.int32)
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),

@@ -32,6 +32,8 @@ def exp(x: Floats) -> Floats:
 
     Up to |x| = 4 by the series alone, which random crops have always been drawn with, beyond by a power of 2 besides.
     """
+    if np.abs(x).max(initial=0.0) <= 4:
+        return _exp_series(x)
     x = np.maximum(x, -760.0)
     power = np.where(np.abs(x) > 4, np.rint(x / LOG2), 0.0)
     rest = (x - power * LOG2) - power * LOG2_REST

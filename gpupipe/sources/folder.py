@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Field, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.cache import digest
-from gpupipe.host.files import is_folder, open_regular
+from gpupipe.host.files import is_folder, open_regular, opened
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, probe
@@ -149,11 +149,14 @@ class FolderSource(IndexedSource):
             return None
         path = self._layout.path(str(self._keys[index]), number)
         try:
-            with open(open_regular(path), "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
+            descriptor, stat = opened(path)
+            try:
+                size = stat.st_size
                 if number not in self._images:
                     expected = min(size, MOST_BYTES)
-                data = read_at(file.fileno(), 0, expected)
+                data = read_at(descriptor, 0, expected)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise self._bad(index, path, f"can't be read: {error.strerror}") from error
         if not len(data) == size == expected:

@@ -22,7 +22,8 @@ ENDINGS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND"}
 
 # JPEG's markers (ITU T.81, table B.1): frames that Pillow takes, and tables, comments and application data before them.
 FRAMES = frozenset({0xC0, 0xC1, 0xC2})
-TABLES = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)})
+FIRST_APPLICATION = 0xE0
+TABLES = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(FIRST_APPLICATION, 0xF0)})
 START_OF_SCAN = 0xDA
 MOST_PIXELS = 80_000_000  # below what Pillow warns of
 
@@ -73,16 +74,16 @@ def _plain_jpeg(data: bytes) -> Header | None:
     frame = None
     at = 2 if data.startswith(b"\xff\xd8\xff") else len(data)
     while at + 10 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
         if marker == START_OF_SCAN:
             return frame
         if marker in FRAMES and frame is None:
             precision, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
             usual = precision == 8 and components in (1, 3, 4) and 0 < height * width <= MOST_PIXELS
             frame = Header(height, width, 1) if usual else None
-        elif marker not in TABLES or data[at + 4 : at + 8] in (b"Exif", b"MPF\0"):
+        elif marker not in TABLES or (marker >= FIRST_APPLICATION and data[at + 4 : at + 8] in (b"Exif", b"MPF\0")):
             return None
-        at += 2 + max(length, 2)
+        at += 2 + length if length > 2 else 4
     return None
 
 
@@ -110,7 +111,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _may_be_cut(prefix: bytes, tail: bytes) -> bool:
-    return any(prefix.startswith(magic) and ending not in tail for magic, ending in ENDINGS.items())
+    for magic, ending in ENDINGS.items():  # for every image that is read: `any` takes three times as long
+        if prefix.startswith(magic):
+            return ending not in tail
+    return False
 
 
 def _decode_error(data: bytes) -> str:

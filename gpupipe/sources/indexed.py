@@ -147,7 +147,7 @@ class IndexedSource(Source):
 
     def _size(self, index: int, number: int) -> int:
         """Its bytes, -1 where there is none. Raises SampleError where no image has so many."""
-        size = int(self._bytes[index, number])
+        size = self._bytes.item(index, number)
         if size > MOST_BYTES:
             raise SampleError(
                 index, self.location(index), f"has {size:,} bytes, more than the {MOST_BYTES:,} of any image"

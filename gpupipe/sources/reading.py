@@ -77,7 +77,8 @@ class _File:
 
 def read_at(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
     """`size` bytes of an open file from `offset` on, fewer where it ends before. Raises OSError."""
-    data, done = np.empty(size, np.uint8), 0
+    data = np.empty(size, np.uint8)
+    done = os.preadv(descriptor, [data], offset)  # type: ignore[list-item]  # any buffer; views cost 0.4 us a sample
     while done < size and (got := os.preadv(descriptor, [data[done:].data], offset + done)):
         done += got
     return data if done == size else data[:done]

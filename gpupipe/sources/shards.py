@@ -90,7 +90,7 @@ class ShardSource(IndexedSource):
     def _file(self, index: int, number: int) -> Encoded | None:
         note(index)
         size = self._size(index, number)
-        return None if size < 0 else self._read(index, int(self._offsets[index, number]), size)
+        return None if size < 0 else self._read(index, self._offsets.item(index, number), size)
 
     def _read(self, index: int, offset: int, size: int) -> Encoded:
         """A part of the sample's shard. Raises SampleError where that is gone or not as it was when it was indexed."""

@@ -151,7 +151,7 @@ def as_given(field: Field, value: Any) -> Any:
     if isinstance(field, Image):
         return _image(value)
     if type(value) is int and isinstance(field, Array):  # the usual label
-        return as_array(field, value)
+        return as_int64(value)
     if isinstance(field, Mask):
         return _mask(value)
     if isinstance(field, Text):

@@ -7,6 +7,7 @@ ImageNet JPEGs in the page cache, one core of an Intel Xeon).
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import weakref
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpupipe.host.files import open_regular
 
-__all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at"]
+__all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at", "read_file"]
 
 MOST_BYTES = 1 << 30
 """Of one encoded image: more than any has that is not refused for its pixels. A file may claim more than the memory."""
@@ -82,3 +83,12 @@ def read_at(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
     while done < size and (got := os.preadv(descriptor, [data[done:].data], offset + done)):
         done += got
     return data if done == size else data[:done]
+
+
+def read_file(path: str) -> NDArray[np.uint8]:
+    """All bytes of a regular file. Raises OSError, where there are more than `MOST_BYTES` too."""
+    with open(open_regular(path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {MOST_BYTES:,} of any image", path)
+        return read_at(file.fileno(), 0, size)

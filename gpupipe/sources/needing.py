@@ -1,0 +1,21 @@
+"""Libraries that only some kinds of data need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gpupipe.errors import ConfigError
+
+__all__ = ["library"]
+
+
+def library(name: str, extra: str) -> Any:
+    """The module of this name. Raises ConfigError that names the extra which brings it, where it can't be imported."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"reading this data needs {name.partition('.')[0]}, which can't be imported ({error}): "
+            f"pip install 'gpupipe[{extra}]'"
+        ) from error

@@ -1,0 +1,80 @@
+"""What all sources over the rows of a table share: fields out of cells, files at the paths in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gpupipe.batch import Columns, Field, Index, Key, Schema
+from gpupipe.errors import SampleError
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.indexed import printable
+from gpupipe.sources.patterns import is_url
+from gpupipe.sources.reading import read_file
+from gpupipe.sources.source import Encoded, Source
+from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, values
+
+__all__ = ["RowSource"]
+
+
+class RowSource(Source):
+    """Samples that are rows: `_rows` gives those of a table, or of a part of it that has the columns that are needed.
+
+    root: the folder of relative paths. paths: the column of each field, as `located` found it. names: of fields whose
+    cells are names of classes, the names in the order of their numbers; those of `label` are `classes`.
+    """
+
+    def __init__(self, root: str, fields: Schema, paths: Mapping[str, Path], names: Mapping[str, list[str]]) -> None:
+        self.root = root
+        self.fields = fields
+        self._paths = dict(paths)
+        self._names = {name: pa.array(some, pa.large_string()) for name, some in names.items()}
+        if "label" in names:
+            self.classes = list(names["label"])
+            self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+
+    def _rows(self, indices: NDArray[np.int64]) -> pa.Table | pa.RecordBatch:
+        """Those rows, in that order. Raises IndexError beyond the end, SampleError for one that can't be had."""
+        raise NotImplementedError
+
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """All fields: images and masks as encoded."""
+        rows = self._rows(indices)
+        return {name: self._made(name, field, rows, indices) for name, field in self.fields.items()}
+
+    def lacks(self, index: int, name: str) -> str:
+        """Which cell is null."""
+        return f"the column {'.'.join(self._paths[name])!r} is null there" if name in self._paths else ""
+
+    def _made(self, name: str, field: Field, rows: pa.Table | pa.RecordBatch, indices: NDArray[np.int64]) -> Any:
+        if isinstance(field, Index):
+            return indices.astype(np.int64)
+        if isinstance(field, Key):
+            return list(map(self.key, indices.tolist()))
+        column = cells(rows, self._paths[name])
+        if name in self._names:
+            column = numbered(column, self._names[name])
+        try:
+            return values(field, column, lambda row, path: self._read(int(indices[row]), path))
+        except BadCellError as error:
+            index = int(indices[error.row])
+            reason = f"its field {name!r} (column {'.'.join(self._paths[name])!r}): {error}"
+            raise SampleError(index, self.location(index), reason) from error
+
+    def _read(self, index: int, path: str) -> Encoded:
+        """The file of a sample at the path in a cell. Raises SampleError where it can't be read."""
+        note(index)
+        place = os.path.join(self.root, path)
+        try:
+            return read_file(place)
+        except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
+            what = f"{printable(place)} can't be read: {getattr(error, 'strerror', None) or error}"
+            if is_url(path):
+                what = f"{printable(path)} is a URL, and files are read from local disks only"
+            remedy = f"relative paths are below {self.root}: pass another root, mend the table, or pass on_error='skip'"
+            raise SampleError(index, self.location(index), what, remedy) from error

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.host.files import open_regular
+from gpupipe.host.files import open_regular, opened
 
 __all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at", "read_file"]
 
@@ -87,8 +87,11 @@ def read_at(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
 
 def read_file(path: str) -> NDArray[np.uint8]:
     """All bytes of a regular file. Raises OSError, where there are more than `MOST_BYTES` too."""
-    with open(open_regular(path), "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than the {MOST_BYTES:,} of any image", path)
-        return read_at(file.fileno(), 0, size)
+    descriptor, stat = opened(path)
+    try:
+        if stat.st_size > MOST_BYTES:
+            reason = f"it has {stat.st_size:,} bytes, more than the {MOST_BYTES:,} of any image"
+            raise OSError(errno.EFBIG, reason, path)
+        return read_at(descriptor, 0, stat.st_size)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,201 @@
+"""The same 24 images in every kind of data: the same batches, the same resume, the same name for a bad sample.
+
+A kind is an entry in KINDS: a function that writes the samples into an empty folder and says what to pass to a Loader.
+It gets them in the order of an image folder; that of the data has to be the same.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture
+from tars import write_tar
+
+import gpupipe
+from gpupipe.batch import Field
+from gpupipe.sources import Source, check_source, open_source
+
+BAD = 7
+CUT = 200  # bytes of an image that can't be decoded: with its header, without its pixels
+
+
+@dataclass(frozen=True)
+class Sample:
+    """name: unique, in the form class/file."""
+
+    name: str
+    data: bytes
+    label: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """As `open_source` takes it."""
+
+    data: Any
+    fields: Mapping[str, Field] | None = None
+
+
+@cache
+def samples(bad: int | None = None) -> tuple[Sample, ...]:
+    """Three classes of eight; the image of the sample `bad` is cut."""
+    made = []
+    for number in range(24):
+        data = encode(picture(40 + number, 60 + number % 5, number), quality=90)
+        label = number // 8
+        made.append(Sample(f"class_{label}/{number:02}.jpg", data[:CUT] if number == bad else data, label))
+    return tuple(made)
+
+
+def write_files(place: Path, samples: tuple[Sample, ...]) -> Path:
+    """The images as files."""
+    for sample in samples:
+        path = place / sample.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(sample.data)
+    return place
+
+
+def folder(place: Path, samples: tuple[Sample, ...]) -> Made:
+    return Made(write_files(place, samples))
+
+
+def shards(place: Path, samples: tuple[Sample, ...]) -> Made:
+    members = [
+        (f"{sample.name.removesuffix('.jpg')}.{extension}", data)
+        for sample in samples
+        for extension, data in (("jpg", sample.data), ("cls", str(sample.label).encode()))
+    ]
+    return Made([write_tar(place / "0.tar", members[:20]), write_tar(place / "1.tar", members[20:])])
+
+
+def dataset(place: Path, samples: tuple[Sample, ...]) -> Made:
+    return Made([(sample.data, sample.label) for sample in samples])
+
+
+KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
+    "folder": folder,
+    "shards": shards,
+    "dataset": dataset,
+}
+
+ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Source]:
+    """The source of a kind, written once; with a bad sample, where it is asked for."""
+
+    @cache
+    def made(kind: str, bad: int | None = None) -> Made:
+        return KINDS[kind](tmp_path_factory.mktemp("everywhere"), samples(bad))
+
+    def opened(kind: str, bad: int | None = None) -> Source:
+        one = made(kind, bad)
+        return open_source(one.data, fields=one.fields)
+
+    return opened
+
+
+def loader(source: Source, engine: str, **options: Any) -> gpupipe.Loader:
+    name, workers = ENGINES[engine]
+    options = {"seed": 3, "shuffle": True, "engine": name, "num_workers": workers, "device": "cpu"} | options
+    return gpupipe.Loader(source, gpupipe.imagenet_train(32, dtype="uint8"), 7, **options)
+
+
+def batches(loader: gpupipe.Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    with loader:
+        for images, labels in loader:
+            yield images.clone(), labels.clone()
+
+
+@pytest.fixture(scope="module")
+def expected(make: Callable[..., Source]) -> Callable[[str], list[Any]]:
+    """An epoch of the image folder, by engine."""
+    return cache(lambda engine: list(batches(loader(make("folder"), engine))))
+
+
+def assert_same(made: list[Any], expected: list[Any]) -> None:
+    assert len(made) == len(expected)
+    for (images, labels), (other_images, other_labels) in zip(made, expected, strict=True):
+        assert torch.equal(labels, other_labels)
+        assert torch.equal(images, other_images)
+
+
+def test_the_folder_is_what_was_made(make: Callable[..., Source]) -> None:
+    source = make("folder")
+    assert [source[index][0].tobytes() for index in range(24)] == [sample.data for sample in samples()]
+    assert [source[index][1] for index in range(24)] == [sample.label for sample in samples()]
+
+
+@every_kind
+def test_it_keeps_the_contract(make: Callable[..., Source], kind: str) -> None:
+    source = make(kind)
+    assert len(source) == 24
+    check_source(source)
+    assert make(kind).fingerprint == source.fingerprint
+    assert all(source.key(index) in source.location(index) for index in range(24))
+
+
+@every_kind
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_are_those_of_the_folder(
+    make: Callable[..., Source], expected: Callable[[str], list[Any]], kind: str, engine: str
+) -> None:
+    assert_same(list(batches(loader(make(kind), engine))), expected(engine))
+
+
+@every_kind
+def test_it_goes_on_at_any_step(make: Callable[..., Source], expected: Callable[[str], list[Any]], kind: str) -> None:
+    source = make(kind)
+    for step in range(1, 4):
+        with loader(source, "torch-0") as first:
+            for _ in zip(range(step), first, strict=False):
+                state = first.state_dict()
+        second = loader(make(kind), "torch-0")
+        second.load_state_dict(state)
+        assert_same(list(batches(second)), expected("torch-0")[step:])
+
+
+FETCH = """
+import hashlib, pickle, sys
+import numpy as np
+source = pickle.loads(sys.stdin.buffer.read())
+columns = source.fetch(np.arange(len(source)))
+print(hashlib.sha256(b"".join(data.tobytes() for data in columns["image"].data)).hexdigest(), columns["label"].tolist())
+"""
+
+
+@every_kind
+def test_it_is_sent_to_a_process_that_is_not_forked(make: Callable[..., Source], kind: str) -> None:
+    source = make(kind)
+    source.fetch(np.arange(3))  # by now files may be open, which can't be sent
+    found = [
+        subprocess.run([sys.executable, "-c", FETCH], input=bytes(sent), capture_output=True, check=True).stdout
+        for sent in (ForkingPickler.dumps(source), ForkingPickler.dumps(make("folder")))
+    ]
+    assert found[0] == found[1]
+
+
+@every_kind
+def test_a_bad_sample_is_named(make: Callable[..., Source], kind: str) -> None:
+    source = make(kind, BAD)
+    with pytest.raises(gpupipe.SampleError) as raised:
+        list(batches(loader(source, "torch-0", shuffle=False)))
+    assert raised.value.index == BAD
+    assert raised.value.location == source.location(BAD)
+    skipping = loader(source, "torch-0", shuffle=False, on_error="skip")
+    kept = list(batches(skipping))
+    assert [error.index for error in skipping.bad_samples] == [BAD]
+    assert sum(len(labels) for _, labels in kept) == 24

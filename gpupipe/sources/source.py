@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Array, Columns, Field, Images, Schema
+from gpupipe.batch import Array, Columns, Field, Images, Index, Key, Schema
 from gpupipe.errors import DataError
 
 __all__ = ["Encoded", "Source", "as_column", "content_fingerprint"]
@@ -76,6 +76,24 @@ class Source:
 
         A loader does so where a source has a body of its own for it; over epochs' ends and resumes, never a guess.
         """
+
+    def column(self, name: str) -> NDArray[Any] | list[Any]:
+        """All samples' values of a field, where they are known without reading any: here keys, indices and labels.
+
+        "key" and "index" can be had of every source, whatever its fields. Raises DataError for what is not known.
+        """
+        field = {"key": Key(), "index": Index(), **self.fields}.get(name)
+        if isinstance(field, Key):
+            return list(map(self.key, range(len(self))))
+        if isinstance(field, Index):
+            return np.arange(len(self))
+        if field is not None and name == "label":
+            return self.targets
+        why = "is none of its fields, " + ", ".join(self.fields) if field is None else "is known only by reading them"
+        raise DataError(
+            f"{name!r} of all samples of {self!r} {why}; known are 'key' and 'index' of every source, 'label' of image "
+            "folders and shards, columns of numbers and texts of tables"
+        )
 
     # What follows has a body for every source; one of the user's own is not asked for it.
 

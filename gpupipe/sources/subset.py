@@ -44,6 +44,13 @@ class SubsetSource(Source):
         labels.setflags(write=False)
         return labels
 
+    def column(self, name: str) -> NDArray[Any] | list[Any]:
+        """What the source knows of them, but that they are numbered from 0 on."""
+        if name == "index" or isinstance(self.fields.get(name), Index):
+            return super().column(name)
+        known = self.source.column(name)
+        return known[self._indices] if isinstance(known, np.ndarray) else [known[index] for index in self._indices]
+
     def fetch(self, indices: NDArray[np.int64], *before: Any) -> Columns:
         """As the source has them, at once. What is noted or raised meanwhile is about their indices here.
 

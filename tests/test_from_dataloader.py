@@ -674,7 +674,9 @@ class TestSamplers:
 
     def test_without_length(self) -> None:
         loader = DataLoader(Numbers(10), batch_size=4, sampler=Endless())
-        with pytest.raises(ConfigError, match=r"Endless has no len\(\); give it a __len__, .* or shuffle="):
+        with pytest.raises(
+            ConfigError, match=r"Endless has no len\(\), .* than 100 samples .* __len__, .* or shuffle="
+        ):
             gpupipe.from_dataloader(loader)
         assert len(gpupipe.from_dataloader(loader, shuffle=True)) == 3
 
@@ -682,13 +684,10 @@ class TestSamplers:
         loader = DataLoader(Numbers(10), batch_sampler=BatchSampler(Backwards(), 4, drop_last=True))
         assert indices(gpupipe.from_dataloader(loader)) == [batch.tolist() for batch in loader]
 
-    def test_a_batch_sampler_of_ones_own(self) -> None:
-        class Grouped(BatchSampler):
-            pass
-
-        loader = DataLoader(Numbers(10), batch_sampler=Grouped(Backwards(), 4, drop_last=True))
-        with pytest.raises(ConfigError, match=r"batch_sampler is a Grouped.* pass batch_size= and order="):
-            gpupipe.from_dataloader(loader)
+    def test_an_order_in_the_place_of_a_batch_sampler(self) -> None:
+        loader = DataLoader(Numbers(10), batch_sampler=ByParity(Backwards(), 4))
+        with pytest.raises(ConfigError, match=r"batch_sampler is a ByParity; with order= pass batch_size="):
+            gpupipe.from_dataloader(loader, shuffle=True)
         assert len(gpupipe.from_dataloader(loader, batch_size=4, shuffle=True)) == 3
 
     def test_an_order_that_is_passed_wins(self) -> None:
@@ -702,6 +701,204 @@ class TestSamplers:
             gpupipe.from_dataloader(DataLoader(Numbers(10), sampler=RandomSampler(range(12))))
         loader = DataLoader(Numbers(10), batch_size=4, sampler=SequentialSampler(range(7)))
         assert indices(gpupipe.from_dataloader(loader)) == [batch.tolist() for batch in loader]
+
+
+class ByParity(Sampler[list[int]]):
+    """Batches of even or of odd numbers, as they come; what is left is filled up from the beginning, as the sampler of
+    torchvision's references does it that groups images by their aspect ratio."""
+
+    def __init__(self, sampler: Any, batch_size: int) -> None:
+        self.sampler, self.batch_size = sampler, batch_size
+
+    def __len__(self) -> int:
+        return len(self.sampler) // self.batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        waiting: dict[int, list[int]] = {0: [], 1: []}
+        made = 0
+        for index in self.sampler:
+            seen[index % 2].append(index)
+            waiting[index % 2].append(index)
+            if len(waiting[index % 2]) == self.batch_size:
+                made += 1
+                yield waiting[index % 2]
+                waiting[index % 2] = []
+        for parity in sorted(waiting, key=lambda parity: -len(waiting[parity]))[: len(self) - made]:
+            yield (waiting[parity] + seen[parity] * self.batch_size)[: self.batch_size]
+
+
+class Listed(Sampler[list[int]]):
+    """The batches of each epoch in turn, without a length."""
+
+    def __init__(self, *epochs: list[list[int]]) -> None:
+        self.epochs, self.number = epochs, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.number += 1
+        return iter(self.epochs[(self.number - 1) % len(self.epochs)])
+
+
+class Pairs(Sampler[int]):
+    """Of two classes a batch, two samples each, until only two classes are left, as references/similarity's PKSampler:
+    epochs have several lengths, and lists are shuffled in place."""
+
+    def __init__(self, size: int) -> None:
+        self.classes = {number: list(range(number, size, 5)) for number in range(5)}
+
+    def __iter__(self) -> Iterator[int]:
+        for members in self.classes.values():
+            random.shuffle(members)
+        left = {number: list(members) for number, members in self.classes.items()}
+        while len(left) > 2:
+            for number in torch.multinomial(torch.ones(len(left)), 2).tolist():
+                name = list(left)[number]
+                yield from (left[name].pop() for _ in range(2))
+            left = {name: members for name, members in left.items() if len(members) > 1}
+
+
+def of_a_batch_sampler(batch_sampler: Any, size: int = 40, **options: Any) -> gpupipe.Loader:
+    return gpupipe.from_dataloader(DataLoader(Numbers(size), batch_sampler=batch_sampler), **options)
+
+
+class TestBatchSamplers:
+    @pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor], ids=lambda make: make.__name__)
+    def test_a_list_of_batches(self, make: Callable[[Any], Any]) -> None:
+        """As a DataLoader has them, the last one short."""
+        batches = [make(batch) for batch in ([3, 1], [0, 0], [2])]
+        made = of_a_batch_sampler(batches)
+        assert (made.batch_size, made.drop_last) == (2, False)
+        assert indices(made) == indices(made, 3) == [[3, 1], [0, 0], [2]]
+        assert indices(of_a_batch_sampler(batches, drop_last=True)) == [[3, 1], [0, 0]]
+
+    def test_that_groups(self) -> None:
+        loader = DataLoader(Numbers(41), batch_sampler=ByParity(SequentialSampler(range(41)), 4))
+        made = gpupipe.from_dataloader(loader)
+        assert indices(made) == [batch.tolist() for batch in loader]
+        assert line(made, "sampler").was == "ByParity"
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_that_groups_what_is_shuffled(self, workers: int) -> None:
+        sampler = ByParity(RandomSampler(range(40)), 4)
+        loader = DataLoader(Numbers(40), batch_sampler=sampler, num_workers=workers)
+        with gpupipe.from_dataloader(loader, seed=3) as made, gpupipe.from_dataloader(loader, seed=3) as other:
+            epochs = [[batch.tolist() for batch in made] for _ in range(3)]
+            other.set_epoch(1)
+            rest = iter(other)
+            begun = [next(rest).tolist() for _ in range(4)]
+            made.load_state_dict(other.state_dict())
+            assert begun + [batch.tolist() for batch in made] == epochs[1]
+        for batches in epochs:
+            assert all(len({index % 2 for index in batch}) == 1 for batch in batches)
+            assert set(flat(batches)) == set(range(40))
+        assert epochs[0] != epochs[1] != epochs[2]
+
+    @pytest.mark.parametrize("ranks", [2, 3])
+    def test_that_groups_what_is_distributed(self, ranks: int) -> None:
+        """Each rank has the very batches of each epoch that it has with the DataLoader; a state is any rank's."""
+        samplers = [DistributedSampler(Numbers(50), ranks, rank, seed=7) for rank in range(ranks)]
+        loaders = [DataLoader(Numbers(50), batch_sampler=ByParity(sampler, 4)) for sampler in samplers]
+        made = [gpupipe.from_dataloader(loader) for loader in loaders]
+        for epoch in (0, 5):
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            assert {loader.epoch for loader in made} == {epoch}
+            expected = [[batch.tolist() for batch in loader] for loader in loaders]
+            assert [[batch.tolist() for batch in loader] for loader in made] == expected
+            assert [sampler.rank for sampler in samplers] == list(range(ranks))
+        made[0].set_epoch(5)
+        next(iter(made[0]))
+        made[1].load_state_dict(made[0].state_dict())
+        assert [batch.tolist() for batch in made[1]] == expected[1][1:]
+
+    def test_set_epoch_through_two(self) -> None:
+        class Told(ByParity):
+            def set_epoch(self, epoch: int) -> None:
+                self.sampler.set_epoch(epoch + 1)
+
+        inner = DistributedSampler(Numbers(20), 1, 0)
+        sampler = Told(inner, 4)
+        loader = DataLoader(Numbers(20), batch_sampler=sampler)
+        made = gpupipe.from_dataloader(loader)
+        sampler.set_epoch(3)
+        assert (made.epoch, inner.epoch) == (3, 4)
+        expected = [batch.tolist() for batch in loader]
+        batches = iter(made)
+        first = next(batches).tolist()
+        assert made.state_dict()["epoch"] == made.epoch == 3
+        assert [first, *(batch.tolist() for batch in batches)] == expected
+
+    @pytest.mark.parametrize(
+        ("batches", "match"),
+        [
+            (
+                [[1, 2], [3], [4, 5]],
+                r"sampler list makes batches of 1, 2 samples; .* pass batch_size= and order=",
+            ),
+            ([[1], [2, 3]], "makes batches of 1, 2 samples"),
+            ([[1.5]], "yields float64 of shape"),
+            ([3, 4], "a batch of list must be one list of integers, not int"),
+            (iter([[1, 2]]), "list_iterator is an iterator, at its end after one epoch"),
+            (Listed([[1, 2]] * 300), r"Listed has no len\(\), and its first epoch more than 400 samples"),
+        ],
+    )
+    def test_what_makes_no_batches_of_one_size(self, batches: Any, match: str) -> None:
+        with pytest.raises(ConfigError, match=match):
+            next(iter(of_a_batch_sampler(batches)))
+
+    def test_another_size_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"batch_size=3, but the batches of the batch_sampler, list, have 2"):
+            of_a_batch_sampler([[1, 2]], batch_size=3)
+
+    def test_one_that_cuts_the_epoch_itself(self) -> None:
+        sampler = ByParity(range(20), 4)
+        sampler.num_replicas = 2
+        with pytest.raises(ConfigError, match="ByParity cuts the epoch into num_replicas=2 parts"):
+            of_a_batch_sampler(sampler)
+
+    def test_ranks_with_several_numbers_of_batches(self) -> None:
+        class Halves(ByParity):
+            def __iter__(self) -> Iterator[list[int]]:
+                return iter([list(self.sampler)[:2]] * (1 + self.sampler.rank))
+
+        with pytest.raises(ConfigError, match="Halves makes 1 batches of 2 samples, 2 batches of 4 samples on the ran"):
+            of_a_batch_sampler(Halves(DistributedSampler(Numbers(9), 2, 0), 2))
+
+    def test_epochs_of_several_lengths(self) -> None:
+        epochs = ([[1, 2], [3, 4]], [[5, 6]], [[7, 8], [9, 0], [0, 0]])
+        made = of_a_batch_sampler(Listed(*epochs))
+        assert len(made) == 2
+        assert [indices(made, epoch) for epoch in range(3)] == [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[1, 2], [3, 4]]]
+        assert "of 4 samples each: a longer listing is cut" in line(made, "sampler").now
+
+        class Sized(Listed):
+            def __len__(self) -> int:
+                return len(self.epochs[0])
+
+        with pytest.raises(ConfigError, match=r"yielded 2 indices, its len\(\) says 4"):
+            [indices(made, epoch) for made in [of_a_batch_sampler(Sized(*epochs))] for epoch in range(2)]
+        made = of_a_batch_sampler(Listed([[1, 2], [3]], [[5]]))
+        with pytest.raises(ConfigError, match="Listed has epochs of several lengths, with a last batch that is not f"):
+            [indices(made, epoch) for epoch in range(2)]
+
+    def test_a_sampler_without_length(self) -> None:
+        """Batches stay whole, epochs differ, and a run that is resumed has the same."""
+
+        def made() -> gpupipe.Loader:
+            return gpupipe.from_dataloader(DataLoader(Numbers(60), 4, sampler=Pairs(60)), seed=4)
+
+        loader = made()
+        epochs = [indices(loader, epoch) for epoch in range(4)]
+        assert {len(batches) for batches in epochs} == {len(loader)}
+        assert len({str(batches) for batches in epochs}) == 4
+        for batch in flat(epochs):
+            assert sorted(np.bincount(np.bincount(np.array(batch) % 5))[1:].tolist()) == [0, 2]
+        assert "a shorter one goes on with another" in line(loader, "sampler").now
+        loader.set_epoch(2)
+        next(iter(loader))
+        fresh = made()
+        fresh.load_state_dict(loader.state_dict())
+        assert [batch.tolist() for batch in fresh] == epochs[2][1:]
 
 
 class RASampler(Sampler[int]):

@@ -27,6 +27,7 @@ from gpupipe.errors import ConfigError, StateError
 from gpupipe.order import SamplerOrder
 
 SIZE = 30
+RANGE = range(SIZE)
 JPEG = encode(picture(16, 16))
 
 
@@ -75,6 +76,13 @@ SAMPLERS: dict[str, Callable[[], Sampler[int]]] = {
     ),
     "own Random": lambda: Drawing(lambda self: shuffled(self.rng), rng=random.Random()),
     "inner": lambda: Wrapping(Drawing(lambda self: shuffled(self.rng), rng=random.Random())),
+    "inner's inner": lambda: Wrapping(Wrapping(Drawing(lambda self: shuffled(self.rng), rng=random.Random()))),
+    "in place": lambda: Drawing(lambda self: random.shuffle(self.left) or self.left, left=list(range(SIZE))),
+    "in place, of a dict": lambda: Drawing(lambda self: random.shuffle(self.of[0]) or self.of[0], of={0: [*RANGE]}),
+        lambda self: random.shuffle(self.of[0]) or self.of[0], of={0: [*range(SIZE)]}
+    ),
+    "in place, of numpy": lambda: Drawing(lambda self: np.random.shuffle(self.left) or self.left, left=np.arange(SIZE)),  # noqa: NPY002
+    "set_epoch of another": lambda: Wrapping(DistributedSampler(range(SIZE), num_replicas=1, rank=0, seed=3)),  # type: ignore[arg-type]
     "set_epoch": lambda: DistributedSampler(range(SIZE), num_replicas=1, rank=0, seed=3),  # type: ignore[arg-type]
     "weighted": lambda: WeightedRandomSampler(np.arange(SIZE) + 1.0, SIZE),  # type: ignore[arg-type]
 }
@@ -109,8 +117,9 @@ class TestDraws:
         sampler = SAMPLERS[name]()
         order = SamplerOrder(sampler)
         twin = copy.deepcopy(sampler)
-        if isinstance(twin, DistributedSampler):
-            twin.set_epoch(1)  # as a training loop would
+        told = getattr(twin, "inner", twin)
+        if isinstance(told, DistributedSampler):
+            told.set_epoch(1)  # as a training loop would
         assert draws(twin, lambda: None) == draws(sampler, lambda: (everything(order, 3, 1), order.fingerprint))
 
     def test_the_fingerprint_changes_nothing(self, name: str) -> None:

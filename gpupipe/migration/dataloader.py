@@ -14,7 +14,7 @@ from gpupipe.loader.distributed import rank_and_world_size
 from gpupipe.loader.loader import Loader
 from gpupipe.migration.data import data_of
 from gpupipe.migration.report import Line, Translation, described
-from gpupipe.migration.samplers import Sampling, follow, sampling_of
+from gpupipe.migration.samplers import Sampling, batches_of, follow, sampling_of
 from gpupipe.order import Order, Sequential, Shuffled
 
 __all__ = ["from_dataloader"]
@@ -43,15 +43,14 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     strict: raise ConfigError, with all reasons, rather than run anything as it is written.
     overrides: Loader's arguments, which win. A `recipe` stands for the dataset's transform; None: all as it is written.
 
-    Raises ConfigError for what a Loader can't do: an IterableDataset, batches of a batch_sampler's own, a sampler
-    without length or one that cuts the epoch into ranks in a way of its own.
+    Raises ConfigError for what a Loader can't do: an IterableDataset, a batch_sampler with batches of several sizes, a
+    sampler without end or one that cuts the epoch into ranks in a way of its own.
     """
     _check(loader)
-    sampler, batch_size, drop_last = _batches(loader, overrides)
+    ordered = {"order", "shuffle"} & set(overrides)
+    sampler, batch_size, drop_last, sampling = _batches(loader, overrides)
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     data = data_of(loader.dataset, collate, batch_size, overrides)
-    ordered = {"order", "shuffle"} & set(overrides)
-    sampling = _passed(sampler) if ordered else sampling_of(sampler, batch_size if drop_last else None)
     options: dict[str, Any] = {name: getattr(loader, name) for name in (*CARRIED, "worker_init_fn")}
     options |= data.options | {"batch_size": batch_size or 1, "drop_last": drop_last, "device": "cpu"}
     options |= {"rank": sampling.rank, "world_size": sampling.world_size}
@@ -66,9 +65,7 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     made = Loader(data.data, **_merged(options | seed, overrides) | {"recipe": data.recipe})
     vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
     made.translation = translation
-    if sampling.told:
-        made.set_epoch(int(getattr(sampler, "epoch", 0)))
-        follow(sampler, made)
+    follow(sampling, made)
     return made
 
 
@@ -94,19 +91,29 @@ def _check(loader: Any) -> None:
         raise ConfigError(f"from_dataloader: {type(loader.dataset).__name__} has no __len__; give it one")
 
 
-def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool]:
-    """Sampler, batch_size (None: no automatic batching) and drop_last."""
+def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool, Sampling]:
+    """Sampler or batch sampler, batch_size (None: no automatic batching), drop_last, and the order."""
     own: Any = loader.batch_sampler
-    if own is None:
-        return loader.sampler, None, False
-    if type(own) is BatchSampler:
-        return own.sampler, own.batch_size, own.drop_last
-    if "batch_size" in overrides and {"order", "shuffle"} & set(overrides):
-        return own, overrides["batch_size"], False
-    raise ConfigError(
-        f"from_dataloader: batch_sampler is a {type(own).__name__}, which makes batches in a way of its own; pass "
-        "batch_size= and order= (a gpupipe order, such as Stratified, or a torch Sampler of samples), or shuffle="
-    )
+    whole = own is None or type(own) is BatchSampler
+    sampler = loader.sampler if own is None else own.sampler if whole else own
+    batch_size, drop_last = (own.batch_size, own.drop_last) if own is not None and whole else (None, False)
+    if {"order", "shuffle"} & set(overrides):
+        if not whole and "batch_size" not in overrides:
+            raise ConfigError(f"from_dataloader: batch_sampler is a {type(own).__name__}; with order= pass batch_size=")
+        return sampler, batch_size if whole else overrides["batch_size"], drop_last, _passed(sampler)
+    if whole and hasattr(sampler, "__len__"):
+        return sampler, batch_size, drop_last, sampling_of(sampler, batch_size if drop_last else None)
+    wanted = overrides.get("batch_size", batch_size)
+    if whole:
+        own = BatchSampler(sampler, wanted or 1, drop_last)
+    sampling = batches_of(own, len(loader.dataset))  # type: ignore[arg-type]
+    found = sampling.order.batch_size  # type: ignore[union-attr]
+    if not whole and wanted not in (None, found):
+        raise ConfigError(
+            f"from_dataloader: batch_size={wanted}, but the batches of the batch_sampler, {type(own).__name__}, have "
+            f"{found} samples: leave it out, or pass order= or shuffle= in the place of the batch_sampler"
+        )
+    return sampler, batch_size if whole else found, drop_last, sampling
 
 
 def _passed(sampler: Any) -> Sampling:

@@ -16,9 +16,20 @@ from torch.utils.data.distributed import DistributedSampler
 from gpupipe.errors import ConfigError
 from gpupipe.host.generators import global_generators, kept
 from gpupipe.loader.loader import Loader
-from gpupipe.order import Order, Repeated, SamplerOrder, Sequential, Shuffled, Subset, VirtualEpochs, Weighted
+from gpupipe.order import (
+    BatchesOrder,
+    Order,
+    Repeated,
+    SamplerOrder,
+    Sequential,
+    Shuffled,
+    Subset,
+    VirtualEpochs,
+    Weighted,
+)
+from gpupipe.order.sampler import is_listing, parts_of
 
-__all__ = ["Sampling", "follow", "sampling_of"]
+__all__ = ["Sampling", "batches_of", "follow", "sampling_of"]
 
 OTHER = "another permutation than torch's in each epoch"
 DEALT = "a step's samples go to the ranks in runs, not in turn"
@@ -29,7 +40,7 @@ REPEATING = ("RASampler", "RepeatAugSampler")  # of torchvision's references and
 class Sampling:
     """order: of the whole epoch, None where one was passed. rank, world_size: which part of it this process reads.
 
-    seed: that of the sampler, where it has one. told: whether its `set_epoch` is to be the loader's, too.
+    seed: that of the sampler, where it has one. told: the samplers whose `set_epoch` is to be the loader's, too.
     """
 
     order: Order | None
@@ -37,11 +48,11 @@ class Sampling:
     rank: int = 0
     world_size: int = 1
     seed: int | None = None
-    told: bool = False
+    told: tuple[Any, ...] = ()
 
 
 def sampling_of(sampler: Any, full: int | None = None) -> Sampling:
-    """The order of a DataLoader's sampler. Raises ConfigError for one that can't be.
+    """The order of a DataLoader's sampler that has a length. Raises ConfigError for one that can't be.
 
     full: how many samples a batch has to have, or None where it may have fewer.
     """
@@ -65,9 +76,34 @@ def sampling_of(sampler: Any, full: int | None = None) -> Sampling:
     return _listed(sampler)
 
 
-def follow(sampler: Any, loader: Loader) -> None:
-    """From now on the sampler's `set_epoch` is the loader's, too."""
-    sampler.set_epoch = _Both(sampler.set_epoch, loader)
+def batches_of(batch_sampler: Any, samples: int) -> Sampling:
+    """The order of a batch sampler, batch after batch, for a dataset of so many samples. Raises ConfigError.
+
+    It is listed for the ranks of a DistributedSampler in it, which draws by seed and epoch as it does there.
+    """
+    parts = parts_of(batch_sampler)
+    _check_ranks(*(part for part in parts if type(part) is not DistributedSampler))
+    distributed = next((part for part in parts if type(part) is DistributedSampler), None)
+    order = BatchesOrder(batch_sampler, samples, distributed)
+    now = "as it is, listed anew in each epoch"
+    if not order.is_sized:
+        now += f", of {len(order)} samples each: a longer listing is cut, a shorter one goes on with another"
+    told = _told(parts)
+    if distributed is None:
+        seeds = (seed for part in parts if (seed := _initial(part)) is not None)
+        return Sampling(order, now, seed=next(seeds, None), told=told)
+    return Sampling(order, now, distributed.rank, distributed.num_replicas, distributed.seed, told)
+
+
+def follow(sampling: Sampling, loader: Loader) -> None:
+    """Go to the samplers' epoch; from now on their `set_epoch` is the loader's, too."""
+    for sampler in sampling.told:
+        loader.set_epoch(int(getattr(sampler, "epoch", 0)))
+        sampler.set_epoch = _Both(sampler.set_epoch, loader)
+
+
+def _told(parts: list[Any]) -> tuple[Any, ...]:
+    return tuple(part for part in parts if hasattr(type(part), "set_epoch"))
 
 
 class _Both:
@@ -80,7 +116,7 @@ class _Both:
     def __call__(self, epoch: int) -> None:
         self._own(epoch)
         loader = self._loader()
-        if loader is not None:
+        if loader is not None and not is_listing():
             loader.set_epoch(int(epoch))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,7 +159,7 @@ def _distributed(sampler: Any, full: int | None) -> Sampling:
     if sampler.total_size != len(order) and (sampler.drop_last or (full and sampler.num_samples % full == 0)):
         order = _first(order, sampler.total_size)
     now = f"Shuffled: {OTHER}; {DEALT}" if sampler.shuffle else f"Sequential: {DEALT}"
-    return Sampling(order, now, sampler.rank, ranks, sampler.seed, told=True)
+    return Sampling(order, now, sampler.rank, ranks, sampler.seed, told=(sampler,))
 
 
 def _base(sampler: Any) -> Order:
@@ -135,7 +171,7 @@ def _repeating(sampler: Any) -> Sampling:
     repeats, positions = _repeats(sampler), sampler.num_selected_samples * sampler.num_replicas
     now = f"Repeated, {repeats} copies, {positions} positions: {OTHER}; the copies of a sample come to one rank"
     order = Repeated(_base(sampler), repeats, positions)
-    return Sampling(order, now, sampler.rank, sampler.num_replicas, getattr(sampler, "seed", 0), told=True)
+    return Sampling(order, now, sampler.rank, sampler.num_replicas, getattr(sampler, "seed", 0), told=(sampler,))
 
 
 def _repeats(sampler: Any) -> int:
@@ -168,13 +204,18 @@ def _in_turn(sampler: Any) -> list[int]:
 
 
 def _listed(sampler: Any) -> Sampling:
-    if getattr(sampler, "num_replicas", 1) > 1:
-        raise ConfigError(
-            f"from_dataloader: {type(sampler).__name__} cuts the epoch into num_replicas={sampler.num_replicas} parts, "
-            "in a way that gpupipe does not know; pass order=, a gpupipe order or a torch Sampler of the whole "
-            "dataset, of which each rank then takes its part"
-        )
+    _check_ranks(sampler)
     if isinstance(sampler, list | tuple | range | np.ndarray | torch.Tensor):
         return Sampling(Subset(sampler), "Subset, as listed")
-    told = hasattr(type(sampler), "set_epoch")
+    told = _told([sampler])
     return Sampling(SamplerOrder(sampler), "as it is, listed anew in each epoch", seed=_initial(sampler), told=told)
+
+
+def _check_ranks(*samplers: Any) -> None:
+    for sampler in samplers:
+        if getattr(sampler, "num_replicas", 1) > 1:
+            raise ConfigError(
+                f"from_dataloader: {type(sampler).__name__} cuts the epoch into num_replicas={sampler.num_replicas} "
+                "parts, in a way that gpupipe does not know; pass order=, a gpupipe order or a torch Sampler of the "
+                "whole dataset, of which each rank then takes its part"
+            )

@@ -5,6 +5,7 @@ No order holds random state, so any rank can resume at any position without repl
 
 from __future__ import annotations
 
+from gpupipe.order.batches import BatchesOrder as BatchesOrder
 from gpupipe.order.blocks import BlockShuffled
 from gpupipe.order.plain import Sequential, Shuffled, Subset
 from gpupipe.order.protocol import Order

@@ -18,10 +18,11 @@ from gpupipe.order.protocol import Indices, as_array, digest
 if TYPE_CHECKING:
     import torch.utils.data
 
-__all__ = ["SamplerOrder"]
+__all__ = ["SamplerOrder", "is_listing", "parts_of", "unchanged"]
 
 # Of one thread at a time: all draw from the same global generators.
 _LISTING = threading.RLock()
+_THREAD = threading.local()
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +30,10 @@ class SamplerOrder:
     """Any sized torch `Sampler` as an order: its sequence is listed once an epoch.
 
     The global generators of torch, numpy and random, and those that the sampler has as attributes, are seeded from
-    (seed, epoch) for the listing and put back after it, and `set_epoch` is called where there is one; so a sampler that
-    draws from these gives the same sequence on every rank and after every resume. The listing has to hold whole indices
-    for the whole world: pass a plain sampler, not a `DistributedSampler`, since the loader itself cuts the epoch into
-    ranks.
+    (seed, epoch) for the listing and put back after it, as are its lists and arrays, which some shuffle in place.
+    `set_epoch` is called where there is one, first of samplers that it is made of. So a sampler that draws from these
+    gives the same sequence on every rank and after every resume. The listing has to hold whole indices for the whole
+    world: pass a plain sampler, not a `DistributedSampler`, since the loader itself cuts the epoch into ranks.
 
     A new listing is shown to each of the `watchers`: (order, seed, epoch, indices).
     """
@@ -72,15 +73,29 @@ class SamplerOrder:
                 self._fingerprint.clear()  # the sampler's weights, say, may be others in each epoch
             return self._cache[seed, epoch][positions]
 
+    def _yielded(self) -> list[int]:
+        """What it gives now, as the generators are."""
+        return list(self.sampler)
+
+    @contextmanager
+    def _seeded(self, seed: int, epoch: int) -> Iterator[None]:
+        """The generators are those of an epoch, which the sampler is told."""
+        parts = parts_of(self.sampler)
+        generators = [*global_generators(), *(one for part in parts for one in own_generators(part))]
+        with _LISTING, kept(generators), _in_order(parts):
+            before, _THREAD.lists = is_listing(), True
+            try:
+                for part in reversed(parts):
+                    if hasattr(part, "set_epoch"):
+                        part.set_epoch(epoch)
+                seed_all(generators, philox4x32((0, 0, epoch, 0), split64(seed)).tolist())
+                yield
+            finally:
+                _THREAD.lists = before
+
     def _listed(self, seed: int, epoch: int) -> Indices:
-        words = philox4x32((0, 0, epoch, 0), split64(seed)).tolist()
-        kind: Any = type(self.sampler)
-        if hasattr(kind, "set_epoch"):
-            kind.set_epoch(self.sampler, epoch)  # not what it may have as an attribute, which tells others
-        generators = [*global_generators(), *(one for part in _parts(self.sampler) for one in own_generators(part))]
-        with kept(generators):
-            seed_all(generators, words)
-            listed = as_array(f"SamplerOrder: what {type(self.sampler).__name__} yields", list(self.sampler))
+        with self._seeded(seed, epoch):
+            listed = as_array(f"SamplerOrder: what {type(self.sampler).__name__} yields", self._yielded())
         if listed.ndim != 1 or not np.issubdtype(listed.dtype, np.integer):
             raise ConfigError(
                 f"SamplerOrder: {type(self.sampler).__name__} yields {listed.dtype} of shape {listed.shape[1:]}; it "
@@ -107,25 +122,35 @@ class SamplerOrder:
         """
         with _LISTING:
             if not self._fingerprint:
-                with _unchanged(self.sampler):
+                with unchanged(self.sampler):
                     listed = self._cache.get((0, 0))
                     listed = self._listed(0, 0) if listed is None else listed
                 self._fingerprint.append(f"{self.name}-{digest(listed.tobytes())}")
             return self._fingerprint[0]
 
 
-def _parts(sampler: Any) -> list[Any]:
-    """The sampler, and samplers that it is made of."""
+def is_listing() -> bool:
+    """Whether this thread lists a sampler, so that it is no one else who calls its `set_epoch`."""
+    return getattr(_THREAD, "lists", False)
+
+
+def parts_of(sampler: Any) -> list[Any]:
+    """The sampler, and the samplers that it is made of, each before those that it is made of itself."""
     import torch.utils.data
 
-    inner = [value for value in _attributes(sampler).values() if isinstance(value, torch.utils.data.Sampler)]
-    return [sampler, *inner]
+    found: list[Any] = []
+    waiting = [sampler]
+    for part in waiting:  # which grows
+        if all(part is not other for other in found):
+            found.append(part)
+            waiting += [value for value in _attributes(part).values() if isinstance(value, torch.utils.data.Sampler)]
+    return found
 
 
 @contextmanager
-def _unchanged(sampler: Any) -> Iterator[None]:
+def unchanged(sampler: Any) -> Iterator[None]:
     """Puts back what the sampler notes of itself, such as the epoch that it was told."""
-    before = [(part, dict(_attributes(part))) for part in _parts(sampler)]
+    before = [(part, dict(_attributes(part))) for part in parts_of(sampler)]
     try:
         yield
     finally:
@@ -134,6 +159,24 @@ def _unchanged(sampler: Any) -> Iterator[None]:
             now.update(attributes)  # never empty: another thread may ask for the length
             for name in now.keys() - attributes.keys():
                 del now[name]
+
+
+@contextmanager
+def _in_order(parts: list[Any]) -> Iterator[None]:
+    """Puts back what the samplers change in their lists and arrays, also in those that a list or dict has."""
+    held = [value for part in parts for value in _attributes(part).values()]
+    for value in [value for value in held if isinstance(value, dict | list)]:
+        held += value.values() if isinstance(value, dict) else value
+    before = [(value, value.copy()) for value in held if _is_changeable(value)]
+    try:
+        yield
+    finally:
+        for value, content in before:
+            value[:] = content
+
+
+def _is_changeable(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0 and value.flags.writeable)
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

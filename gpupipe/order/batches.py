@@ -1,0 +1,118 @@
+"""A batch sampler as an order: its batches one behind the other, as long as an epoch of it is found to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupipe.errors import ConfigError
+from gpupipe.order.protocol import as_array
+from gpupipe.order.sampler import SamplerOrder, unchanged
+
+__all__ = ["BatchesOrder"]
+
+EPOCHS = 10  # of the dataset; one of a sampler without a length is not taken to have more samples
+
+Batches = list[list[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchesOrder(SamplerOrder):
+    """Any batch sampler as an order, its `sampler`, whose batches have one size, `batch_size`, but for the last one.
+
+    An epoch is listed when this is built: all have as many samples as that. A batch sampler without a length may have
+    epochs of several: a longer one is cut, and a shorter one goes on with another listing.
+
+    samples:     of the dataset.
+    distributed: the DistributedSampler that it draws from, if any. It is listed for each of the ranks: step k has the
+                 k-th batch of every rank, as it is made there, so another number of ranks is another order.
+
+    Raises ConfigError for batches of several sizes, and for an epoch that has no end.
+    """
+
+    samples: int = 0
+    distributed: Any = None
+    batch_size: int = field(default=1, init=False)
+    _size: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sampler, Iterator):
+            raise self._refused("is an iterator, at its end after one epoch; give it an __iter__ that begins anew")
+        with unchanged(self.sampler), self._seeded(0, 0):
+            batches = self._batches()
+        object.__setattr__(self, "batch_size", max(map(len, batches), default=1))
+        object.__setattr__(self, "_size", sum(map(len, batches)))
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the batch sampler knows its length."""
+        try:
+            return len(self.sampler) >= 0  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # it has none, or the sampler in it
+            return False
+
+    def _yielded(self) -> list[int]:
+        listed = [sample for batch in self._batches() for sample in batch]
+        if self.is_sized:
+            return listed
+        while 0 < len(listed) < self._size:
+            if len(listed) % self.batch_size and self._named is self.sampler:
+                raise self._refused("has epochs of several lengths, with a last batch that is not full: leave that out")
+            listed += [sample for batch in self._batches() for sample in batch]
+        return listed[: self._size]
+
+    def _batches(self) -> Batches:
+        """What an epoch has of all ranks. Raises ConfigError."""
+        if self.distributed is None:
+            return self._checked([self._passed()])
+        own, lists = self.distributed.rank, []
+        try:
+            for rank in range(self.distributed.num_replicas):
+                self.distributed.rank = rank
+                lists.append(self._passed())
+        finally:
+            self.distributed.rank = own
+        return self._checked(lists)
+
+    def _passed(self) -> Batches:
+        """What it yields in one pass."""
+        most = None if self.is_sized else EPOCHS * self.samples
+        batches, count = [], 0
+        for batch in self.sampler:
+            batches.append(as_array(f"a batch of {type(self.sampler).__name__}", batch).tolist())
+            count += len(batches[-1])
+            if most is not None and count > most:
+                raise self._refused(
+                    f"has no len(), and its first epoch more than {most} samples of a dataset of {self.samples}, "
+                    "perhaps without end; give it a __len__, or pass batch_size= and order= or shuffle="
+                )
+        return batches
+
+    def _checked(self, lists: list[Batches]) -> Batches:
+        """Those of the ranks in turn."""
+        sizes = [[len(batch) for batch in batches] for batches in lists]
+        if any(size != sizes[0] for size in sizes):
+            counts = ", ".join(f"{len(size)} batches of {sum(size)} samples" for size in sizes)
+            raise self._refused(f"makes {counts} on the ranks, where each needs as many")
+        found = sorted({*sizes[0][:-1]} | {*sizes[0][:1]})
+        if len(found) > 1 or 0 in found or (found and sizes[0][-1] > found[0]):
+            shown = ", ".join(map(str, sorted({*sizes[0]})[:5]))
+            raise self._refused(
+                f"makes batches of {shown} samples; a Loader's have one size, but for the last: pass batch_size= and "
+                "order= (a gpupipe order, such as Stratified, or a torch Sampler of samples), or shuffle="
+            )
+        return [batch for step in zip(*lists, strict=True) for batch in step]
+
+    @property
+    def _named(self) -> Any:
+        """Whose batches these are: of torch's BatchSampler, the sampler in it."""
+        plain = type(self.sampler).__module__.startswith("torch.utils.data.")
+        return getattr(self.sampler, "sampler", self.sampler) if plain else self.sampler
+
+    def _refused(self, reason: str) -> ConfigError:
+        what = "batch_sampler" if self._named is self.sampler else "sampler"
+        return ConfigError(f"{what} {type(self._named).__name__} {reason}")

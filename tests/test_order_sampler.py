@@ -79,8 +79,6 @@ SAMPLERS: dict[str, Callable[[], Sampler[int]]] = {
     "inner's inner": lambda: Wrapping(Wrapping(Drawing(lambda self: shuffled(self.rng), rng=random.Random()))),
     "in place": lambda: Drawing(lambda self: random.shuffle(self.left) or self.left, left=list(range(SIZE))),
     "in place, of a dict": lambda: Drawing(lambda self: random.shuffle(self.of[0]) or self.of[0], of={0: [*RANGE]}),
-        lambda self: random.shuffle(self.of[0]) or self.of[0], of={0: [*range(SIZE)]}
-    ),
     "in place, of numpy": lambda: Drawing(lambda self: np.random.shuffle(self.left) or self.left, left=np.arange(SIZE)),  # noqa: NPY002
     "set_epoch of another": lambda: Wrapping(DistributedSampler(range(SIZE), num_replicas=1, rank=0, seed=3)),  # type: ignore[arg-type]
     "set_epoch": lambda: DistributedSampler(range(SIZE), num_replicas=1, rank=0, seed=3),  # type: ignore[arg-type]

@@ -19,8 +19,9 @@ from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Sc
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
-from gpupipe.sources import DatasetSource, Source, SubsetSource
+from gpupipe.sources import Source
 from gpupipe.sources.headers import probe_bytes
+from gpupipe.sources.parts import datasets_of
 from gpupipe.sources.raised import as_raised
 
 __all__ = ["NOTHING", "Fetched", "check_shared_sizes", "fetch", "upright"]
@@ -66,9 +67,9 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     also for a part of it, other sources by up to `threads` of `pool` at once.
     """
     rows, failures = np.arange(len(job)), Failures()
-    dataset = _dataset(source)
-    if dataset is not None:
-        with seeding(dataset, job.seed, job.epoch, job.positions) as seed:
+    datasets = datasets_of(source)
+    if datasets:
+        with seeding(datasets, job.seed, job.epoch, job.positions) as seed:
             parts = _read(
                 lambda rows: _asked(source, job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
             )
@@ -87,13 +88,6 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         _settle(fetched, name, field)
     check_shared_sizes(fetched)
     return fetched
-
-
-def _dataset(source: Source) -> DatasetSource | None:
-    """The user's dataset that is asked, maybe for a part of it."""
-    while isinstance(source, SubsetSource):
-        source = source.source
-    return source if isinstance(source, DatasetSource) else None
 
 
 def _asked(source: Any, indices: NDArray[np.int64], *before: Callable[[int], None]) -> Columns:

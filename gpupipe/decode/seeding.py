@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,15 +30,17 @@ def worker_seeds(seed: int, rank: int) -> Any:
 
 
 @contextmanager
-def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int64]) -> Iterator[Callable[[int], None]]:
-    """A function of the row, to be called before the dataset is asked for that row's sample.
+def seeding(
+    sources: Sequence[UserSource], seed: int, epoch: int, positions: NDArray[np.int64]
+) -> Iterator[Callable[[int], None]]:
+    """A function of the row, to be called before a dataset is asked for that row's sample.
 
     It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an Intel Xeon). A worker
     process has them for itself. In the process that iterates they are put back at the end, 80 us a batch.
 
     Threads share them, so in a thread beside the consumer's, as the loader has for a GPU, nothing could be put back:
-    what the consumer draws meanwhile would come again. Therefore the first batch, for which the consumer waits as a
-    rule, shows whether the dataset draws at all. Only if it does are the generators seeded there, and stay so.
+    what the consumer draws meanwhile would come again. Therefore a dataset's first batch, for which the consumer waits
+    as a rule, shows whether it draws at all. Only if one does are the generators seeded there, and stay so.
     """
     import torch.utils.data
 
@@ -53,20 +55,22 @@ def seeding(source: UserSource, seed: int, epoch: int, positions: NDArray[np.int
     elif not beside_consumer():
         with kept(generators):
             yield seed_row
-    elif source.draws is None:
+    elif unknown := [source for source in sources if source.draws is None]:
         with kept(generators):
             watch = _Watch(seed_row)
             yield watch
-            source.draws = watch.drawn()
-        if source.draws:
+            drawn, asked = watch.drawn(), [source for source in unknown if source.asked]
+        for source in asked:
+            source.draws = drawn
+        if drawn:
             log.warning(
                 "gpupipe: %s draws from the global random generators of torch, numpy or random, which the loader's "
                 "thread seeds for each sample while the training loop may draw from them, too; give the loop "
                 "generators of its own, or let worker processes read, by engine='torch'",
-                type(source.dataset).__name__,
+                " or ".join(type(source.dataset).__name__ for source in asked),
             )
     else:
-        yield seed_row if source.draws else lambda row: None
+        yield seed_row if any(source.draws for source in sources) else lambda row: None
 
 
 class _Watch:

@@ -72,7 +72,7 @@ class Files:
         source: Source = open_listed(self.paths, self.labels)
         source.classes, source.class_to_idx = (getattr(dataset, name, None) for name in ("classes", "class_to_idx"))
         if len(self.chosen) != len(self.paths) or (self.chosen != np.arange(len(self.paths))).any():
-            source = SubsetSource(source, self.chosen)  # type: ignore[arg-type]
+            source = SubsetSource(source, self.chosen)
         return source if self.target_transform is None else RelabelledSource(source, self.target_transform)
 
 

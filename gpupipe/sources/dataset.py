@@ -37,6 +37,7 @@ class UserSource(Source):
         name = str(getattr(dataset, "fingerprint", type(dataset).__qualname__))
         self.fingerprint = content_fingerprint([name], [np.array([size], np.int64)])
         self.draws: bool | None = None  # from the global random generators; None: not known yet
+        self.asked = False  # for a sample, in this process
         self._size = size  # nothing is kept for each sample: two billion of them cost no more memory than two
 
     def __len__(self) -> int:
@@ -53,6 +54,7 @@ class UserSource(Source):
         """What it has there. Raises SampleError, which is of the type that the object raised, too."""
         if not 0 <= index < self._size:
             raise IndexError(f"{self.location(index)}: its len() is {self._size}")
+        self.asked = True
         try:
             with Noted(index):
                 return self.dataset[index]
@@ -204,6 +206,7 @@ class ItemSource(UserSource):
 
     def several(self, indices: NDArray[np.int64]) -> Sequence[Any]:
         """The items by one call of `__getitems__`. Raises what that raises, DataError for another number of items."""
+        self.asked = True
         items: Sequence[Any] = self.dataset.__getitems__(indices.tolist())
         if len(items) != len(indices):
             raise DataError(f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(indices)}")

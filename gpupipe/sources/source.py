@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.batch import Array, Columns, Field, Images, Index, Key, Schema
 from gpupipe.errors import DataError
+
+if TYPE_CHECKING:
+    from gpupipe.sources.joined import JoinedSource
+    from gpupipe.sources.lookups import Known
+    from gpupipe.sources.subset import SubsetSource
 
 __all__ = ["Encoded", "Source", "as_column", "content_fingerprint"]
 
@@ -25,6 +30,7 @@ class Source:
 
     fields:      what `fetch` gives. fingerprint: identifies the content; it should depend neither on where the data is
                  mounted nor on modification times. classes, class_to_idx: None where the data names no classes.
+    parts:       sources that it is made of.
 
     One of your own, which may set `targets` where it knows all labels, and should call `gpupipe.host.whereabouts.note`
     with the index before it reads a sample, so that a message about a hang can name it (README, "Data"):
@@ -50,6 +56,7 @@ class Source:
     fingerprint: str
     classes: list[str] | None = None
     class_to_idx: dict[str, int] | None = None
+    parts: tuple[Source, ...] = ()
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -113,6 +120,68 @@ class Source:
             f"the labels of {self!r} are known only by reading every sample; where all are needed at once use an image "
             "folder or shards of which 'label' is a class number: gpupipe.Scalar() or, in shards, gpupipe.Scalar('cls')"
         )
+
+    @property
+    def class_counts(self) -> dict[str | int, int]:
+        """How many samples each class has: by name where the data names classes, all of these, and else by number.
+
+        Raises DataError where labels aren't known without reading.
+        """
+        names = self.classes or []
+        labels, counts = np.unique(self.targets, return_counts=True)
+        known: dict[str | int, int] = dict.fromkeys(names, 0)
+        for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
+            known[names[label] if 0 <= label < len(names) else label] = count
+        return known
+
+    # Other sources made of this one; nothing is read for that.
+
+    def filter(self, predicate: Callable[[Known], ArrayLike]) -> SubsetSource:
+        """The samples of which `predicate` is true. It is called once, with a mapping of columns, as `column` gives
+        them, by the fields' names, and returns a bool for each sample: (len(self),).
+
+            source.filter(lambda columns: (columns["label"] < 10) & (columns["score"] > 0.5))
+            source.filter(lambda columns: [key.endswith(".png") for key in columns["key"]])
+
+        Raises ConfigError where it returns something else, DataError for a column that is not known without reading,
+        and where it is true of none.
+        """
+        from gpupipe.sources.lookups import filtered
+
+        return filtered(self, predicate)
+
+    def select(self, indices: Sequence[int] | ArrayLike) -> SubsetSource:
+        """The samples at `indices`, in that order; negative ones count from the end. Raises DataError for others."""
+        from gpupipe.sources.subset import SubsetSource
+
+        return SubsetSource(self, indices)
+
+    def join(
+        self, other: Source, on: str | tuple[str, str] = "key", fields: Sequence[str] | None = None
+    ) -> JoinedSource:
+        """Each sample with the fields of that sample of `other` which has the same key, as embeddings beside images.
+        Where there is none its fields are missing, and what their `missing` says becomes of it.
+
+        on:     by what they are matched: the field's name in both, or in this and in the other; "key": their keys. Both
+                columns have to be known without reading.
+        fields: those of the other that are taken; None: all but keys, indices and `on`.
+
+        Raises DataError where two samples of the other have the same value, or none is in both, and ConfigError for
+        fields that both have, or the other lacks.
+        """
+        from gpupipe.sources.joined import JoinedSource
+
+        return JoinedSource(self, other, on, fields)
+
+    def sample(self, key: str) -> Any:
+        """The sample with that key, as `source[index]` gives it: for a look at one, as all keys are compared in turn.
+
+        Raises KeyError where there is none.
+        """
+        for index in range(len(self)):
+            if self.key(index) == key:
+                return self[index]
+        raise KeyError(f"{type(self).__name__}: no sample has the key {key!r}; keys are such as {self.key(0)!r}")
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         """One sample; a negative index counts from the end.

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.batch import Columns, Index
-from gpupipe.errors import DataError, SampleError
-from gpupipe.host.whereabouts import Renumbered
+from gpupipe.errors import DataError
+from gpupipe.sources.parts import Before, fetched
 from gpupipe.sources.source import Source, content_fingerprint
 
 __all__ = ["SubsetSource"]
@@ -23,8 +23,9 @@ class SubsetSource(Source):
     Raises DataError where the indices are no integers or lie outside the source.
     """
 
-    def __init__(self, source: Source, indices: Sequence[int]) -> None:
+    def __init__(self, source: Source, indices: Sequence[int] | ArrayLike) -> None:
         self.source = source
+        self.parts = (source,)
         self.fields = source.fields
         self.classes = source.classes
         self.class_to_idx = source.class_to_idx
@@ -51,21 +52,10 @@ class SubsetSource(Source):
         known = self.source.column(name)
         return known[self._indices] if isinstance(known, np.ndarray) else [known[index] for index in self._indices]
 
-    def fetch(self, indices: NDArray[np.int64], *before: Any) -> Columns:
-        """As the source has them, at once. What is noted or raised meanwhile is about their indices here.
-
-        before: what a source by a user's dataset calls before each sample.
-        """
-        theirs = self._indices[indices]
-        numbers = dict(zip(theirs.tolist(), indices.tolist(), strict=True))
-        try:
-            with Renumbered(numbers):
-                own = {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}
-                return self.source.fetch(theirs, *before) | own
-        except SampleError as error:
-            made = error.bare()  # of its type, which may be a user's, too
-            made.index, made.args = numbers.get(error.index, error.index), error.args
-            raise made from error.__cause__
+    def fetch(self, indices: NDArray[np.int64], before: Before = None) -> Columns:
+        """As the source has them, at once. What is noted or raised meanwhile is about their indices here."""
+        own = {name: indices.astype(np.int64) for name in self.fields.of_kind(Index)}
+        return fetched(self.source, self._indices[indices], indices, before) | own
 
     # As the source has it.
 
@@ -89,7 +79,7 @@ class SubsetSource(Source):
         return self.source.looks_ahead
 
 
-def _checked(indices: Sequence[int], size: int) -> NDArray[np.int64]:
+def _checked(indices: Sequence[int] | ArrayLike, size: int) -> NDArray[np.int64]:
     """Indices of a source of `size` samples, negative ones counted from its end."""
     given = np.asarray(indices)
     if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or not len(given):

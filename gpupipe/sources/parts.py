@@ -1,0 +1,52 @@
+"""Samples of a source that another one, which is made of it, calls by numbers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import Columns
+from gpupipe.errors import SampleError
+from gpupipe.host.whereabouts import Renumbered
+from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.source import Source
+
+__all__ = ["Before", "datasets_of", "fetched"]
+
+Numbers = NDArray[np.int64]
+Before = Callable[[int], None] | None
+"""What a user's dataset calls with the row before each sample; None: nothing."""
+
+
+def datasets_of(source: Source) -> list[DatasetSource]:
+    """The users' datasets that are asked where this source is."""
+    if isinstance(source, DatasetSource):
+        return [source]
+    return [dataset for part in source.parts for dataset in datasets_of(part)]
+
+
+def fetched(
+    source: Source,
+    theirs: NDArray[np.int64],
+    ours: NDArray[np.int64],
+    before: Before,
+    rows: NDArray[np.int64] | None = None,
+) -> Columns:
+    """What the source has of the samples `theirs`; what is noted or raised meanwhile is about `ours`.
+
+    rows: those of the batch, for `before`; None: all, in turn.
+    """
+    options: list[Any] = []
+    if before is not None and datasets_of(source):
+        options = [before if rows is None else lambda row: before(int(rows[row]))]
+    numbers = dict(zip(theirs.tolist(), ours.tolist(), strict=True))
+    try:
+        with Renumbered(numbers):
+            return source.fetch(theirs, *options)
+    except SampleError as error:
+        made = error.bare()  # of its type, which may be a user's, too
+        made.index, made.args = numbers.get(error.index, error.index), error.args
+        raise made from error.__cause__

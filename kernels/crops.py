@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["Crops"]
 
 Ints: TypeAlias = NDArray[np.int32]
-Filter: TypeAlias = Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
@@ -22,16 +21,16 @@ class Crops:
     resized: int32 (N, 2), height and width to which the window is resized, antialiased.
     anchors: int32 (N, 2), top and left of the output within the resized window.
     flips:   bool (N,), whether the output is mirrored left to right.
+    bicubic: bool (N,), the filter of the resize: bicubic, else bilinear.
     size:    (height, width) of every output.
-    filter:  of the resize, "bilinear" or "bicubic".
     """
 
     windows: Ints
     resized: Ints
     anchors: Ints
     flips: NDArray[np.bool_]
+    bicubic: NDArray[np.bool_]
     size: tuple[int, int]
-    filter: Filter = "bilinear"
 
     @classmethod
     def of(
@@ -42,15 +41,15 @@ class Crops:
         flips: ArrayLike = False,
         resized: ArrayLike | None = None,
         anchors: ArrayLike = 0,
-        filter: Filter = "bilinear",
+        bicubic: ArrayLike = False,
     ) -> Crops:
         """From anything like arrays. One value for all is enough; by default windows are resized to `size`."""
         boxes = np.asarray(windows, np.int32)
         pairs = [np.asarray(size if resized is None else resized, np.int32), np.asarray(anchors, np.int32)]
         pairs = [np.broadcast_to(pair, (len(boxes), 2)) if pair.ndim < 2 else pair for pair in pairs]
-        flipped = np.asarray(flips, np.bool_)
-        flipped = flipped if flipped.ndim else np.broadcast_to(flipped, len(boxes))
-        return cls(boxes, pairs[0], pairs[1], flipped, size, filter)
+        flags = [np.asarray(flag, np.bool_) for flag in (flips, bicubic)]
+        flags = [flag if flag.ndim else np.broadcast_to(flag, len(boxes)) for flag in flags]
+        return cls(boxes, pairs[0], pairs[1], flags[0], flags[1], size)
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -58,4 +57,5 @@ class Crops:
     def row(self, row: int) -> Crops:
         """That of one image, N = 1."""
         at = slice(row, row + 1)
-        return Crops(self.windows[at], self.resized[at], self.anchors[at], self.flips[at], self.size, self.filter)
+        boxes = self.windows[at], self.resized[at], self.anchors[at]
+        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size)

@@ -17,7 +17,6 @@ from gpupipe.kernels.crops import Crops
 __all__ = ["BadImage", "Decoded", "Limits", "Walked", "crop_resize", "decode_crops", "walk_jpegs"]
 
 Pixels = NDArray[np.uint8]
-FILTERS = {"bilinear": 0, "bicubic": 1}
 REASONS = ("", "not_jpeg", "unsupported", "damaged", "limit", "changed", "no_memory")  # the codes of cpu/jpeg.h
 
 
@@ -173,9 +172,10 @@ class _View:
         self.anchors = _array(crops.anchors, (count, 2), np.int32, "anchors")
         _check_parts(self.resized, self.anchors, crops.size)
         self.flips = _array(crops.flips, (count,), np.uint8, "flips")
+        self.bicubic = _array(crops.bicubic, (count,), np.uint8, "bicubic")
         self.out = _out(out, (count, height, width, 3))
-        self.view = native.View(height, width, _one_of(crops.filter, FILTERS, "filter"))
-        for name in ("windows", "resized", "anchors", "flips", "out"):
+        self.view = native.View(height, width)
+        for name in ("windows", "resized", "anchors", "flips", "bicubic", "out"):
             setattr(self.view, name, getattr(self, name).ctypes.data)
 
 

@@ -17,7 +17,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 8  # GP_ABI of cpu/api.h
+ABI = 9  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -43,7 +43,7 @@ def _structure(name: str, *parts: str) -> Any:
 
 
 CLimits = _structure("gp_limits", "int64 max_pixels max_memory", "int32 max_scans")
-View = _structure("gp_view", "int32 out_height out_width filter", "pointer windows resized anchors flips out")
+View = _structure("gp_view", "int32 out_height out_width", "pointer windows resized anchors flips bicubic out")
 CImages = _structure(
     "gp_images",
     *("int32 count view_count fast threads", "text variant", "pointer data bytes sizes orientations views"),

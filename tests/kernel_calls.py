@@ -17,7 +17,7 @@ class Decoded(NamedTuple):
 
 def decode_crop_resize(encoded: Sequence[bytes | np.ndarray], windows: Any, size: Any, **more: Any) -> Decoded:
     """The only images of `decode_crops`; `more` are settings of `Crops.of` and of that."""
-    geometry = {key: more.pop(key) for key in ("flips", "resized", "anchors", "filter") if key in more}
+    geometry = {key: more.pop(key) for key in ("flips", "resized", "anchors", "bicubic") if key in more}
     out = [more.pop("out")] if "out" in more else None
     made = decode_crops(encoded, [Crops.of(windows, size, **geometry)], out=out, **more)
     return Decoded(made.images[0], made.failures)

@@ -25,7 +25,7 @@ def render_reference(encoded: bytes, crops: Crops, exif: bool = False) -> NDArra
     window = image.convert("RGB").crop((left, top, left + width, top + height))
     # Along rows, then along columns, as all Pillows before 13; that one turns the order round for some sizes.
     for size in ((int(crops.resized[0, 1]), height), (int(crops.resized[0, 1]), int(crops.resized[0, 0]))):
-        window = window.resize(size, Image.Resampling[crops.filter.upper()])
+        window = window.resize(size, Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR)
     y, x = (int(v) for v in crops.anchors[0])
     output = window.crop((x, y, x + crops.size[1], y + crops.size[0]))
     if crops.flips[0]:

@@ -93,8 +93,10 @@ def test_eval_is_torchvisions_own_pipeline(zoo, engine):
 
 
 @pytest.mark.parametrize("engine", ["torch", "dali"])
-def test_random_crops_are_pillows(zoo, engine):
-    recipe = gpupipe.imagenet_train(224, dtype="uint8")
+@pytest.mark.parametrize("interpolation", ["bilinear", "random"])
+def test_random_crops_are_pillows(zoo, engine, interpolation):
+    crop = gpupipe.RandomResizedCrop(224, interpolation=interpolation)
+    recipe = gpupipe.Recipe((crop, gpupipe.RandomHorizontalFlip()), dtype="uint8")
     images, _ = epoch(zoo, engine, recipe, shuffle=True)
     with gpupipe.Loader(zoo, recipe, 32, shuffle=True, seed=3, num_workers=0, device="cpu") as loader:
         indices = loader.batch_indices(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ from gpupipe.plan.stream import Stream
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train
 
 TRAIN = imagenet_train(224)
+RANDOM = Recipe((RandomResizedCrop(224, interpolation="random"), RandomHorizontalFlip()))
+ARRAYS = ("windows", "resized", "anchors", "flips", "bicubic")
 SURELY = 1e-4  # p-values below this count as a difference; all seeds are fixed
 
 
@@ -175,14 +177,15 @@ def test_boxes_equal_the_scalar_algorithm(crop: RandomResizedCrop, seed: int, ep
     assert {drawn.tries for drawn in expected} == set(range(1, 12))  # every way through the algorithm was taken
 
 
-def test_flips_equal_the_scalar_algorithm() -> None:
+def test_flips_and_filters_equal_the_scalar_algorithm() -> None:
     positions = np.random.default_rng(5).integers(0, 2**48, 500)
-    words = [scalar_philox((p % 2**32, p >> 32, 3, 1 << 16), 77)[0] for p in positions.tolist()]
-    made = plan_at(TRAIN, positions, 10, 10, seed=77, epoch=3)
-    np.testing.assert_array_equal(made.flips, [word < 2**31 for word in words])
+    words = [scalar_philox((p % 2**32, p >> 32, 3, 1 << 16), 77) for p in positions.tolist()]
+    made = plan_at(RANDOM, positions, 10, 10, seed=77, epoch=3)
+    np.testing.assert_array_equal(made.flips, [flip < 2**31 for flip, *_ in words])
+    np.testing.assert_array_equal(made.bicubic, [filters < 2**31 for _, filters, *_ in words])
 
 
-# Flips
+# Flips and filters
 
 
 @pytest.mark.parametrize("p", [0.5, 0.25, 0.01])
@@ -201,6 +204,18 @@ def test_always_flip() -> None:
     assert plan_at(Recipe((ResizeCenterCrop(8), RandomHorizontalFlip(1))), np.arange(5000), 9, 9).flips.all()
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "random", "bicubic"])
+def test_a_filter_changes_nothing_else(interpolation: Any) -> None:
+    """As many images are resized by each as timm's, see test_from_timm.py."""
+    crop = RandomResizedCrop(224, interpolation=interpolation)
+    plain = plan_at(TRAIN, np.arange(2000), 300, 400)
+    for recipe in (Recipe((crop, RandomHorizontalFlip())), Recipe((crop,))):
+        made = plan_at(recipe, np.arange(2000), 300, 400)
+        np.testing.assert_array_equal(made.windows, plain.windows)
+        assert set(made.bicubic) == {"bilinear": {False}, "bicubic": {True}, "random": {False, True}}[interpolation]
+        assert not recipe.flip or (made.flips == plain.flips).all()
+
+
 # Purity
 
 
@@ -216,18 +231,18 @@ def test_any_subset_in_any_order_gives_the_same_rows(
 ) -> None:
     positions, heights, widths = np.array(rows, dtype=np.int64).T
     chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30)), dtype=np.int64)
-    for recipe in (TRAIN, Recipe((ResizeCenterCrop(24, 32), RandomHorizontalFlip()))):
+    for recipe in (RANDOM, Recipe((ResizeCenterCrop(24, 32), RandomHorizontalFlip()))):
         whole = plan_at(recipe, positions, heights, widths, seed, epoch)
         part = plan_at(recipe, positions[chosen], heights[chosen], widths[chosen], seed, epoch)
-        for name in ("windows", "resized", "anchors", "flips"):
+        for name in ARRAYS:
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[chosen])
 
 
 def test_row_is_the_plan_of_one_image() -> None:
-    whole = plan_at(TRAIN, np.arange(5), 300, 400)
+    whole = plan_at(RANDOM, np.arange(5), 300, 400)
     for position in range(5):
-        alone, row = plan_at(TRAIN, [position], 300, 400), whole.row(position)
-        for name in ("windows", "resized", "anchors", "flips"):
+        alone, row = plan_at(RANDOM, [position], 300, 400), whole.row(position)
+        for name in ARRAYS:
             np.testing.assert_array_equal(getattr(row, name), getattr(alone, name))
         assert row.size == alone.size == (224, 224)
 
@@ -240,7 +255,7 @@ def test_shapes_and_dtypes() -> None:
             (np.int32, (count, 2)),
             (np.int32, (count, 2)),
         ]
-        assert (made.flips.dtype, made.flips.shape) == (np.bool_, (count,))
+        assert [(a.dtype, a.shape) for a in (made.flips, made.bicubic)] == [(np.bool_, (count,))] * 2
         assert (made.resized == (24, 32)).all()
         assert (made.anchors == 0).all()
 
@@ -271,13 +286,14 @@ def streams() -> Iterator[tuple[str, np.ndarray]]:
         "next field": {"field": 1},
     }
     for name, variation in variations.items():
-        made = plan_at(TRAIN, **{"positions": positions, "height": 1000, "width": 1000, **variation})
+        made = plan_at(RANDOM, **{"positions": positions, "height": 1000, "width": 1000, **variation})
         top, left, tall, wide = made.windows.T.astype(np.float64)
         yield f"{name}: area", tall * wide
         yield f"{name}: aspect", np.log(wide / tall)
         yield f"{name}: top", top / np.maximum(1000 - tall, 1)
         yield f"{name}: left", left / np.maximum(1000 - wide, 1)
         yield f"{name}: flip", made.flips.astype(np.float64)
+        yield f"{name}: filter", made.bicubic.astype(np.float64)
 
 
 def test_seeds_epochs_positions_and_operations_are_independent() -> None:
@@ -363,3 +379,5 @@ def test_golden_plan() -> None:
         [6, 192, 346, 279],
     ]
     assert made.flips.tolist() == [False, False, True, False, False, False]
+    made = plan_at(RANDOM, positions, 375, 500, seed=42, epoch=3)
+    assert made.bicubic.tolist() == [False, False, True, False, False, True]

@@ -36,6 +36,7 @@ from gpupipe import (
     ThreeAugment,
     TimmRandAugment,
 )
+from gpupipe.plan import cropping
 from gpupipe.recipe.translation.timm import recipe_in_part
 
 pytestmark = pytest.mark.trainers("timm")
@@ -52,6 +53,10 @@ CARRIED: dict[str, tuple[dict[str, Any], Any]] = {
     "crop": (
         {**NO_COLOR, "scale": (0.2, 0.9), "ratio": (0.5, 2.0), "interpolation": "bicubic", "hflip": 0.3},
         (RandomResizedCrop(SIZE, (0.2, 0.9), (0.5, 2.0), "bicubic"), RandomHorizontalFlip(0.3), Normalize()),
+    ),
+    "random filter": (
+        {**NO_COLOR, "interpolation": "random"},
+        (RandomResizedCrop(SIZE, interpolation="random"), *PLAIN[1:]),
     ),
     "no flip": ({**NO_COLOR, "hflip": 0.0}, (PLAIN[0], PLAIN[2])),
     "statistics": (
@@ -138,8 +143,7 @@ def test_a_models_data_config() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "random filter": ({"interpolation": "random"}, r"interpolation='random'.*pass interpolation='bilinear'"),
-    "another filter": ({"interpolation": "lanczos"}, r"interpolation='lanczos'.*'bilinear' or 'bicubic'"),
+    "another filter": ({"interpolation": "lanczos"}, r"interpolation='lanczos'.*'bilinear', 'bicubic' or 'random'"),
     "vertical flip": ({"vflip": 0.3}, r"RandomVerticalFlip\(p=0.3\).*vflip=0"),
     "rkrc": ({"train_crop_mode": "rkrc"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
     "rkrr": ({"train_crop_mode": "rkrr"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
@@ -328,7 +332,16 @@ def same_distribution(ours: np.ndarray, theirs: np.ndarray) -> None:
         assert stats.ks_2samp(numbers, expected[what]).pvalue > SURELY, what
 
 
-DRAWN = ["crop", "color jitter", "color jitter with hue", "grayscale and blur", "erasing", "RandAugment", "3-Augment"]
+DRAWN = [
+    "crop",
+    "random filter",
+    "color jitter",
+    "color jitter with hue",
+    "grayscale and blur",
+    "erasing",
+    "RandAugment",
+    "3-Augment",
+]
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -336,6 +349,25 @@ def test_training_images_are_distributed_as_timms(name: str) -> None:
     arguments = TRAIN | CARRIED[name][0]
     file, count = encode(picture(80, 104, 3), "PNG"), 400
     same_distribution(rendered(Recipe.from_timm(**arguments), [file], count), timms(arguments, file, count))
+
+
+def test_boxes_and_filters_are_distributed_as_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+    from timm.data import create_transform, transforms
+
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(transforms.F, "resized_crop", lambda image, *given: (drawn.append(given), image)[1])
+    random.seed(3)
+    arguments = TRAIN | NO_COLOR | {"interpolation": "random", "hflip": 0.0, "normalize": False}
+    theirs, image = create_transform(**arguments), Image.new("RGB", (200, 120))
+    for _ in range(2000):
+        theirs(image)
+    cubic = [filters.value == "bicubic" for *_, filters in drawn]
+    sides = np.full(2000, 120, np.int32), np.full(2000, 200, np.int32)
+    ours = cropping(Recipe.from_timm(**arguments), 7, 0, np.arange(2000), *sides)
+    for column, numbers in enumerate(ours.windows.T):
+        assert stats.ks_2samp(numbers, [box[column] for box in drawn]).pvalue > SURELY
+    for made in (cubic, ours.bicubic):
+        assert stats.binomtest(int(sum(made)), 2000, 0.5).pvalue > SURELY
 
 
 @pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
@@ -408,8 +440,8 @@ def test_what_has_no_counterpart_stays_timms_own(arguments: dict[str, Any], name
 @pytest.mark.parametrize(
     ("arguments", "mode", "message"),
     [
-        ({"interpolation": "random"}, "batch", "interpolation='random'"),
-        ({"interpolation": "random", "hflip": 0.0, "color_jitter": None}, "batch", "interpolation='random'"),
+        ({"train_crop_mode": "rkrc"}, "batch", "train_crop_mode='rkrc or rkrr'"),
+        ({"interpolation": "lanczos", "hflip": 0.0, "color_jitter": None}, "batch", "interpolation='lanczos'"),
         ({"is_training": False, "crop_mode": "border"}, "batch", "crop_mode='border'"),
         ({"auto_augment": "original", "re_prob": 0.1, "re_count": 3}, "batch", "re_count=3"),
         ({}, "half", "mode='half'"),

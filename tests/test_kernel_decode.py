@@ -78,7 +78,7 @@ def test_resize_is_pillows(variant: str, name: FilterName) -> None:
         height, width, out_height, out_width = (int(side) for side in rng.integers(1, 150, 4))
         pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         expected = by_pillow(Image.fromarray(pixels), (0, 0, height, width), (out_height, out_width), name)
-        crops = Crops.of([(0, 0, height, width)], (out_height, out_width), filter=name)
+        crops = Crops.of([(0, 0, height, width)], (out_height, out_width), bicubic=name == "bicubic")
         (image,) = crop_resize([pixels], crops, variant=variant)
         np.testing.assert_array_equal(image, np.asarray(expected), str((height, width, out_height, out_width)))
 
@@ -89,7 +89,7 @@ def test_extreme_shapes(height: int, width: int, out: int, name: FilterName) -> 
     pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
     expected = by_pillow(Image.fromarray(pixels), (0, 0, height, width), (out, out), name)
     for variant in native.variants():
-        crops = Crops.of([(0, 0, height, width)], (out, out), filter=name)
+        crops = Crops.of([(0, 0, height, width)], (out, out), bicubic=name == "bicubic")
         (image,) = crop_resize([pixels], crops, variant=variant)
         np.testing.assert_array_equal(image, np.asarray(expected))
 
@@ -99,7 +99,7 @@ def test_windows_of_pixels_are_resized_as_those_of_files() -> None:
     data = jpeg("4:4:4", 60, 80)
     pixels = np.asarray(Image.open(io.BytesIO(data)))
     boxes = some_boxes(np.random.default_rng(3), 60, 80, 9)
-    crops = Crops.of(boxes, (16, 20), flips=np.arange(10) % 2, resized=(20, 24), anchors=(2, 3), filter="bicubic")
+    crops = Crops.of(boxes, (16, 20), flips=np.arange(10) % 2, resized=(20, 24), anchors=(2, 3), bicubic=True)
     windows = [pixels[top : top + height, left : left + width] for top, left, height, width in boxes]
     out = np.zeros((10, 16, 20, 3), np.uint8)
     assert crop_resize(windows, crops, out=out, threads=2) is out
@@ -127,10 +127,11 @@ def test_decoded_boxes_are_pillows(kind: str, height: int, width: int) -> None:
     rng = np.random.default_rng(height)
     boxes = some_boxes(rng, height, width, 20)
     flips = rng.integers(0, 2, len(boxes)).astype(bool)
-    made = decode_crop_resize([data] * len(boxes), boxes, (24, 31), flips=flips, filter="bicubic")
+    cubic = rng.integers(0, 2, len(boxes)).astype(bool)
+    made = decode_crop_resize([data] * len(boxes), boxes, (24, 31), flips=flips, bicubic=cubic)
     assert made.failures == {}
-    for box, flip, image in zip(boxes, flips, made.images, strict=True):
-        expected = by_pillow(whole, box, (24, 31), "bicubic")
+    for box, flip, name, image in zip(boxes, flips, np.where(cubic, "bicubic", "bilinear"), made.images, strict=True):
+        expected = by_pillow(whole, box, (24, 31), name)
         np.testing.assert_array_equal(image, np.asarray(ImageOps.mirror(expected) if flip else expected), str(box))
 
 
@@ -254,7 +255,7 @@ def test_fast_decode_is_not_shifted() -> None:
         (dict(windows=[(0, 0, 5)]), "windows has shape"),
         (dict(size=(0, 5)), "size="),
         (dict(flips=[True, False]), "flips has shape"),
-        (dict(filter="nearest"), "filter='nearest' must be one of bilinear, bicubic"),
+        (dict(bicubic=[True, False]), "bicubic has shape"),
         (dict(decode="quick"), "decode='quick' must be one of exact, fast"),
         (dict(resized=[(8, 8)], anchors=[(1, 0)]), "image 0: the part of .* lies outside"),
         (dict(out=np.zeros((1, 8, 9, 3), np.uint8)), "out is uint8"),
@@ -328,7 +329,7 @@ def test_several_crops_of_one_decoding_are_those_of_one_decoding_each(kind: str,
     settings = dict(orientations=np.full(6, orientation))
     crops = [
         Crops.of(some_boxes(rng, *upright, 5), (24, 31), flips=rng.integers(0, 2, 6)),
-        Crops.of(some_boxes(rng, *upright, 5)[::-1], (9, 7), filter="bicubic"),
+        Crops.of(some_boxes(rng, *upright, 5)[::-1], (9, 7), bicubic=True),
         Crops.of(
             some_boxes(rng, *upright, 5), (10, 12), resized=np.full((6, 2), 20), anchors=rng.integers(0, 8, (6, 2))
         ),

@@ -187,7 +187,7 @@ for number in range(30):
     files = [mutated() for _ in range(32)]
     boxes = [(draw.randrange(8), draw.randrange(8), draw.randint(1, 12), draw.randint(1, 12)) for _ in files]
     turns = [draw.randint(1, 8) for _ in files]
-    options = {"orientations": turns, "filter": ("bilinear", "bicubic")[number % 2], "resized": [(20, 30)] * 32}
+    options = {"orientations": turns, "bicubic": number % 2 == 1, "resized": [(20, 30)] * 32}
     options["limits"] = Limits(max_pixels=1 << 17)
     options |= {"anchors": [(2, 3)] * 32, "decode": ("exact", "fast")[number // 2 % 2]}
     one = decode_crop_resize(files, boxes, (13, 17), threads=1, **options)

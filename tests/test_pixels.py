@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,7 @@ def test_what_is_no_image_is_an_error_with_a_reason(data: bytes, reason: str) ->
 
 CROP = Recipe((RandomResizedCrop(32), RandomHorizontalFlip()))
 EVAL = Recipe((ResizeCenterCrop(32, 36), RandomHorizontalFlip()))
+FILTERS = Recipe((RandomResizedCrop(32, interpolation="random"), RandomHorizontalFlip()))
 
 
 def planned(recipe: Recipe, position: int, height: int, width: int) -> Crops:
@@ -250,11 +252,12 @@ def rendered(data: bytes, height: int, width: int, made: Crops, exif: bool = Fal
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("height", "width"), SIZES)
-@pytest.mark.parametrize("recipe", [CROP, EVAL], ids=["crop", "eval"])
+@pytest.mark.parametrize("recipe", [CROP, EVAL, FILTERS], ids=["crop", "eval", "filters"])
 def test_render_is_the_reference(cpu_path: str, kind: str, height: int, width: int, recipe: Recipe) -> None:
     data = KINDS[kind](height, width)
-    plans = [planned(recipe, position, height, width) for position in range(6)]
+    plans = [planned(recipe, position, height, width) for position in range(10)]
     assert {bool(made.flips[0]) for made in plans} == {False, True}
+    assert {bool(made.bicubic[0]) for made in plans} == ({False, True} if recipe is FILTERS else {False})
     for made in plans:
         np.testing.assert_array_equal(rendered(data, height, width, made), render_reference(data, made))
 
@@ -279,9 +282,7 @@ def test_render_turns_upright_when_asked(cpu_path: str, orientation: int, exif: 
 def test_a_flip_mirrors_exactly(cpu_path: str, recipe: Recipe, height: int, width: int) -> None:
     data = KINDS["JPEG 4:2:0"](height, width)
     made = planned(recipe, 0, height, width)
-    flipped, straight = (
-        Crops(made.windows, made.resized, made.anchors, np.array([f]), made.size) for f in (True, False)
-    )
+    flipped, straight = (replace(made, flips=np.array([flip])) for flip in (True, False))
     images = [rendered(data, height, width, each) for each in (flipped, straight)]
     np.testing.assert_array_equal(images[0], images[1][:, ::-1])
 

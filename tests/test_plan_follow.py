@@ -43,8 +43,7 @@ def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, 
 
 
 def one(window: list[int], size: tuple[int, int], flip: bool) -> Crops:
-    windows, resized, anchors = (np.array([values], np.int32) for values in (window, size, (0, 0)))
-    return Crops(windows, resized, anchors, np.array([flip]), size)
+    return Crops.of([window], size, flips=flip)
 
 
 def planned(recipe: Recipe, height: int, width: int, position: int = 0) -> Crops:

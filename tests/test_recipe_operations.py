@@ -50,9 +50,10 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
     [
         (
             lambda: RandomResizedCrop(8, interpolation="lanczos"),
-            "interpolation='lanczos' must be one of bil",
+            "interpolation='lanczos' must be one of bilinear, bicubic, random",
         ),
         (lambda: gpupipe.ResizeCenterCrop(8, interpolation=3), "ResizeCenterCrop: interpolation=3"),
+        (lambda: gpupipe.ResizeCenterCrop(8, interpolation="random"), "'random' must be one of bilinear, bicubic"),
         (lambda: RandAugment(-1), "num_ops=-1 must be an int from 0 to 100"),
         (lambda: RandAugment(magnitude=31), "magnitude=31 must be an int from 0 to 30"),
         (lambda: RandAugment(num_magnitude_bins=1), "num_magnitude_bins=1 must be an int from 2"),

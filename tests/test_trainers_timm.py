@@ -391,9 +391,9 @@ SMOOTH = {"mixup": 0.8, "cutmix": 1.0}
 @pytest.mark.parametrize(
     ("options", "warning"),
     [
-        ({}, ""),
+        ({"interpolation": "random"}, ""),
         ({"auto_augment": "original"}, "policy=.*timm's own AutoAugment"),
-        ({"interpolation": "random"}, "interpolation='random'.*transform and collate_fn run"),
+        ({"train_crop_mode": "rkrc"}, "train_crop_mode='rkrc.*transform and collate_fn run"),
     ],
     ids=["recipe", "timm's augmentation", "as it is"],
 )
@@ -433,6 +433,52 @@ def test_training_is_timms(
         epochs = [torch.cat([step.targets for step in made if step.epoch == epoch]) for epoch in range(EPOCHS)]
         assert not torch.equal(epochs[0], epochs[1])
         assert epochs[2].argmax(1).bincount().min() >= 11 - 1  # one sample of 33 is left out
+
+
+# What train.py passes on where none of its flags is given, and changes of that.
+DEFAULTS = {
+    "is_training": True,
+    "interpolation": "random",
+    "scale": [0.08, 1.0],
+    "ratio": [3 / 4, 4 / 3],
+    "hflip": 0.5,
+    "vflip": 0.0,
+    "color_jitter": 0.4,
+    "color_jitter_prob": None,
+    "grayscale_prob": None,
+    "gaussian_blur_prob": None,
+    "auto_augment": None,
+    "re_prob": 0.0,
+    "re_mode": "pixel",
+    "re_count": 1,
+    "re_split": False,
+    "num_aug_repeats": 0,
+    "num_aug_splits": 0,
+    "train_crop_mode": None,
+}
+CROP = (gpupipe.RandomResizedCrop(SIZE, interpolation="random"), gpupipe.RandomHorizontalFlip())
+
+
+@pytest.mark.parametrize(
+    ("options", "behind"),
+    [
+        ({}, (gpupipe.ColorJitter(0.4, 0.4, 0.4), gpupipe.Normalize())),
+        (
+            {"re_prob": 0.25, "color_jitter": None},
+            (gpupipe.Normalize(), gpupipe.RandomErasing(0.25, (0.02, 1 / 3), (0.3, round(10 / 3, 12)), "random")),
+        ),
+    ],
+)
+def test_the_scripts_defaults_become_a_recipe(
+    folder: Path, options: dict[str, Any], behind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "gpupipe"):
+        theirs, ours = loaders(folder, **DEFAULTS | options)
+    assert not caplog.records
+    assert ours.recipe.operations == (*CROP, *behind)
+    for (images, labels), (expected, expected_labels) in zip(ours, theirs, strict=True):
+        assert (images.dtype, images.shape) == (expected.dtype, expected.shape)
+        assert (labels.dtype, labels.shape) == (expected_labels.dtype, expected_labels.shape)
 
 
 def test_the_seed_is_that_of_torch(folder: Path) -> None:

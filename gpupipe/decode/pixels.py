@@ -76,7 +76,7 @@ def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
             f"Pillow would resize {width} x {height} of its pixels to {wide} x {tall}, and not just the part that is "
             f"wanted, which is too much; {native.problem()}"
         )
-    how = Image.Resampling[crops.filter.upper()]
+    how = Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR
     view = image.crop((left, top, left + width, top + height)).resize((wide, height), how)
     view = view.crop((x, 0, x + crops.size[1], height)).resize((crops.size[1], tall), how)
     view = view.crop((0, y, crops.size[1], y + crops.size[0]))

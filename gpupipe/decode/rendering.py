@@ -200,8 +200,7 @@ def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
         if height * width > most:
             one.fail(0, f"{name!r}: it has {width} x {height} pixels, more than the {most} that are allowed")
         size = (height, width) if 0 < height * width <= most else (1, 1)
-        window, corner = np.array([[0, 0, *size]], np.int32), np.zeros((1, 2), np.int32)
-        crops[name] = [Crops(window, window[:, 2:], corner, np.zeros(1, np.bool_), size, "bilinear")]
+        crops[name] = [Crops.of([(0, 0, *size)], size)]
         out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8),)
     decode_images(one, (recipe,), crops, out)
     return {name: views[0][0].numpy() for name, views in out.items()}

@@ -12,7 +12,7 @@ from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import coarse, exp
 from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
-from gpupipe.recipe import RandomErasing, RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.recipe import RandomErasing, RandomResizedCrop, Recipe, ResizeCenterCrop
 
 __all__ = ["cropping", "erasing"]
 
@@ -20,6 +20,7 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Attempt = Callable[[range, Longs], tuple[NDArray[np.bool_], Longs]]
 TRIES = 10  # as torchvision's get_params
+BICUBIC = {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}  # such a share of the images
 
 
 def cropping(
@@ -49,20 +50,16 @@ def cropping(
         windows = _random_boxes(recipe.crop, stream, tall, wide)
         resized = np.full((len(tall), 2), recipe.crop.output_size, np.int32)
         anchors = np.zeros((len(tall), 2), np.int32)
+    shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[recipe.crop.interpolation]
+    flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
         anchors.astype(np.int32),
-        _flips(recipe.flip, stream, len(positions)),
+        flips,
+        bicubic,
         recipe.crop.output_size,
-        recipe.crop.interpolation,
     )
-
-
-def _flips(flip: RandomHorizontalFlip | None, stream: Stream, count: int) -> NDArray[np.bool_]:
-    if flip is None:
-        return np.zeros(count, dtype=np.bool_)
-    return uniform(stream.words(FLIP)[0]) < flip.p
 
 
 def _resize_center_crop(crop: ResizeCenterCrop, heights: Longs, widths: Longs) -> tuple[Longs, Longs, Longs]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.checks import PROBABILITY, floats, named, pair, settle, shown, span, triple
@@ -34,10 +34,10 @@ class Crop:
     """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter."""
 
     size: int | tuple[int, int]
-    interpolation: Filter
+    interpolation: Filter | Literal["random"]
 
-    def _settle(self) -> None:
-        settle(self, size=pair, interpolation=(named, "bilinear", "bicubic"))
+    def _settle(self, *more: str) -> None:
+        settle(self, size=pair, interpolation=(named, *get_args(Filter), *more))
 
     def __repr__(self) -> str:
         return shown(self, "interpolation")
@@ -55,16 +55,16 @@ class RandomResizedCrop(Crop):
 
     The box has `scale` of the image's area (drawn uniformly) and an aspect ratio in `ratio` (drawn
     log-uniformly), as in torchvision's transform of that name. `size` is an int or (height, width) in pixels,
-    `interpolation` "bilinear" or "bicubic".
+    `interpolation` "bilinear", "bicubic" or "random": one of both, drawn for each image, as timm's training does.
     """
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: Filter = "bilinear"
+    interpolation: Filter | Literal["random"] = "bilinear"
 
     def __post_init__(self) -> None:
-        self._settle()
+        self._settle("random")
         settle(self, scale=span, ratio=span)
 
 

@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 8 };
+enum { GP_ABI = 9 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -15,11 +15,11 @@ extern "C" {
 /* One crop of every image. */
 struct gp_view {
   int32_t out_height, out_width;
-  int32_t filter;              /* 0 bilinear, 1 bicubic */
   const int32_t* windows;      /* (count, 4) top, left, height, width, upright */
   const int32_t* resized;      /* (count, 2) height, width */
   const int32_t* anchors;      /* (count, 2) top, left */
   const uint8_t* flips;        /* (count,) */
+  const uint8_t* bicubic;      /* (count,) else bilinear */
   uint8_t* out;                /* (count, out_height, out_width, 3) */
 };
 

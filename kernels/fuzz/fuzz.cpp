@@ -90,7 +90,8 @@ struct Geometry {
 
 struct Plan {
   Geometry geometry;
-  int32_t out_height, out_width, filter, fast;
+  int32_t out_height, out_width, fast;
+  uint8_t bicubic;
   gp_limits limits;
   const char* variant;
   bool compare;  // to plain libjpeg
@@ -111,7 +112,7 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   static const char* const kVariants[] = {"portable", "avx2", "avx512", nullptr};
   Plan plan{};
   const uint8_t flags = head[0], more = head[1];
-  plan.filter = flags & 1;
+  plan.bicubic = flags & 1;
   plan.fast = flags >> 1 & 1;
   plan.compare = flags >> 2 & 1;
   plan.repeat = flags >> 5 & 1;
@@ -190,10 +191,11 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   result.codes.assign(count, -1);
   Bytes messages(static_cast<size_t>(count) * GP_MESSAGE);
   result.second.assign(plan.two ? result.out.size() : 0, 0);
-  const gp_view views[2] = {{plan.out_height, plan.out_width, plan.filter, windows.data(), resized.data(),
-                             anchors.data(), flips.data(), result.out.data()},
-                            {plan.out_height, plan.out_width, 1 - plan.filter, parts.data(), resized.data(),
-                             anchors.data(), flips.data(), result.second.data()}};
+  const Bytes filters(count, plan.bicubic), others(count, 1 - plan.bicubic);
+  const gp_view views[2] = {{plan.out_height, plan.out_width, windows.data(), resized.data(), anchors.data(),
+                             flips.data(), filters.data(), result.out.data()},
+                            {plan.out_height, plan.out_width, parts.data(), resized.data(), anchors.data(),
+                             flips.data(), others.data(), result.second.data()}};
   const gp_images images = {count, plan.two ? 2 : 1, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
                             orientations.data(), views, plan.limits, result.codes.data(),
                             reinterpret_cast<char*>(messages.data())};
@@ -242,7 +244,8 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   char message[GP_MESSAGE];
   gp_images images{};
   images.count = images.view_count = images.threads = 1;
-  const gp_view view = {plan.out_height, plan.out_width, plan.filter, whole, g.resized, g.anchor, &g.flip, out.data()};
+  const gp_view view = {plan.out_height, plan.out_width, whole,      g.resized,
+                        g.anchor,        &g.flip,        &plan.bicubic, out.data()};
   images.variant = "portable";
   images.data = &data, images.views = &view, images.codes = &code, images.messages = message;
   require(gp_resize(&images) == 0 && code == GP_OK, "the resize fails");
@@ -297,7 +300,7 @@ void one(const uint8_t* input, size_t length) {
   if (!plan.two) return;
   Plan other = plan;
   lower_right(plan.geometry.window, other.geometry.window);
-  other.filter = 1 - plan.filter;
+  other.bicubic = 1 - plan.bicubic;
   require(expected(other, pixels, height, width) == first.second, "the second view's pixels are others");
 }
 

@@ -41,7 +41,7 @@ class Batch {
     Bytes out(static_cast<size_t>(kCount) * kOut * kOut * 3);
     std::vector<int32_t> codes(kCount, -1);
     std::vector<char> messages(static_cast<size_t>(kCount) * GP_MESSAGE);
-    const gp_view view = {kOut, kOut, 0, windows_.data(), resized_.data(), zeros.data(), flips.data(), out.data()};
+    const gp_view view = {kOut, kOut, windows_.data(), resized_.data(), zeros.data(), flips.data(), flips.data(), out.data()};
     const gp_images images = {kCount, 1, 0, threads, nullptr, data_.data(), bytes_.data(), zeros.data(),
                               orientations.data(), &view, {1 << 20, 1 << 26, 20}, codes.data(), messages.data()};
     if (gp_decode_crop_resize(&images) != 0) return {};

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Columns, Images, Job
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.dali.beside import Beside, Part, Threads
-from gpupipe.decode.dali.graph import placeholder
+from gpupipe.decode.dali.graph import FILTERS, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch
 from gpupipe.decode.rendering import crops_of
@@ -30,9 +30,10 @@ __all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
 class Feed:
     """One job on its way through DALI, kept alive until its batch is out: DALI reads the inputs in place.
 
-    inputs:   of the pipeline's external sources: for each image field N uint8 arrays of encoded bytes, then four arrays
+    inputs:   of the pipeline's external sources: for each image field N uint8 arrays of encoded bytes, then five arrays
               for each view. starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends:
-              float32 (N, 2), the region in it that the output covers, from right to left where the output is mirrored.
+              float32 (N, 2), the region in it that the output covers, from right to left where the output is mirrored;
+              filters: int32 (N, 1), see `FILTERS`.
     fetched:  what was read; read: when that was.
     others, followed: the columns that are no images, see `Beside.others`.
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
@@ -143,12 +144,12 @@ class Feeder:
 
 
 def view_inputs(crops: Crops) -> tuple[NDArray[Any], ...]:
-    """What DALI is fed for one view of N images: four arrays, see `Feed.geometry`."""
+    """What DALI is fed for one view of N images: five arrays, see `Feed.inputs`."""
     windows, roi_starts, roi_ends = visible_part(crops)
     starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
     flipped = crops.flips
     roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
-    return starts, shapes, roi_starts, roi_ends
+    return starts, shapes, roi_starts, roi_ends, FILTERS[crops.bicubic.astype(np.intp)]
 
 
 def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
@@ -161,7 +162,7 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
     scale = window / crops.resized
     start, end = crops.anchors * scale, (crops.anchors + np.array(crops.size, np.int64)) * scale
     # A bilinear filter reaches `scale` pixels beyond, at least 1, a bicubic one twice that; one more for rounding.
-    reach = {"bilinear": 1, "bicubic": 2}[crops.filter] * np.maximum(scale, 1) + 1
+    reach = np.where(crops.bicubic, 2, 1)[:, None] * np.maximum(scale, 1) + 1
     low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
     windows = np.concatenate([crops.windows[:, :2] + low, high - low], axis=1).astype(np.int32)
     return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
@@ -169,7 +170,7 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
 
 def _blanked(inputs: tuple[Any, ...], rows: list[int]) -> tuple[Any, ...]:
     """New inputs, with the placeholder in those rows."""
-    blanked, sides = [], cycle((0, 1))  # starts and shapes, roi_starts and roi_ends, of each view
+    blanked, sides = [], cycle((0, 1, 0, 1, 1))  # starts, shapes, roi_starts, roi_ends and filters of each view
     for given in inputs:
         given = given.copy()
         if isinstance(given, list):

@@ -13,12 +13,13 @@ from nvidia.dali import fn, pipeline_def, tensors, types
 
 from gpupipe.recipe import Views
 
-__all__ = ["as_dali", "build_pipeline", "placeholder"]
+__all__ = ["FILTERS", "as_dali", "build_pipeline", "placeholder"]
 
-FILTERS = {"bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
+FILTERS = np.array([[int(types.INTERP_LINEAR)], [int(types.INTERP_CUBIC)]], np.int32)
+"""DALI's numbers of a bilinear and of a bicubic filter."""
 
-# What a view is fed with: window start and shape, region start and end.
-GEOMETRY = (types.INT32, types.INT32, types.FLOAT, types.FLOAT)
+# What a view is fed with: window start and shape, region start and end, filter.
+GEOMETRY = (types.INT32, types.INT32, types.FLOAT, types.FLOAT, types.INT32)
 
 
 @cache
@@ -42,7 +43,8 @@ def build_pipeline(feed: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
 
     feed: returns for each image field the next batch's encoded images, a list, and for each view window starts and
     shapes (y, x; int32), region starts and ends within the window (y, x; float32; a region that ends left of its start
-    is mirrored); its StopIteration ends an epoch. The arrays must stay alive until the batch is out.
+    is mirrored) and filters (of `FILTERS`); its StopIteration ends an epoch. The arrays must stay alive until the batch
+    is out.
     fields: how many image fields there are.
     """
     pipeline = _graph(feed=feed, exec_dynamic=True, **options)
@@ -80,7 +82,7 @@ def _field(encoded: Any, geometry: list[Any], views: Views, crop_decode: bool, d
     whole = None if crop_decode else fn.decoders.image(encoded, **decode)
     outputs = []
     for view, recipe in enumerate(views):
-        start, shape, roi_start, roi_end = geometry[view * len(GEOMETRY) : (view + 1) * len(GEOMETRY)]
+        start, shape, roi_start, roi_end, filters = geometry[view * len(GEOMETRY) : (view + 1) * len(GEOMETRY)]
         if whole is None:
             images = fn.decoders.image_slice(encoded, start, shape, axis_names="HW", **decode)
         else:
@@ -91,7 +93,7 @@ def _field(encoded: Any, geometry: list[Any], views: Views, crop_decode: bool, d
                 size=list(recipe.crop.output_size),
                 roi_start=roi_start,
                 roi_end=roi_end,
-                interp_type=FILTERS[recipe.crop.interpolation],
+                interp_type=fn.cast(filters, dtype=types.INTERP_TYPE),
                 antialias=True,
                 subpixel_scale=False,
             )

@@ -28,7 +28,7 @@ __all__ = ["recipe_from_timm", "recipe_in_part"]
 
 TENSORS = ("timm.data.transforms.MaybeToTensor", "timm.data.transforms.MaybePILToTensor")
 
-INTERPOLATION = "pass interpolation='bilinear' or 'bicubic' (train.py: --train-interpolation)"
+INTERPOLATION = "pass interpolation='bilinear', 'bicubic' or 'random' (train.py: --train-interpolation)"
 RAND = "pass auto_augment='rand-m9-mstd0.5-inc1'"
 MOVING = "pass interpolation='bilinear' (train.py: --train-interpolation)"
 
@@ -178,12 +178,18 @@ def _erasing(erasing: Any) -> Any:
 
 
 def _crop(reading: Reading, size: Any, scale: Any, ratio: Any, interpolation: Any) -> None:
+    named = _filter(interpolation)
+    if named not in ("bilinear", "bicubic", "random"):
+        raise reading.refuse("there is no such filter", INTERPOLATION, interpolation=named)
+    reading.crop_to(RandomResizedCrop(tuple(size), tuple(scale), tuple(ratio), named))
+
+
+def _filter(interpolation: Any) -> Any:
+    """The name of a filter, Pillow's or torchvision's; "random" for the pair that timm draws from."""
     if isinstance(interpolation, (tuple, list)):
-        reason = "each image would be resized by another filter"
-        raise reading.refuse(reason, INTERPOLATION, interpolation="random")
-    if interpolation.value not in ("bilinear", "bicubic"):
-        raise reading.refuse("there is no such filter", INTERPOLATION, interpolation=interpolation.value)
-    reading.crop_to(RandomResizedCrop(tuple(size), tuple(scale), tuple(ratio), interpolation.value))
+        names = [_filter(each) for each in interpolation]
+        return "random" if names == ["bilinear", "bicubic"] else names
+    return interpolation.name.lower()
 
 
 def _keep_ratio(
@@ -243,7 +249,7 @@ def _rand_augment(reading: Reading, ops: Any, num_layers: int, choice_weights: A
 
 
 def _moving(reading: Reading, resample: Any) -> Any:
-    name = "random" if isinstance(resample, (tuple, list)) else resample.name.lower()
+    name = _filter(resample)
     if name not in ("nearest", "bilinear"):
         raise reading.refuse("its operations move pixels by another filter", MOVING, interpolation=name)
     return name

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from gpupipe.loader.loader import *
     from gpupipe.migration.dataloader import *
     from gpupipe.order import *
-    from gpupipe.sources import Source as Source, check_source as check_source, open_source as open_source
+    from gpupipe.sources import (
+        Parquet as Parquet,
+        Source as Source,
+        check_source as check_source,
+        open_source as open_source,
+    )
 
 # The rooms of names that are imported when they are first used: torch, which these rooms import, takes a second, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoader": "integrations.transformers"}
 _LATER |= {"from_dataloader": "migration.dataloader"}
-_LATER |= {"Source": "sources", "check_source": "sources", "open_source": "sources", "split": "order"}
+_LATER |= dict.fromkeys(("Parquet", "Source", "check_source", "open_source"), "sources") | {"split": "order"}
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted"), "order")
 

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from images import encode, picture
@@ -83,10 +85,22 @@ def dataset(place: Path, samples: tuple[Sample, ...]) -> Made:
     return Made([(sample.data, sample.label) for sample in samples])
 
 
+def parquet(place: Path, samples: tuple[Sample, ...], **options: Any) -> Made:
+    """Two files, row groups of five."""
+    structs = [{"bytes": sample.data, "path": sample.name} for sample in samples]
+    for name, part in (("a", slice(0, 13)), ("b", slice(13, 24))):
+        table = pa.table({"image": structs[part], "label": [sample.label for sample in samples[part]]})
+        pq.write_table(table, place / f"{name}.parquet", row_group_size=5, **options)
+    return Made(place)
+
+
 KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder": folder,
     "shards": shards,
     "dataset": dataset,
+    "parquet": parquet,
+    "parquet, not compressed": partial(parquet, compression="none", use_dictionary=False),
+    "parquet, zstd": partial(parquet, compression="zstd"),
 }
 
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}

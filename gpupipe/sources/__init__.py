@@ -10,12 +10,14 @@ from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
 from gpupipe.sources.source import Encoded, Source
 from gpupipe.sources.subset import SubsetSource
+from gpupipe.sources.tables.files import Parquet
 
 __all__ = [
     "DatasetSource",
     "Encoded",
     "FolderSource",
     "ItemSource",
+    "Parquet",
     "ShardSource",
     "Source",
     "SubsetSource",

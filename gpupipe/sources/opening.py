@@ -16,11 +16,13 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
+from gpupipe.sources.needing import library
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
 from gpupipe.sources.subset import SubsetSource
+from gpupipe.sources.tables.files import Parquet, names_parquet
 
 __all__ = ["PLAN_NAME", "SHARD_NAME", "names_files", "open_source"]
 
@@ -39,6 +41,7 @@ def open_source(
 
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
+    - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
 
@@ -52,6 +55,8 @@ def open_source(
         return _with_fields(data, fields)
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
+    if _is_parquet(data):
+        return _parquet(data, fields)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
@@ -65,6 +70,20 @@ def open_source(
         f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), "
         "or an object with __len__ and __getitem__ that gives samples"
     )
+
+
+def _is_parquet(data: Any) -> bool:
+    """Whether it names Parquet files."""
+    if isinstance(data, Parquet) or not names_files(data):
+        return isinstance(data, Parquet)
+    return names_parquet([os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])])
+
+
+def _parquet(data: Any, fields: Mapping[str, Field] | None) -> Source:
+    library("pyarrow", "tables")
+    from gpupipe.sources.tables.parquet import open_parquet
+
+    return open_parquet(data if isinstance(data, Parquet) else Parquet(data), fields)
 
 
 def _with_fields(source: Source, fields: Mapping[str, Field] | None) -> Source:

@@ -60,12 +60,21 @@ class OpenFiles:
 
         Whoever knows the stamp from before knows from it that nothing was changed meanwhile. Raises OSError.
         """
+        file = self._file(path)
+        return read_at(file.descriptor, offset, size), Stamp.of(file.descriptor)
+
+    def advise(self, path: str, offset: int, size: int) -> None:
+        """Have the system read that part in the background, as it is needed soon; where it can't, nothing happens."""
+        with suppress(OSError):
+            os.posix_fadvise(self._file(path).descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _file(self, path: str) -> _File:
         file = self._open.pop(path, None) or _File(path)
         self._open[path] = file
         if len(self._open) > self._most:
             with suppress(KeyError):  # other threads hold what was there, each the file that it reads from
                 self._open.popitem(last=False)
-        return read_at(file.descriptor, offset, size), Stamp.of(file.descriptor)
+        return file
 
 
 class _File:

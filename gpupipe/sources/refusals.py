@@ -17,7 +17,8 @@ OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives 
 # By how a path ends.
 FILES: dict[tuple[str, ...], str] = {
     (".zip", ".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
-    (".parquet", ".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of row i",
+    (".parquet",): "Parquet, which is not read together with other kinds of data: pass the files of one kind",
+    (".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of row i",
     (".csv", ".tsv", ".json", ".jsonl", ".txt"): f"a list in a text file, which gpupipe does not read: pass {OWN}, "
     "or sort the files into one folder per class (links will do)",
     (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not open: pass them "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gpupipe.batch import Columns, Field, Index, Key, Schema
-from gpupipe.errors import SampleError
+from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.patterns import is_url
@@ -42,6 +43,31 @@ class RowSource(Source):
         """Those rows, in that order. Raises IndexError beyond the end, SampleError for one that can't be had."""
         raise NotImplementedError
 
+    def _whole(self, name: str) -> pa.Array | None:
+        """The cells of a field in all rows, where they are at hand without reading any."""
+        return None
+
+    def column(self, name: str) -> NDArray[Any] | list[Any]:
+        """All samples' values of a field of numbers or texts. Raises DataError where they aren't known."""
+        whole = self._whole(name) if name in self._paths else None
+        if whole is None:
+            return super().column(name)
+        found: NDArray[Any] | list[Any] = self._values(name, self.fields[name], whole, np.arange(len(self)))
+        return found
+
+    @cached_property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, (len(self),) int64, read-only. Raises DataError where they are no class numbers."""
+        labels = self.column("label") if "label" in self._paths and self._whole("label") is not None else None
+        if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iub":
+            raise DataError(
+                f"the labels of {self!r} are not known: there is no field 'label' of a column that has one class "
+                "number, or name, in each row"
+            )
+        found = labels.astype(np.int64)
+        found.setflags(write=False)
+        return found
+
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
         """All fields: images and masks as encoded."""
         rows = self._rows(indices)
@@ -56,7 +82,9 @@ class RowSource(Source):
             return indices.astype(np.int64)
         if isinstance(field, Key):
             return list(map(self.key, indices.tolist()))
-        column = cells(rows, self._paths[name])
+        return self._values(name, field, cells(rows, self._paths[name]), indices)
+
+    def _values(self, name: str, field: Field, column: pa.Array, indices: NDArray[np.int64]) -> Any:
         if name in self._names:
             column = numbered(column, self._names[name])
         try:

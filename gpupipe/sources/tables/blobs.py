@@ -1,0 +1,85 @@
+"""The bytes in a column of Parquet files, row by row, or the path of the file that has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpupipe.batch import MISSING
+from gpupipe.sources.reading import OpenFiles
+from gpupipe.sources.source import Encoded
+from gpupipe.sources.tables.columns import Path
+from gpupipe.sources.tables.pages import NULL_STRUCT
+from gpupipe.sources.tables.row_groups import RowGroups
+
+__all__ = ["Blobs"]
+
+
+class Blobs:
+    """A column of bytes, of paths, or of structs of both, of which the bytes count where there are any.
+
+    parts: of which the column is made, or itself. direct: that of bytes; empty where there are only paths.
+    """
+
+    def __init__(self, path: Path, kind: Any, groups: RowGroups, files: OpenFiles) -> None:
+        self._groups = groups
+        self._files = files
+        self._in_struct = pa.types.is_struct(kind)
+        ends: list[Path] = [
+            (name,) for name in ("bytes", "path") if self._in_struct and kind.get_field_index(name) >= 0
+        ]
+        ends = ends or [()]
+        self._keys = [(*path[1:], *part) for part in ends]
+        self.parts = [".".join((*path, *part)) for part in ends]
+        is_path = pa.types.is_string(kind) or pa.types.is_large_string(kind) or ends[0] == ("path",)
+        self.direct = "" if is_path else self.parts[0]
+
+    def get(self, group: int, row: int) -> Encoded | str | None:
+        """Bytes or path of a group's row; None where the cell is null.
+
+        Raises ValueError for a struct without either and for what is damaged, OSError, `pyarrow.ArrowException`.
+        """
+        for part, keys in zip(self.parts, self._keys, strict=True):
+            value = self._value(group, row, part, keys)
+            if value is not None:
+                return None if value is MISSING else value
+        if self._in_struct:
+            raise ValueError("has neither bytes nor path")
+        return None
+
+    def _value(self, group: int, row: int, part: str, keys: Path) -> Any:
+        """MISSING where what it is in is null."""
+        places = self._groups.places(group, part) if part == self.direct else None
+        if places is None:
+            return _in_cell(self._groups.column(group, part)[row], keys)
+        size = int(places.sizes[row])
+        if size < 0:
+            return MISSING if size == NULL_STRUCT else None
+        footer = self._groups.groups[group].footer
+        begin, length = places.span(row)
+        data, stamp = self._files.read(footer.path, begin, length)
+        footer.check(stamp)
+        if len(data) != length:
+            raise ValueError(f"the storage gave {len(data):,} of its {length:,} bytes")
+        return places.value(row, data)
+
+    def advise(self, group: int, row: int) -> None:
+        """Have the system read it from storage, as it is needed soon."""
+        places = self._groups.found(group, self.direct)
+        if places is not None and places.sizes[row] > 0:
+            self._files.advise(self._groups.groups[group].footer.path, *places.span(row))
+
+
+def _in_cell(cell: Any, keys: Path) -> Any:
+    """What is at keys of a struct: a copy, as a part would hold the whole column."""
+    for key in keys:
+        if not cell.is_valid:
+            return MISSING
+        cell = cell[key]
+    if not cell.is_valid:
+        return None
+    if isinstance(cell, pa.StringScalar | pa.LargeStringScalar):
+        return cell.as_py()
+    return np.frombuffer(cell.as_buffer(), np.uint8).copy()

@@ -1,0 +1,277 @@
+"""Parquet with images in it, as Hugging Face's `data/train-00000-of-00002.parquet`: a file, several, a folder of them.
+
+Images are read row by row, or where that can't be by row groups, of which some are kept (`row_groups`). Numbers and
+texts are read once, when the files are opened.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gpupipe.batch import MISSING, Array, Bytes, Field, Image, Images, Mask, Schema
+from gpupipe.errors import DataError, SampleError
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.building import Advance, scan_in_threads
+from gpupipe.sources.indexed import printable
+from gpupipe.sources.reading import OpenFiles
+from gpupipe.sources.source import content_fingerprint
+from gpupipe.sources.tables.blobs import Blobs
+from gpupipe.sources.tables.columns import Path, cells, class_names, located, type_at
+from gpupipe.sources.tables.files import Parquet
+from gpupipe.sources.tables.row_groups import SNAPPY, Footer, RowGroup, RowGroups, default_memory
+from gpupipe.sources.tables.rows import RowSource
+
+__all__ = ["ParquetSource", "class_label_names", "open_parquet"]
+
+log = logging.getLogger("gpupipe")
+
+Got = TypeVar("Got")
+
+KNOWN = 256 << 20
+"""Bytes of a column of numbers or texts up to which it is kept whole; a larger one is read by row groups."""
+
+LARGE = 8
+"""A row group that is read whole is large if less than so many have room in a process's memory."""
+
+MIB = 1 << 20
+
+
+class ParquetSource(RowSource):
+    """The rows of Parquet files, in the files' order. Made by `open_parquet`.
+
+    samples_per_shard: how many rows each row group has, (groups,) int64: the blocks of `BlockShuffled.of_shards`.
+    """
+
+    def __init__(self, settings: Parquet, fields: Schema, footers: list[Footer]) -> None:
+        schema = footers[0].schema
+        paths = located(fields, schema, footers[0].path)
+        groups = [RowGroup(footer, number) for footer in footers for number in range(footer.metadata.num_row_groups)]
+        self._settings = settings
+        self._folder = os.path.commonpath([os.path.dirname(footer.path) for footer in footers])
+        self._memory = settings.memory or default_memory()
+        self._groups = RowGroups(groups, self._memory)
+        self.samples_per_shard = np.array([group.rows for group in groups], np.int64)
+        self._starts: list[int] = np.cumsum(np.append(0, self.samples_per_shard)).tolist()
+        files = OpenFiles()
+        self._blobs = {
+            name: Blobs(path, type_at(schema.field(path[0]).type, path[1:]), self._groups, files)
+            for name, path in paths.items()
+            if isinstance(fields[name], Image | Mask | Bytes)
+        }
+        others = {name: footers[0].part(path) for name, path in paths.items() if name not in self._blobs}
+        large = {part for part in set(others.values()) if sum(group.size(part) for group in groups) > KNOWN}
+        self._by_group = {name: part for name, part in others.items() if part in large}
+        self._known = _known(footers, sorted(set(others.values()) - large))
+        names = {
+            name: found
+            for name in others.keys() - self._by_group.keys()
+            if isinstance(fields[name], Array) and (found := class_names(cells(self._known, paths[name]))) is not None
+        }
+        super().__init__(os.path.expanduser(settings.root or os.path.dirname(footers[0].path)), fields, paths, names)
+        if self.classes is None and "label" in paths:
+            self.classes = class_label_names(schema, paths["label"])
+            self.class_to_idx = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
+        self.fingerprint = self._fingerprint()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __repr__(self) -> str:
+        groups = self._groups.groups
+        files = len({group.footer.path for group in groups})
+        size = f"{len(groups)} row groups, {len(self)} samples"
+        return f"ParquetSource({files} files from {groups[0].footer.path!r}, {size})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._settings, self.fields, self.fingerprint)
+
+    def _fingerprint(self) -> str:
+        """Of the rows of each group and the sizes of what is in them, and of all that is known."""
+        groups = self._groups.groups
+        parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
+        sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._known.schema) as stream:
+            stream.write_table(self._known)
+        names = [*parts, *(self._name(group.footer.path) for group in groups)]
+        return content_fingerprint(names, [self.samples_per_shard, sizes, np.frombuffer(sink.getvalue(), np.uint8)])
+
+    def _name(self, path: str) -> str:
+        return printable(os.path.relpath(path, self._folder))
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The row group of a sample, and its row there."""
+        group = bisect_right(self._starts, index) - 1
+        return group, index - self._starts[group]
+
+    def _in_file(self, index: int) -> tuple[RowGroup, int]:
+        """The row group of a sample, and its row in the file."""
+        number, _ = self._place(index)
+        group = self._groups.groups[number]
+        return group, index - self._starts[number - group.number]
+
+    def key(self, index: int) -> str:
+        """The file, and the row in it."""
+        group, row = self._in_file(index)
+        return f"{self._name(group.footer.path)} row {row}"
+
+    def location(self, index: int) -> str:
+        """File, row and row group."""
+        group, row = self._in_file(index)
+        return f"{printable(group.footer.path)} row {row} (row group {group.number})"
+
+    def remarks(self) -> list[str]:
+        """What is slow about the files, and what to do."""
+        leaves = {blobs.direct for blobs in self._blobs.values()} - {""}
+        read_whole = [
+            (group.size(leaf), group, leaf)
+            for group in self._groups.groups
+            for leaf in leaves
+            if group.leaf(leaf).compression not in SNAPPY and group.size(leaf) > self._memory // LARGE
+        ]
+        if not read_whole:
+            return []
+        size, group, leaf = max(read_whole, key=lambda one: one[0])
+        return [
+            f"{len(read_whole)} of {len(self._groups.groups)} row groups are large, and read whole for each image: the "
+            f"largest, row group {group.number} of {printable(group.footer.path)}, has {size // MIB:,} MiB in "
+            f"{leaf!r}, compressed by {group.leaf(leaf).compression}, and a process keeps {self._memory // MIB:,} MiB; "
+            "write them anew by `gpupipe pack`, or by pyarrow with compression='none' for images, or a smaller "
+            "row_group_size"
+        ]
+
+    def ahead(self, indices: NDArray[np.int64]) -> None:
+        """Of row groups those are kept that are needed; what is read by itself, the system reads meanwhile."""
+        places = [self._place(index) for index in np.sort(indices).tolist()]
+        self._groups.needed(group for group, _ in places)
+        for blobs in self._blobs.values():
+            for group, row in places:
+                blobs.advise(group, row)
+
+    def _whole(self, name: str) -> pa.Array | None:
+        return None if name in self._blobs or name in self._by_group else cells(self._known, self._paths[name])
+
+    def _rows(self, indices: NDArray[np.int64]) -> pa.Table:
+        """What is known of them."""
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"samples {indices} of {self!r}")
+        return self._known.take(indices) if self._known.num_columns else self._known
+
+    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
+        if name in self._by_group:
+            part = self._by_group[name]
+            found = [self._had(name, index, lambda at: self._groups.row(*at, part)) for index in indices.tolist()]
+            together = pa.table({self._paths[name][0]: pa.chunked_array(found)})
+            return self._values(name, field, cells(together, self._paths[name]), indices)
+        if name not in self._blobs:
+            return super()._made(name, field, rows, indices)
+        files: list[Any] = [None] * len(indices)
+        for row in np.argsort(indices, kind="stable").tolist():  # one row group after the other
+            files[row] = self._file(name, int(indices[row]))
+        if isinstance(field, Image):
+            return Images(files)
+        of_bytes = isinstance(field, Bytes)
+        return [MISSING if data is None else data.tobytes() if of_bytes else data for data in files]
+
+    def _file(self, name: str, index: int) -> Any:
+        """The bytes of a field of one sample; None where the cell is null. Raises SampleError."""
+        note(index)
+        found = self._had(name, index, lambda at: self._blobs[name].get(*at))
+        return self._read(index, found) if isinstance(found, str) else found
+
+    def _had(self, name: str, index: int, get: Callable[[tuple[int, int]], Got]) -> Got:
+        """What lies at the sample's place. Raises SampleError."""
+        try:
+            return get(self._place(index))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            reason = f"its field {name!r} (column {'.'.join(self._paths[name])!r}): {error}"
+            remedy = "put the file back, or make the loader again with the files as they are now"
+            raise SampleError(index, self.location(index), reason, remedy) from error
+
+
+def _reopened(settings: Parquet, fields: Schema, fingerprint: str) -> ParquetSource:
+    source = open_parquet(settings, fields)
+    if source.fingerprint != fingerprint:
+        raise DataError(f"{source!r}: the files were changed while a loader used them; make the loader again")
+    return source
+
+
+def open_parquet(settings: Parquet, fields: Mapping[str, Field] | None = None) -> ParquetSource:
+    """The source for these files; None for `fields`: the columns image and label.
+
+    Raises ConfigError for fields that the columns don't have, DataError for files that are missing, damaged, empty, or
+    have other columns than the first.
+    """
+    schema, paths = Schema.of(fields), settings.paths()
+    footers = scan_in_threads(f"opening {len(paths)} Parquet files", len(paths), _footer, paths)
+    if not any(footer.metadata.num_rows for footer in footers):
+        raise DataError(f"{paths[0]}{' and the others' * (len(paths) > 1)} have no rows")
+    for path in located(schema, footers[0].schema, footers[0].path).values():
+        for footer in footers[1:]:
+            _check_alike(path, footers[0], footer)
+    source = ParquetSource(settings, schema, [footer for footer in footers if footer.metadata.num_rows])
+    for remark in source.remarks():
+        log.warning("gpupipe: %s", remark)
+    return source
+
+
+def _footer(path: FilePath, advance: Advance) -> Footer:
+    try:
+        footer = Footer.of(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} can't be read as Parquet, perhaps it is cut; copy it again ({error})") from error
+    advance(1)
+    return footer
+
+
+def _check_alike(path: Path, first: Footer, other: Footer) -> None:
+    """Raise DataError unless a column is of the same type in both."""
+    kinds = [
+        type_at(one.schema.field(path[0]).type, path[1:]) if path[0] in one.schema.names else None
+        for one in (first, other)
+    ]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"the column {'.'.join(path)!r} is {kinds[0]} in {first.path}, but {kinds[1] or 'not there'} in "
+            f"{other.path}: write all files with one schema, or pass those that are alike"
+        )
+
+
+def _known(footers: list[Footer], parts: list[str]) -> pa.Table:
+    """These columns of all rows, each in one piece."""
+    if not parts:
+        return pa.table({})
+
+    def read(footer: Footer, advance: Advance) -> pa.Table:
+        try:
+            table = footer.read(parts)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DataError(f"{footer.path}: the columns {', '.join(parts)} can't be read: {error}") from error
+        advance(1)
+        return table.replace_schema_metadata(None)
+
+    tables = scan_in_threads(f"reading columns of {len(footers)} Parquet files", len(footers), read, footers)
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def class_label_names(schema: Any, path: Path) -> list[str] | None:
+    """The names of a column's class numbers, where Hugging Face's datasets have noted them; else None."""
+    try:
+        feature = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        for key in path:
+            feature = feature[key]
+        names = feature["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if fits else None

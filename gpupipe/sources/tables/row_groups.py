@@ -1,0 +1,192 @@
+"""Parquet's row groups, and what a process keeps of them: where values lie, and as many columns as have room.
+
+Columns are kept for what `pages` can't find: those that are compressed by other means than Snappy, or are large and no
+bytes. A process that has shuffled rows reads such a group for each batch with a row of it, unless it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.host.files import open_regular
+from gpupipe.host.system import memory_limit, usable_cpus
+from gpupipe.sources.reading import Stamp
+from gpupipe.sources.tables.pages import Chunk, Places, located
+
+__all__ = ["Footer", "RowGroup", "RowGroups", "default_memory"]
+
+PART = 8
+FEWEST = 64 << 20
+
+SNAPPY = {"UNCOMPRESSED": False, "SNAPPY": True}
+"""What a column may be compressed by for its values to be found, and whether that is Snappy."""
+
+
+def default_memory() -> int:
+    """Bytes of columns that a process keeps: an eighth of the machine's memory, divided by its CPUs, as there may be a
+    process on each."""
+    return max(FEWEST, (memory_limit() or 0) // (PART * usable_cpus()))
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a file said of itself when it was opened."""
+
+    path: str
+    stamp: Stamp
+    metadata: Any
+    schema: Any
+
+    @classmethod
+    def of(cls, path: Path) -> Footer:
+        """Read it. Raises OSError and, for what is damaged, `pyarrow.ArrowException`."""
+        with open(open_regular(path), "rb", buffering=0) as file:
+            stamp = Stamp.of(file.fileno())
+            opened = pq.ParquetFile(file)
+            return cls(str(path), stamp, opened.metadata, opened.schema_arrow)
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """The number of each column without parts; those of a struct are behind dots."""
+        schema = self.metadata.schema
+        return {schema.column(number).path: number for number in range(len(schema.names))}
+
+    def within(self, part: str) -> list[int]:
+        """The numbers of the columns that are this one, or parts of it."""
+        return [number for leaf, number in self.leaves.items() if leaf == part or leaf.startswith(f"{part}.")]
+
+    def part(self, path: tuple[str, ...]) -> str:
+        """By what name the file has a column, and nothing else if that can be: not the other parts of a struct."""
+        name = ".".join(path)
+        return name if self.within(name) else path[0]
+
+    def read(self, parts: list[str], group: int | None = None) -> Any:
+        """Columns, of structs the parts that are asked for, of one group or all. Raises as `of` does, and ValueError
+        where the file is another one now."""
+        with open(open_regular(self.path), "rb", buffering=0) as file:
+            opened = pq.ParquetFile(file, metadata=self.metadata)
+            groups = range(self.metadata.num_row_groups) if group is None else [group]
+            table = opened.read_row_groups(groups, columns=parts, use_threads=False)  # forks have none of the threads
+            self.check(Stamp.of(file.fileno()))
+        return table
+
+    def check(self, stamp: Stamp) -> None:
+        """Raise ValueError unless that is of the file as it was."""
+        if stamp != self.stamp:
+            bytes_ = f"it has {stamp.size:,} bytes, and had {self.stamp.size:,}"
+            raise ValueError(f"the file was written to, or touched, since it was opened: {bytes_}")
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One of a file's."""
+
+    footer: Footer
+    number: int
+
+    @property
+    def rows(self) -> int:
+        """How many it has."""
+        return int(self.footer.metadata.row_group(self.number).num_rows)
+
+    def leaf(self, name: str) -> Any:
+        """What the footer says of a column without parts."""
+        return self.footer.metadata.row_group(self.number).column(self.footer.leaves[name])
+
+    def size(self, part: str) -> int:
+        """Bytes of a column that is expanded, with all its parts."""
+        group = self.footer.metadata.row_group(self.number)
+        return sum(group.column(number).total_uncompressed_size for number in self.footer.within(part))
+
+    def column(self, name: str) -> Any:
+        """All of it, as pyarrow has it: within its struct. Raises as `Footer.read` does."""
+        size, most = self.size(name), memory_limit()
+        if most is not None and size > most:
+            raise ValueError(f"its row group claims {size:,} bytes, and the machine has {most:,}")
+        column = self.footer.read([name], self.number).column(0)
+        return column.chunk(0) if column.num_chunks == 1 else column
+
+    def places(self, name: str) -> Places | None:
+        """Where its values lie, if they can be read one by one. Raises OSError, and ValueError for what is damaged."""
+        leaf = self.leaf(name)
+        kind = self.footer.metadata.schema.column(self.footer.leaves[name])
+        if leaf.compression not in SNAPPY or leaf.physical_type != "BYTE_ARRAY" or kind.max_repetition_level:
+            return None
+        begin = min(filter(None, (leaf.dictionary_page_offset, leaf.data_page_offset)))
+        snappy = SNAPPY[leaf.compression]
+        chunk = Chunk(begin, leaf.total_compressed_size, leaf.num_values, snappy, kind.max_definition_level)
+        with open(open_regular(self.footer.path), "rb", buffering=0) as file:
+            places = located(chunk, lambda at, size: os.pread(file.fileno(), size, at))
+            self.footer.check(Stamp.of(file.fileno()))
+        return places
+
+
+class RowGroups:
+    """What a process keeps of row groups; several threads may ask, and a child that was forked meanwhile.
+
+    memory: bytes of all columns. Where there are more that is dropped which is needed last, as far as that is known.
+    """
+
+    def __init__(self, groups: list[RowGroup], memory: int) -> None:
+        self.groups = groups
+        self._memory = memory
+        self._places: dict[tuple[int, str], Places | None] = {}
+        self._kept: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._next: dict[int, int] = {}
+        self._locked = os.getpid(), threading.Lock()
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """This process's: that of a parent may have been held by another thread when this was forked."""
+        if self._locked[0] != os.getpid():
+            self._locked = os.getpid(), threading.Lock()
+        return self._locked[1]
+
+    def places(self, group: int, name: str) -> Places | None:
+        """As `RowGroup.places`: found once."""
+        key = group, name
+        if key not in self._places:
+            with self._lock:
+                if key not in self._places:
+                    self._places[key] = self.groups[group].places(name)
+        return self._places[key]
+
+    def found(self, group: int, name: str) -> Places | None:
+        """The same where it has been asked for before."""
+        return self._places.get((group, name))
+
+    def column(self, group: int, name: str) -> Any:
+        """As `RowGroup.column`."""
+        key = group, name
+        with self._lock:
+            column = self._kept.pop(key, None)
+            if column is None:
+                column = self.groups[group].column(name)
+                self._make_room(column.nbytes)
+            self._kept[key] = column
+        return column
+
+    def row(self, group: int, number: int, part: str) -> Any:
+        """One row of `RowGroup.column`, as an array that shares its memory."""
+        one = self.column(group, part).slice(number, 1)
+        return one if isinstance(one, pa.Array) else one.combine_chunks()
+
+    def _make_room(self, size: int) -> None:
+        room = self._memory - size - sum(column.nbytes for column in self._kept.values())
+        while room < 0 and self._kept:  # of those that are not known to be needed the least recently used is the first
+            dropped = max(self._kept, key=lambda key: self._next.get(key[0], len(self._next)))
+            room += self._kept.pop(dropped).nbytes
+
+    def needed(self, groups: Iterable[int]) -> None:
+        """From now on these are known to be needed next, in this order."""
+        self._next = {group: turn for turn, group in enumerate(dict.fromkeys(groups))}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +30,30 @@ def encode(pixels: Pixels, kind: str = "JPEG", mode: str = "RGB", **options: obj
     buffer = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def png_file(values: np.ndarray, passes: Sequence[np.ndarray] = ()) -> bytes:
+    """A PNG of values (height, width, channels), uint8 or uint16: of 16 bits and interlaced, which Pillow can't write.
+
+    passes: the parts of the values in the order of an interlaced file.
+    """
+    height, width, channels = values.shape
+    bits = 8 * values.itemsize
+    rows = b"".join(
+        b"\0" + row.astype(f">u{values.itemsize}").tobytes() for part in (passes or [values]) for row in part
+    )
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, bool(passes))
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def png16(values: np.ndarray) -> bytes:
+    """A 16-bit PNG of values (height, width, channels)."""
+    return png_file(values.astype(np.uint16))
 
 
 class Numbered:

@@ -21,10 +21,10 @@ FIT = {
     "PNG palette": encode(IMAGE, "PNG", "P"),
     "PNG alpha": encode(IMAGE, "PNG", "RGBA"),
     "WebP": encode(IMAGE, "WEBP"),
-    "BMP": encode(IMAGE, "BMP"),
-    "PPM": encode(IMAGE, "PPM"),
 }
 UNFIT = {
+    "BMP": encode(IMAGE, "BMP"),
+    "PPM": encode(IMAGE, "PPM"),
     "CMYK": encode(IMAGE, mode="CMYK"),
     "CMYK without Adobe's marker": without(encode(IMAGE, mode="CMYK"), ADOBE),
     "YCCK": ycck(IMAGE),
@@ -50,12 +50,11 @@ def test_usual_images_go_to_dali(cpu_path: str, exif: bool) -> None:
 
 
 def test_others_among_them_do_not(cpu_path: str) -> None:
-    files = [file for pair in zip(FIT.values(), UNFIT.values(), strict=False) for file in pair]
-    found = unfit(files)
-    assert found == set(range(1, 2 * len(UNFIT), 2))
+    files = [file for bad in UNFIT.values() for file in (FIT["JPEG"], bad)]
+    assert unfit(files) == set(range(1, 2 * len(UNFIT), 2))
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP", "BMP"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WebP"])
 def test_another_size_than_expected(cpu_path: str, kind: str) -> None:
     for side in (0, 1):
         sizes = sizes_of([FIT[kind]])

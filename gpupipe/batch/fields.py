@@ -137,18 +137,26 @@ class Image(Field):
     """An encoded image file, or pixels: uint8 arrays (height, width, 3) or (height, width), torch tensors as
     torchvision has them, (3 or 1, height, width), or PIL images. Comes out as the recipe says.
 
-    geometry: the image field whose crop and flip it shares, which must have the same size; None: draws of its own.
+    geometry:   the image field whose crop and flip it shares, which must have the same size; None: draws of its own.
+    background: the colour, red, green and blue of 0 to 255, on which an image with transparency is laid; None: alpha is
+                dropped, as by Pillow's `convert("RGB")`.
 
     The rest: see `gpupipe.Field`; missing="default" is none for an image.
     """
 
     geometry: str | None = None
+    background: tuple[int, int, int] | None = None
 
     geometric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check(self.missing != "default", "missing", "must be 'error' or 'skip': there is no default for an image")
+        if self.background is not None:
+            what = "must be three numbers of 0 to 255: red, green, blue"
+            self._check(isinstance(self.background, Sequence) and len(self.background) == 3, "background", what)
+            colour = tuple(whole("Image: background's part", level, 0, 256) for level in self.background)
+            object.__setattr__(self, "background", colour)
 
 
 @dataclass(frozen=True)

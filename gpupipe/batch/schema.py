@@ -14,6 +14,7 @@ __all__ = ["Schema"]
 
 MOST_IMAGES = 256
 """So many image fields of a sample can be drawn independently."""
+LATER = frozenset({"background"})
 
 
 class Schema(Mapping[str, Field]):
@@ -146,9 +147,11 @@ class Schema(Mapping[str, Field]):
 
 
 def _text(field: Any) -> str:
-    """As a dataclass prints itself, a function by its name."""
+    """As a dataclass prints itself, a function by its name; without those settings that states may be older than."""
     parts = []
     for key in field.__dataclass_fields__:
         value = getattr(field, key)
+        if value is None and key in LATER:
+            continue
         parts.append(f"{key}={getattr(value, '__qualname__', None) or repr(value)}")
     return f"{type(field).__name__}({', '.join(parts)})"

@@ -1,9 +1,10 @@
 """One image on the CPU: from encoded bytes, or from pixels, to a view's uint8 pixels.
 
-Decode: nvImageCodec's CPU decoders, which come with DALI, decode only the window of a JPEG, to the same bits as
-Pillow (0.74 ms against 1.05 ms for Pillow's whole image and 0.95 ms for simplejpeg's, mean of 300 ImageNet training
-images, one core of an AMD EPYC). What they refuse, Pillow decides. Resize: gpupipe's C++ kernel; where that was not
-built Pillow does all of it, to the same bits.
+Decode: nvImageCodec's CPU decoders, which come with DALI, decode JPEGs (of one only the window: 0.74 ms against 1.05 ms
+for Pillow's whole image, mean of 300 ImageNet training images, one core of an AMD EPYC), PNGs (3.7 ms against 5.1) and
+WebPs (2.8 against 3.3) to the same bits as Pillow. What they refuse, and all other formats, Pillow decides: of some
+kinds of TIFF and PNM nvImageCodec gives other pixels, as of 100 levels or with alpha. Resize: gpupipe's C++ kernel;
+where that was not built Pillow does all of it, to the same bits.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,29 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from gpupipe.kernels import Crops, Limits, crop_resize, native
-from gpupipe.sources.headers import FORMATS, explain_damage
+from gpupipe.sources.headers import FORMATS, HAS_AVIF, explain_damage, orientation_of
+from gpupipe.sources.rgb import Background, as_rgb
 
-__all__ = ["DecodeError", "by_pillow", "decode_window", "mentions_exif", "parse", "render", "resized_by_pillow"]
+__all__ = [
+    "DecodeError",
+    "by_pillow",
+    "decode_window",
+    "mentions_exif",
+    "parse",
+    "render",
+    "resized_by_pillow",
+]
 
 log = logging.getLogger("gpupipe")
 
 Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]
+
+# Of EXIF's orientations from 2 on.
+TURNS = (
+    *(Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM),
+    *(Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90),
+)
 
 _local = threading.local()
 
@@ -39,17 +56,24 @@ class DecodeError(Exception):
 
 
 def render(
-    data: Pixels, height: int, width: int, crops: Sequence[Crops], exif: bool, out: Sequence[torch.Tensor]
+    data: Pixels,
+    height: int,
+    width: int,
+    crops: Sequence[Crops],
+    exif: bool,
+    out: Sequence[torch.Tensor],
+    background: Background = None,
 ) -> None:
     """Decode one image if need be, and crop, resize and flip it into each of `out`.
 
     data:  uint8, the bytes of a file (bytes,), or pixels (height, width, 3).
     height, width: the size of the image that the crops were made for, upright if `exif`, which is about files alone.
     crops: of this one image, one for each view; out: of each view uint8 (out_height, out_width, 3), contiguous.
+    background: of files with transparency, see `as_rgb`.
     Raises DecodeError.
     """
     if native.library() is None:
-        image = Image.fromarray(data) if data.ndim == 3 else by_pillow(data, height, width, exif)
+        image = Image.fromarray(data) if data.ndim == 3 else by_pillow(data, height, width, exif, background)
         for one, view in zip(crops, out, strict=True):
             view.copy_(torch.from_numpy(resized_by_pillow(image, one)))
         return
@@ -60,7 +84,7 @@ def render(
         top = left = 0
         pixels = data
     else:
-        pixels = decode_window(data, height, width, (top, left, bottom - top, right - left), exif)
+        pixels = decode_window(data, height, width, (top, left, bottom - top, right - left), exif, background)
     for one, (y, x, tall, wide), view in zip(crops, windows.tolist(), out, strict=True):
         window = pixels[y - top : y - top + tall, x - left : x - left + wide]
         crop_resize([window], one, out=view.numpy()[None], threads=1)
@@ -83,25 +107,27 @@ def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
     return np.array(ImageOps.mirror(view) if crops.flips[0] else view)
 
 
-def decode_window(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels:
+def decode_window(
+    encoded: Pixels, height: int, width: int, window: Box, exif: bool, background: Background = None
+) -> Pixels:
     """The pixels of a window (top, left, height, width) of an encoded image, uint8 RGB (h, w, 3).
 
     height, width: what the image's size should be. Raises DecodeError.
     """
-    decoded = _nvimagecodec(encoded, height, width, window, exif)
+    decoded = _nvimagecodec(encoded, height, width, window, exif, background)
     if decoded is not None:
         return decoded
     top, left, tall, wide = window
-    return np.array(by_pillow(encoded, height, width, exif).crop((left, top, left + wide, top + tall)))
+    return np.array(by_pillow(encoded, height, width, exif, background).crop((left, top, left + wide, top + tall)))
 
 
 @dataclass(frozen=True)
 class _Codec:
-    """nvImageCodec's module, a decoder on the CPU, and its parameters for images as stored and upright."""
+    """nvImageCodec's module, a decoder on the CPU, and its parameters for images as stored."""
 
     module: Any
     decoder: Any
-    params: tuple[Any, Any]
+    params: Any
 
 
 def _codec() -> _Codec | None:
@@ -128,25 +154,36 @@ def _open_codec() -> _Codec:
     decoder = nvimgcodec.Decoder(
         backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)], max_num_cpu_threads=1, device_id=CPU_ONLY_DEVICE
     )
-    rgb = nvimgcodec.ColorSpec.SRGB
-    params = [nvimgcodec.DecodeParams(apply_exif_orientation=exif, color_spec=rgb) for exif in (False, True)]
-    return _Codec(nvimgcodec, decoder, (params[0], params[1]))
+    params = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+    return _Codec(nvimgcodec, decoder, params)
 
 
 CPU_ONLY_DEVICE = -99999  # NVIMGCODEC_DEVICE_CPU_ONLY of nvimgcodec.h; the Python module does not name it
 
 
-def parse(encoded: Pixels) -> Any | None:
-    """What nvImageCodec reads in an image's header, a CodeStream; None where it refuses."""
+def parse(encoded: Pixels, background: Background = None) -> Any | None:
+    """What nvImageCodec reads in an image's header, a CodeStream; None where it refuses, or where its pixels, which are
+    DALI's on a CPU too, may not be Pillow's."""
     codec = _codec()
     if codec is None or not len(encoded):
         return None
     try:
         stream = codec.module.CodeStream(encoded)
-        stream.codec_name, stream.height  # noqa: B018  (it parses when it is first asked)
+        alike = _is_alike(stream, encoded, background)
     except RuntimeError:
         return None
-    return stream
+    return stream if alike else None
+
+
+def _is_alike(stream: Any, encoded: Pixels, background: Background) -> bool:
+    """Whether the pixels are Pillow's: of JPEGs but CMYK, which without Adobe's marker is taken as if it were there;
+    and where alpha is dropped of WebPs and of PNGs, but animated ones, of which it may be another frame."""
+    if stream.codec_name == "jpeg":
+        return bool(stream.num_channels in (1, 3))
+    if background is not None or stream.codec_name not in ("png", "webp"):
+        return False
+    before = encoded.tobytes().partition(b"IDAT")[0] if stream.codec_name == "png" else b""
+    return bool(stream.height) and b"acTL" not in before
 
 
 def mentions_exif(encoded: Pixels) -> bool:
@@ -155,27 +192,24 @@ def mentions_exif(encoded: Pixels) -> bool:
     return any(mark in content for mark in (b"Exif", b"eXIf", b"EXIF"))
 
 
-def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: bool) -> Pixels | None:
-    """The window's pixels, or None where the decoder refuses."""
-    codec, stream = _codec(), parse(encoded)
+def _nvimagecodec(
+    encoded: Pixels, height: int, width: int, window: Box, exif: bool, background: Background
+) -> Pixels | None:
+    """The window's pixels, or None where the decoder refuses, or is not to be asked."""
+    codec, stream = _codec(), parse(encoded, background)
     if codec is None or stream is None:
         return None
-    if stream.codec_name == "jpeg" and stream.num_channels == 4:
-        return None  # without Adobe's marker nvImageCodec takes CMYK for inverted, as with it; Pillow knows
     if exif and mentions_exif(encoded):
         return None  # of damaged EXIF each reads another orientation; the caller's is Pillow's
     top, left, tall, wide = window
     try:
-        # Pillow, and so torchvision, turns every TIFF upright by its tag.
-        upright = stream.codec_name == "tiff"
-        stored = (stream.height, stream.width)
-        if stored != (height, width) and not (upright and stored == (width, height)):
+        if (stream.height, stream.width) != (height, width):
             return None
         if (tall, wide) != (height, width):
             stream = stream.get_sub_code_stream(
                 image_idx=0, region=codec.module.Region(top, left, top + tall, left + wide)
             )
-        decoded = codec.decoder.decode(stream, params=codec.params[upright])
+        decoded = codec.decoder.decode(stream, params=codec.params)
     except RuntimeError:
         return None
     if decoded is None:
@@ -184,17 +218,30 @@ def _nvimagecodec(encoded: Pixels, height: int, width: int, window: Box, exif: b
     return pixels if pixels.shape == (tall, wide, 3) and pixels.dtype == np.uint8 else None
 
 
-def by_pillow(encoded: Pixels, height: int, width: int, exif: bool) -> Image.Image:
-    """The whole image in RGB."""
+def by_pillow(encoded: Pixels, height: int, width: int, exif: bool, background: Background = None) -> Image.Image:
+    """The whole image in RGB, see `as_rgb`."""
+    _limit_avif()
     try:
         with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:
-            image = ImageOps.exif_transpose(opened) if exif else opened
-            if image.size == (width, height):
-                return image.convert("RGB")
+            orientation = orientation_of(opened) if exif else 1
+            size = opened.size if orientation < 5 else opened.size[::-1]
+            if size == (width, height):
+                image = as_rgb(opened, background)
+                return image if orientation == 1 else image.transpose(TURNS[orientation - 2])
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
         reason = explain_damage(encoded.tobytes()) or f"it can't be decoded ({type(error).__name__}: {error})"
         raise DecodeError(reason) from error
     raise DecodeError(
-        f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; the file has changed "
+        f"it is {size[0]} x {size[1]} pixels, but {width} x {height} were expected; the file has changed "
         "since it was indexed"
     )
+
+
+@cache
+def _limit_avif() -> None:
+    """One thread decodes an AVIF, unless the program says how many: Pillow starts one on each CPU for each image (with
+    64 of them 12 ms for 3.5)."""
+    if HAS_AVIF:
+        from PIL import AvifImagePlugin
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = AvifImagePlugin.DEFAULT_MAX_THREADS or 1

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Boxes, Columns, Images, Job, Mask, Points, Schema
+from gpupipe.batch import Batch, Boxes, Columns, Image, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels
@@ -213,6 +213,8 @@ def _decoded(
     can't be made."""
     images: Images = fetched.columns[name]
     assert images.sizes is not None
+    field = fetched.source.fields[name]
+    assert isinstance(field, Image)
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(images))
     files = [data if data.ndim == 1 else NOTHING for data in images.data]
@@ -240,7 +242,7 @@ def _decoded(
             height, width = width, height
         try:
             own = [planned.row(row) for planned in crops]
-            render(data, height, width, own, recipe.exif_orientation, [view[row] for view in out])
+            render(data, height, width, own, recipe.exif_orientation, [view[row] for view in out], field.background)
         except DecodeError as error:
             reasons[row] = str(error)
     return reasons

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 
-__all__ = ["DAMAGED", "FORMATS", "Header", "ReadRange", "explain_damage", "probe", "probe_bytes"]
+__all__ = ["DAMAGED", "FORMATS", "Header", "ReadRange", "explain_damage", "orientation_of", "probe", "probe_bytes"]
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+HAS_AVIF = importlib.util.find_spec("PIL._avif") is not None  # Pillow 11.3 or later
+FORMATS = (
+    *("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF"),
+    *(["AVIF"] if HAS_AVIF else []),
+    *(["JPEG2000"] if features.check_codec("jpg_2000") else []),
+)
 """What is opened at all: of Pillow's other formats some run outside programs."""
 
 # 64 KiB hold the header of each of 500 ImageNet JPEGs (16 KiB of 97%), EXIF thumbnails included.
@@ -19,6 +25,14 @@ PREFIX = 65_536
 TAIL = 64
 # How a format's last bytes look: a file whose tail lacks this may be cut, and only then is it decoded.
 ENDINGS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND"}
+
+# What the bytes from the fifth on say of files that are no damage.
+LACKED = {
+    **dict.fromkeys(
+        (b"ftypavif", b"ftypavis"), "it is AVIF, which this Pillow was built without: pip install 'pillow>=11.3'"
+    ),
+    **dict.fromkeys((b"ftypheic", b"ftypheix"), "it is HEIC, which Pillow does not read: convert it"),
+}
 
 # JPEG's markers (ITU T.81, table B.1): frames that Pillow takes, and tables, comments and application data before them.
 FRAMES = frozenset({0xC0, 0xC1, 0xC2})
@@ -92,12 +106,13 @@ def _parse(data: bytes) -> tuple[Header | None, str]:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            return Header(height, width, _orientation(image)), ""
+            return Header(height, width, orientation_of(image)), ""
     except Exception as error:  # damaged files make Pillow raise nearly every kind, struct.error and KeyError included
         return None, _reason(error, data)
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
+    """As EXIF has it, which a TIFF has not: Pillow turns those upright, whatever is asked for."""
     raw = image.info.get("exif")  # not getexif() of the image: for a PNG that decodes the whole
     if not isinstance(raw, bytes):
         return 1
@@ -129,5 +144,7 @@ def _decode_error(data: bytes) -> str:
 
 def _reason(error: Exception, data: bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
+        if data[4:12] in LACKED:
+            return LACKED[data[4:12]]
         return f"no known image format begins with the bytes {data[:12]!r}"
     return f"{type(error).__name__}: {error}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Mask, Points, Scalar, Text
 from gpupipe.batch.columns import array_of
+from gpupipe.sources.rgb import Background, as_rgb
 
 __all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "npy_array", "within"]
 
@@ -149,7 +150,7 @@ def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
 def as_given(field: Field, value: Any) -> Any:
     """A value of a user's. Raises TypeError or ValueError, which says what was given and what to give instead."""
     if isinstance(field, Image):
-        return _image(value)
+        return _image(value, field.background)
     if type(value) is int and isinstance(field, Array):  # the usual label
         return as_int64(value)
     if isinstance(field, Mask):
@@ -163,12 +164,12 @@ def as_given(field: Field, value: Any) -> Any:
     return as_array(field, _array(value) if _is_tensor(value) else value)
 
 
-def _image(value: Any) -> NDArray[np.uint8]:
+def _image(value: Any, background: Background) -> NDArray[np.uint8]:
     """Encoded bytes (N,), or pixels (height, width, 3)."""
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
     if isinstance(value, PIL.Image.Image):
-        return _pillow(value)
+        return np.asarray(as_rgb(value, background))
     if isinstance(value, str | os.PathLike):
         raise TypeError(f"it is {value!r}, a path where the bytes belong: return Path(path).read_bytes()")
     array = _array(value)
@@ -187,21 +188,6 @@ def _image(value: Any) -> NDArray[np.uint8]:
         form = "(3 or 1, height, width)" if _is_tensor(value) else "(height, width, 3 or 1)"
         raise ValueError(f"it is {_described_array(value, array)}, and pixels are uint8 {form} or (height, width)")
     return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
-
-
-def _pillow(image: PIL.Image.Image) -> NDArray[np.uint8]:
-    """The pixels of an image of any mode. Where it has more than 8 bits Pillow would take all above 255 for white."""
-    if image.mode.startswith("I;16"):
-        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as PNGs of 16 bits are decoded
-    elif image.mode in ("I", "F"):
-        values = np.asarray(image)
-        low, high = values.min(), values.max()
-        if not (low >= 0 and high <= 255):
-            raise ValueError(
-                f"it is a PIL image of mode {image.mode!r} with values from {low} to {high}, and pixels are 0 to 255: "
-                "scale them, or return the file's bytes"
-            )
-    return np.asarray(image.convert("RGB"))
 
 
 def _mask(value: Any) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Columns, Images, Job
+from gpupipe.batch import Batch, Columns, Image, Images, Job
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, placeholder
@@ -133,12 +133,16 @@ class Feeder:
     def _unfit(self, feed: Feed) -> set[int]:
         """Rows that could be read, and that DALI must not see: pixels, files unfit for it, and what it has refused."""
         unfit = set(np.flatnonzero(np.isin(feed.job.indices, list(self._refused))).tolist()) if self._refused else set()
-        for name in self._source.fields.images:
+        fields = self._source.fields
+        for name in fields.images:
+            image = fields[name]
+            assert isinstance(image, Image)
             images: Images = feed.fetched.columns[name]
             assert images.sizes is not None
             exif = self._views[0].exif_orientation
             files = [row for row, data in enumerate(images.data) if data.ndim == 1]
-            screened = unfit_rows([images.data[row] for row in files], images.sizes[files], exif)
+            encoded = [images.data[row] for row in files]
+            screened = unfit_rows(encoded, images.sizes[files], exif, image.background)
             unfit |= set(range(len(images))).difference(files) | {files[place] for place in screened}
         return unfit - feed.fetched.failures.keys()
 

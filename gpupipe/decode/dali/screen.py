@@ -16,23 +16,24 @@ from numpy.typing import NDArray
 
 from gpupipe.decode.pixels import mentions_exif, parse
 from gpupipe.kernels import Limits, native, walk_jpegs
+from gpupipe.sources.rgb import Background
 
 __all__ = ["unfit_rows"]
 
 Encoded = NDArray[np.uint8]
 
-# As nvImageCodec names them. A TIFF it does not turn upright as Pillow does.
-FORMATS = frozenset({"jpeg", "png", "webp", "bmp", "pnm"})
 
-
-def unfit_rows(encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool) -> set[int]:
+def unfit_rows(
+    encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool, background: Background = None
+) -> set[int]:
     """The rows of N images that the CPU has to make; that says nothing of whether they are damaged.
 
     They are of a format or kind that DALI does not get, have too many pixels or not as many as expected, or an EXIF
     orientation that is in doubt. JPEGs are walked by the C++ kernels, 1.3 us each; other formats, and JPEGs where the
     kernels were not built, are parsed by nvImageCodec, which DALI does too, 3 us each.
 
-    sizes: (N, 3), expected height, width and EXIF orientation. exif: whether images are turned upright.
+    sizes: (N, 3), expected height, width and EXIF orientation. exif: whether images are turned upright. background: of
+    what is transparent, which DALI drops.
     """
     expected, orientation = sizes[:, :2], sizes[:, 2]
     unfit = expected.astype(np.int64).prod(axis=1) > Limits().max_pixels
@@ -46,16 +47,16 @@ def unfit_rows(encoded: Sequence[Encoded], sizes: NDArray[np.int32], exif: bool)
         unfit |= changed
     for row in others:
         in_doubt = exif and (orientation[row] != 1 or mentions_exif(encoded[row]))
-        unfit[row] |= in_doubt or not _fits(encoded[row], tuple(expected[row].tolist()))
+        unfit[row] |= in_doubt or not _fits(encoded[row], tuple(expected[row].tolist()), background)
     return set(np.flatnonzero(unfit).tolist())
 
 
-def _fits(data: Encoded, size: tuple[int, ...]) -> bool:
-    """Whether an image may go to DALI, by nvImageCodec's own parser: of 8 bits, a JPEG of 1 or 3 components."""
-    stream = parse(data)
-    if stream is None or stream.codec_name not in FORMATS or (stream.height, stream.width) != size:
+def _fits(data: Encoded, size: tuple[int, ...], background: Background) -> bool:
+    """Whether an image may go to DALI, by nvImageCodec's own parser: of 8 bits, and as `parse` has it."""
+    stream = parse(data, background)
+    if stream is None or (stream.height, stream.width) != size:
         return False
     try:
-        return bool(stream.dtype == np.uint8) and (stream.codec_name != "jpeg" or stream.num_channels in (1, 3))
+        return bool(stream.dtype == np.uint8)
     except TypeError:  # of a sample type without a name
         return False

@@ -174,12 +174,31 @@ class TestFiles:
         with pytest.raises(StateError, match="source"):
             made.load_state_dict(gpupipe.from_dataloader(loader, seed=1).state_dict() | {"source": before.fingerprint})
 
-    def test_a_file_that_is_gone_or_damaged_is_named(self, tmp_path: Path) -> None:
-        loader = DataLoader(image_folder(tmp_path, transform=LEVELS), batch_size=2)
+    def test_a_file_that_is_written_anew_is_named_and_indexed_by_the_next_loader(self, tmp_path: Path) -> None:
+        """In place, where the folder's time of change stays."""
+        dataset = image_folder(tmp_path, transform=LEVELS)
+        loader = DataLoader(dataset, batch_size=2)
         made = gpupipe.from_dataloader(loader)
-        (tmp_path / "a/0.jpg").write_bytes(b"short")
-        with pytest.raises(SampleError, match=r"a/0\.jpg\): has 5 bytes where the index says .* remove .*\.index to"):
+        before = (tmp_path / "a").stat().st_mtime_ns
+        (tmp_path / "a/0.jpg").write_bytes(encode(picture(90, 60, 9)))
+        assert (tmp_path / "a").stat().st_mtime_ns == before
+        match = r"a/0\.jpg\): has \d+ bytes where the index says .* build dataset and loader again"
+        with pytest.raises(SampleError, match=match):
             next(iter(made))
+        again = gpupipe.from_dataloader(loader)
+        same_batches(loader, again)
+        assert again.source.fingerprint != made.source.fingerprint
+        assert gpupipe.from_dataloader(loader).source.fingerprint == again.source.fingerprint
+        (tmp_path / "a/0.jpg").unlink()
+        with pytest.raises(SampleError, match=r"a/0\.jpg\): can't be read: No such file"):
+            next(iter(again))
+
+    def test_headers_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = DataLoader(image_folder(tmp_path, transform=LEVELS), batch_size=2)
+        assert {Path(path).suffix for path, _ in loader.dataset.samples} == {".jpg", ".png"}
+        gpupipe.from_dataloader(loader, strict=True)
+        monkeypatch.setattr(Image, "open", lambda *arguments, **options: pytest.fail("a header is read"))
+        gpupipe.from_dataloader(loader, strict=True)
 
     def test_an_index_that_can_be_written_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loader = DataLoader(image_folder(tmp_path / "data", transform=LEVELS), batch_size=2)
@@ -290,13 +309,23 @@ class TestLabels:
         assert isinstance(caught.value, SampleError)
         assert str(caught.value).startswith(f"sample 5 ({dataset.samples[5][0]}): target_transform raised KeyError: 1")
 
-    @pytest.mark.parametrize("function", [str, lambda label: (label, label)])
-    def test_that_are_no_numbers_leave_all_as_it_is(self, function: Callable[[int], Any], folder: Path) -> None:
+    @pytest.mark.parametrize(
+        "function",
+        [
+            str,
+            lambda label: (label, label),
+            lambda label: label if label < 3 else label / 2,
+            lambda label: torch.tensor(label, dtype=torch.float32 if label == 4 else torch.float64),
+        ],
+    )
+    def test_that_are_no_numbers_of_one_type_leave_all_as_it_is(
+        self, function: Callable[[int], Any], folder: Path
+    ) -> None:
         dataset = ImageFolder(folder, LEVELS, target_transform=function)
         loader = DataLoader(Subset(dataset, range(5, 25)), batch_size=4)
         made = gpupipe.from_dataloader(loader)
         assert made.recipe is None
-        assert "its target_transform" in line(made, "dataset").why
+        assert "its target_transform gives" in line(made, "dataset").why
         same_batches(loader, made)
 
     @pytest.mark.parametrize(
@@ -1280,7 +1309,7 @@ def test_the_report(folder: Path) -> None:
     )
     assert max(map(len, text.splitlines())) <= 120
     words = " ".join(text.split())
-    assert "ToTensor() Normalize(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)) ) -> Recipe(" in words
+    assert "std=(0.2, 0.3, 0.4)) ) -> Recipe of ResizeCenterCrop, Normalize, float32 sampler" in words
     assert "RandomSampler -> Shuffled: another permutation than torch's in each epoch" in words
 
 

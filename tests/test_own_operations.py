@@ -347,9 +347,9 @@ class TestPerImage:
     @pytest.mark.parametrize(
         ("made", "said"),
         [
-            (lambda image: image[:-1], r"returned uint8 \(23, 24, 3\)"),
-            (lambda image: image / 255, r"returned float64 \(24, 24, 3\)"),
-            (lambda image: image[..., 0], r"returned uint8 \(24, 24\)"),
+            (lambda image: image[:-1], r"returned ndarray uint8 \(23, 24, 3\)"),
+            (lambda image: image / 255, r"returned ndarray float64 \(24, 24, 3\)"),
+            (lambda image: image[..., 0], r"returned ndarray uint8 \(24, 24\)"),
             (lambda image: None, "returned NoneType"),
         ],
     )
@@ -365,7 +365,7 @@ class TestPerImage:
         recipe = uint8(PerImage(lambda image, generator: image[:0], name="nothing"), CENTRE)
         with (
             open_loader(folder, recipe) as loader,
-            pytest.raises(gpupipe.SampleError, match=r"returned uint8 \(0, .*must return uint8 \(height, width, 3\)"),
+            pytest.raises(gpupipe.SampleError, match=r"ndarray uint8 \(0, .*must return uint8 \(height, width, 3\)"),
         ):
             next(iter(loader))
 
@@ -558,10 +558,14 @@ class TestOnBatch:
     @pytest.mark.parametrize(
         ("made", "last", "said"),
         [
-            (lambda images: images[1:], True, r"float32 \(3, 3, 24, 24\) at .* a tensor of 4 rows"),
-            (lambda images: images.numpy(), True, r"float32 \(4, 3, 24, 24\) at .* a tensor of 4 rows"),
-            (lambda images: images.double(), False, r"float64 .* a tensor of torch.float32 \(4, 3, 24, 24\) on cpu"),
-            (lambda images: images.to("meta"), False, r"float32 \(4, 3, 24, 24\) on meta at .* on cpu"),
+            (lambda images: images[1:], True, r"Tensor float32 \(3, 3, 24, 24\) at .* a tensor of 4 rows"),
+            (lambda images: images.numpy(), True, r"ndarray float32 \(4, 3, 24, 24\) at .* a tensor of 4 rows"),
+            (
+                lambda images: images.double(),
+                False,
+                r"Tensor float64 .* torch.float32 \(4, 3, 24, 24\) on cpu",
+            ),
+            (lambda images: images.to("meta"), False, r"Tensor float32 \(4, 3, 24, 24\) on meta at .* on cpu"),
             (lambda images: None, False, "NoneType at .*"),
         ],
     )
@@ -696,7 +700,7 @@ class TestTransforms:
         recipe = uint8(CROP, PerImage(v2.ToDtype(torch.float32, scale=True)))
         with (
             open_loader(folder, recipe) as loader,
-            pytest.raises(gpupipe.SampleError, match=r"PerImage 'ToDtype.*returned float32 \(24, 24, 3\).*OnBatch"),
+            pytest.raises(gpupipe.SampleError, match=r"PerImage 'ToDtype.*ndarray float32 \(24, 24, 3\).*OnBatch"),
         ):
             next(iter(loader))
 

@@ -345,6 +345,18 @@ def test_evaluation_is_timms(folder: Path, options: dict[str, Any]) -> None:
     np.testing.assert_allclose(validate(ours, no_prefetcher), validate(theirs, no_prefetcher), rtol=1e-5)
 
 
+def test_its_report_speaks_of_its_arguments(folder: Path) -> None:
+    """Not of overrides, which the script does not pass."""
+    made = loaders(folder)[1].translation
+    (line,) = [line for line in made.lines if line.part == "transform"]
+    assert (line.was, made.complete) == ("create_transform's, of the arguments", True)
+    assert line.now == "Recipe of ResizeCenterCrop, Normalize, float32"
+    made = loaders(folder, crop_mode="border")[1].translation
+    (line,) = made.untranslated
+    assert (line.part, line.why.partition(" can't")[0]) == ("dataset", "ResizeKeepRatio(crop_mode='border')")
+    assert "overrides" not in str(made)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_batches_have_the_dtype_that_is_asked_for(folder: Path, dtype: torch.dtype) -> None:
     theirs, ours = loaders(folder, img_dtype=dtype)

@@ -6,9 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-
 from gpupipe.batch import Batch, Columns, Job
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.stacking import default_collate
@@ -16,7 +13,7 @@ from gpupipe.errors import SampleError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.sources import ItemSource
-from gpupipe.sources.raised import collate_error
+from gpupipe.sources.raised import collate_error, form_of
 from gpupipe.workers.board import BATCH
 
 __all__ = ["Items"]
@@ -24,7 +21,6 @@ __all__ = ["Items"]
 log = logging.getLogger("gpupipe")
 
 LISTED = 4  # samples that a message describes
-DEPTH = 3  # of containers in an item
 
 
 class Items:
@@ -104,18 +100,6 @@ class Items:
         """The first sample of each form that there is."""
         forms: dict[str, int] = {}
         for index, item in zip(job.indices.tolist(), items, strict=True):
-            forms.setdefault(_form(item), index)
+            forms.setdefault(form_of(item), index)
         listed = [f"{self.source.location(index)}: {form}" for form, index in forms.items()]
         return "; ".join(listed[:LISTED] + [f"and {len(listed) - LISTED} more"] * (len(listed) > LISTED))
-
-
-def _form(value: Any, depth: int = 0) -> str:
-    """Its type, with its shape or with its parts."""
-    name = type(value).__name__
-    if isinstance(value, np.ndarray | torch.Tensor):
-        return f"{name} {value.dtype} {tuple(value.shape)}"
-    if depth < DEPTH and isinstance(value, dict):
-        return f"{name} ({', '.join(f'{key!r}: {_form(one, depth + 1)}' for key, one in value.items())})"
-    if depth < DEPTH and isinstance(value, list | tuple):
-        return f"{name} of {len(value)} ({', '.join(_form(one, depth + 1) for one in value[:8])})"
-    return name

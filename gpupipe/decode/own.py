@@ -18,7 +18,7 @@ from gpupipe.host.generators import drawing, seed_all
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import own_words
 from gpupipe.recipe import OnBatch, PerImage, Recipe
-from gpupipe.sources.raised import as_raised, collate_error
+from gpupipe.sources.raised import as_raised, collate_error, form_of
 
 __all__ = ["change_images", "changed_whole", "on_batch", "on_images"]
 
@@ -81,7 +81,7 @@ def _changed(
     why = "" if operation.geometric else ", as geometric=False says that it moves no pixel"
     fetched.fail(
         row,
-        f"{said} returned {_form(made)} for an image of {shape}",
+        f"{said} returned {form_of(made)} for an image of {shape}",
         f"here it must return uint8 {wanted}{why}; a change of size goes before the crop, floats go to OnBatch",
     )
     return None
@@ -105,12 +105,6 @@ def _is_image(made: Any) -> TypeGuard[Pixels]:
     return made.shape[2] == 3 and made.size > 0
 
 
-def _form(made: Any) -> str:
-    if isinstance(made, np.ndarray | torch.Tensor):
-        return f"{str(made.dtype).removeprefix('torch.')} {tuple(made.shape)}"
-    return type(made).__name__
-
-
 # Batches.
 
 
@@ -129,7 +123,7 @@ def on_images(recipe: Recipe, at: int, images: torch.Tensor, job: Job, view: int
         return made
     where = f" on {made.device}" if torch.is_tensor(made) and made.device != images.device else ""
     raise ConfigError(
-        f"{recipe.operations[at]} returned {_form(made)}{where} at step {job.step} of epoch {job.epoch}, but it must "
+        f"{recipe.operations[at]} returned {form_of(made)}{where} at step {job.step} of epoch {job.epoch}, but it must "
         f"return a tensor of {f'{len(images)} rows' if is_last else f'{dtype} {tuple(shape)} on {images.device}'}"
     )
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.loader.loader import Loader
 from gpupipe.migration.dataloader import from_dataloader
 from gpupipe.migration.datasets import check_depth, files_of
+from gpupipe.migration.report import Translation, described
 from gpupipe.recipe import PerImage, Recipe
 from gpupipe.recipe.translation.timm import recipe_from_timm, recipe_in_part
 
@@ -59,7 +61,7 @@ def create_loader(*arguments: Any, **options: Any) -> Any:
         recipe, dataset = _recipe(given), _files(given.dataset)
     except TranslationError as error:
         log.warning("gpupipe: create_loader: %s. So timm's own transform and collate_fn run", error)
-        return _as_it_is(given, shared)
+        return _as_it_is(given, shared, str(error))
     if given.worker_seeding != "all":
         log.warning("gpupipe: create_loader: worker_seeding=%r has no effect on a recipe", given.worker_seeding)
     own = any(isinstance(operation, PerImage) for operation in recipe.operations)
@@ -73,6 +75,7 @@ def create_loader(*arguments: Any, **options: Any) -> Any:
     device = given.device if given.use_prefetcher else "cpu"
     shared |= {"recipe": recipe, "device": device, "collate_fn": None, "worker_init_fn": None}
     loader = from_dataloader(theirs, **shared)
+    _report(loader, transform={"was": "create_transform's, of the arguments", "now": described(recipe)})
     if recipe.mixing is not None:
         loader.mixup_enabled = given.collate_fn.mixup_enabled
     return loader
@@ -176,11 +179,18 @@ class _Prefetched(PrefetchLoader):  # type: ignore[misc]  # timm has no types
         self.collate_fn.mixup_enabled = enabled
 
 
-def _as_it_is(given: SimpleNamespace, shared: dict[str, Any]) -> Any:
+def _report(loader: Loader, **parts: dict[str, str]) -> None:
+    """Let its translation say that of the parts, and nothing of overrides, which no one has passed."""
+    lines = [replace(line, **parts.get(line.part, {})) for line in loader.translation.lines if line.part != "overrides"]
+    loader.translation = Translation(tuple(lines))
+
+
+def _as_it_is(given: SimpleNamespace, shared: dict[str, Any], why: str) -> Any:
     """timm's transform, collate_fn and prefetcher, around a Loader without a recipe."""
     theirs = timm.create_loader(**vars(given))
     inner = theirs.loader if given.use_prefetcher else theirs
     if isinstance(inner.collate_fn, timm.FastCollateMixup):
         shared["persistent_workers"] = False  # workers that live on would not see it switched off
     made = from_dataloader(inner, recipe=None, **shared)
+    _report(made, dataset={"why": why})
     return _Prefetched(theirs, made) if given.use_prefetcher else made

@@ -90,7 +90,7 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
         failed = Line(part, was, AS_WRITTEN, str(error))
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS), failed)
     try:
-        check_depth(dataset, files)  # last, as it reads headers
+        check_depth(dataset, files)  # last, as it may index the files
     except TranslationError as error:
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, str(error)))
     if files.target_transform is not None:

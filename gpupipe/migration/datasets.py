@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,20 @@ import numpy as np
 import torch
 import torch.utils.data
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import ImageFile
 
 from gpupipe.errors import TranslationError
 from gpupipe.host.generators import global_generators, kept
 from gpupipe.sources import DatasetSource, Source, SubsetSource
-from gpupipe.sources.listed import open_listed
-from gpupipe.sources.raised import as_raised
+from gpupipe.sources.listed import MAYBE_DEEP, open_listed
+from gpupipe.sources.raised import as_raised, form_of
 
 __all__ = ["Files", "check_depth", "files_of"]
 
 Transform = Callable[[Any], Any]
 Listed = tuple[Sequence[Any], Sequence[Any]]
 
+TRIED = 1000
 AS_IT_IS = "it runs as it is written"
 
 # Where the classes of torchvision.datasets keep their files and labels: one list of pairs, or two lists. All of them
@@ -47,8 +48,6 @@ LISTS: dict[str, tuple[str, ...]] = {
 }
 PETS = {"category": "_labels", "binary-category": "_bin_labels"}
 OWN_MODE = ("CelebA", "Caltech101", "Caltech256", "Omniglot")
-MAYBE_DEEP = (".png", ".pgm", ".ppm", ".tif", ".tiff")
-DEEP_MODES = ("I", "F", "LAB")
 RGB_LOADERS = ("default_loader", "pil_loader")
 
 
@@ -232,14 +231,12 @@ def _check_whole(dataset: Any) -> None:
 
 
 def check_depth(dataset: Any, files: Files) -> None:
-    """Raise TranslationError where a file has levels that Pillow's RGB clips and a recipe scales to 8 bits. Reads the
-    headers of files that may, a PNG's in 22 us, a TIFF's in 97."""
-    for path in map(str, files.paths):
-        if path.lower().endswith(MAYBE_DEEP):
-            with contextlib.suppress(OSError, Image.DecompressionBombError), Image.open(path) as image:
-                if image.mode.startswith(DEEP_MODES):
-                    reason = f"{path} is of Pillow's mode {image.mode}, which a recipe scales to 8 bits, and Pillow not"
-                    raise _refused(dataset, reason, f"save it with 8 bits a channel; {AS_IT_IS}")
+    """Raise TranslationError where a file has levels that Pillow's RGB clips and a recipe scales to 8 bits."""
+    if any(str(path).lower().endswith(MAYBE_DEEP) for path in files.paths):
+        deep = open_listed(files.paths, files.labels).deep
+        if deep:
+            reason = f"{deep[0]} is of Pillow's mode {deep[1]}, which a recipe scales to 8 bits, and Pillow not"
+            raise _refused(dataset, reason, f"save it with 8 bits a channel; {AS_IT_IS}")
 
 
 def _transforms(dataset: Any, name: str) -> tuple[Any, Transform | None]:
@@ -276,18 +273,27 @@ def _with_plain_labels(dataset: Any, files: Files) -> Files:
 
 
 def _try_labels(dataset: Any, files: Files) -> None:
-    """Raise TranslationError unless a number or an array is made of the first label; what that draws is put back."""
+    """Raise TranslationError unless numbers of one type or arrays of one form are made of the labels, of the first
+    `TRIED` that differ; what that draws is put back. Of one that it raises at later, the sample is to tell."""
     if files.target_transform is None or not len(files.chosen):
         return
+    labels = dict.fromkeys(map(files.labels.__getitem__, files.chosen.tolist()))
+    forms: dict[str, int] = {}
     with kept(global_generators()):
-        try:
-            value = files.target_transform(files.labels[files.chosen[0]])
-        except Exception as error:
-            raise _refused(dataset, f"its target_transform raised {type(error).__name__}: {error}") from error
-    if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | torch.Tensor):
-        raise _refused(dataset, f"its target_transform gives {type(value).__name__}, no number or array")
-    dtype = str(getattr(value, "dtype", "int64")).removeprefix("torch.")
-    if dtype == "bfloat16" or (np.ndim(value) == 0 and "int" in dtype and dtype != "int64"):
-        raise _refused(
-            dataset, f"its labels are {dtype}, and with a recipe int64 or float", "pass target_transform=int"
-        )
+        for label in islice(labels, TRIED):
+            try:
+                value = files.target_transform(label)
+            except Exception as error:
+                if not forms:
+                    raise _refused(dataset, f"its target_transform raised {type(error).__name__}: {error}") from error
+                continue
+            if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | torch.Tensor):
+                raise _refused(dataset, f"its target_transform gives {type(value).__name__}, no number or array")
+            dtype = str(getattr(value, "dtype", "int64")).removeprefix("torch.")
+            if dtype == "bfloat16" or (np.ndim(value) == 0 and "int" in dtype and dtype != "int64"):
+                reason = f"its labels are {dtype}, and with a recipe int64 or float"
+                raise _refused(dataset, reason, "pass target_transform=int")
+            forms.setdefault(form_of(value), label)
+    if len(forms) > 1:
+        shown = ", ".join(f"{form} for {label}" for form, label in list(forms.items())[:3])
+        raise _refused(dataset, f"its target_transform gives {shown}", "let it give one type, as float(label)")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import reprlib
 import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from gpupipe.recipe import MultiCrop, Recipe
+
 __all__ = ["Line", "Translation", "described"]
 
 WIDTH = 120
-MOST = 2000  # characters of a repr
+MOST = 240  # characters of an object: two lines
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,14 @@ class Translation:
 
 
 def described(value: Any) -> str:
-    """An object on one line: the name of a function or class, else the repr, of a long one beginning and end."""
+    """An object in a line or two: the name of a function or class, a recipe's operations, else the repr, of a long one
+    beginning and end."""
     name = getattr(value, "__qualname__", None)
     if isinstance(name, str):
         return name
-    short = reprlib.Repr()
-    short.maxother = MOST
-    return " ".join(short.repr(value).split())
+    if isinstance(value, MultiCrop):
+        return "; ".join(f"{recipe.views} views by {described(recipe)}" for recipe in value.recipes)
+    if isinstance(value, Recipe):
+        return f"Recipe of {', '.join(type(one).__name__ for one in value.operations)}, {value.dtype}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MOST else f"{text[: MOST // 2]} ... {text[-MOST // 2 :]}"

@@ -160,9 +160,13 @@ class FolderSource(IndexedSource):
         except OSError as error:
             raise self._bad(index, path, f"can't be read: {error.strerror}") from error
         if not len(data) == size == expected:
+            self._changed()
             reason = f"has {size} bytes where the index says {expected}: it changed since it was indexed"
             raise self._bad(index, path, reason)
         return data
+
+    def _changed(self) -> None:
+        """A file is not as the index says."""
 
     def _looked_for(self, file: int) -> str:
         folder, suffix = self._layout.files[file]

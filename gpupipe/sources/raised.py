@@ -1,4 +1,5 @@
-"""What code of the user's raised, as an error that names the sample and that `except` finds by the user's type, too."""
+"""What code of the user's raised, as an error that names the sample and that `except` finds by the user's type too, and
+what it returned."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ import types
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from gpupipe.errors import CollateError, SampleError
 
-__all__ = ["as_raised", "collate_error"]
+__all__ = ["as_raised", "collate_error", "form_of"]
 
 # Python takes these for the end of an iteration or of the program, or prints them in a form of their own.
 SPECIAL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit, SyntaxError)
@@ -18,6 +21,8 @@ SPECIAL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, 
 FIELDS = frozenset({"index", "location", "reason", "remedy", "original", "message"})
 
 Error = SampleError | CollateError
+DEPTH = 3  # of containers that a message tells
+
 Fields = tuple[Any, ...]
 Made = TypeVar("Made", bound=Error)
 
@@ -37,6 +42,18 @@ def as_raised(error: Exception, index: int, location: str, reason: str) -> Sampl
 def collate_error(error: Exception, message: str) -> CollateError:
     """The same for what `collate_fn` or an `OnBatch` raised, which is of no one sample."""
     return _raised(CollateError, error, (message,))
+
+
+def form_of(value: Any, depth: int = 0) -> str:
+    """What code of the user's returned: its type, with dtype and shape or with its parts."""
+    name = type(value).__name__
+    if isinstance(value, np.ndarray) or hasattr(value, "numel"):
+        return f"{name} {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if depth < DEPTH and isinstance(value, dict):
+        return f"{name} ({', '.join(f'{key!r}: {form_of(one, depth + 1)}' for key, one in value.items())})"
+    if depth < DEPTH and isinstance(value, list | tuple):
+        return f"{name} of {len(value)} ({', '.join(form_of(one, depth + 1) for one in value[:8])})"
+    return name
 
 
 def _raised(base: type[Made], error: Exception, fields: Fields) -> Made:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpupipe.sources import (
         Parquet as Parquet,
         Source as Source,
+        Stream as Stream,
         check_source as check_source,
         open_source as open_source,
     )
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoader": "integrations.transformers"}
 _LATER |= {"from_dataloader": "migration.dataloader"}
-_LATER |= dict.fromkeys(("Parquet", "Source", "check_source", "open_source"), "sources") | {"split": "order"}
+_LATER |= dict.fromkeys(("Parquet", "Source", "Stream", "check_source", "open_source"), "sources")
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
-_LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted"), "order")
+_LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted", "split"), "order")
 
 __all__ = sorted([*batch.__all__, *errors.__all__, *recipe.__all__, *_LATER])
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch.utils.data
-import webdataset
 from images import write_folder
 from tars import jpeg, write_samples, write_tar
 from torchvision.datasets import DatasetFolder, ImageFolder
@@ -155,14 +153,6 @@ def test_a_list_of_folders(root: Path, tmp_path: Path) -> None:
     assert isinstance(open_source([write_samples(tmp_path / "a.tar")]), ShardSource)
 
 
-class Stream(torch.utils.data.IterableDataset[Any]):
-    def __len__(self) -> int:
-        return 2
-
-    def __iter__(self) -> Iterator[Any]:
-        yield b"", 0
-
-
 def imitation(name: str, *bases: type) -> type:
     """A class that goes by the full name of a library's that is not installed here."""
     module, _, short = name.rpartition(".")
@@ -186,14 +176,11 @@ def samples(root: Path) -> list[tuple[Path, int]]:
             r"Subset\(gpupipe\.open_source",
         ),
         (lambda root: torch.utils.data.DataLoader(ImageFolder(root)), "a DataLoader, whose place a Loader takes"),
-        (lambda root: Stream(), "a Stream, which gives samples in a sequence"),
-        (lambda root: webdataset.WebDataset("a.tar", shardshuffle=False), r"a WebDataset, .*pass \.tar shards"),
         (samples, r"a list of 8 samples, the first .*, a path where the bytes belong: .*read_bytes\(\), label\)"),
         (lambda root: np.zeros((4, 8, 8, 3), np.uint8), "a ndarray, whose rows have no label"),
         (lambda root: gpupipe.split(range(10), (0.5, 0.5))[0], r"lists samples, .*order=gpupipe\.Subset\(indices"),
         (lambda root: torch.zeros(4, 3, 8, 8), "a Tensor, whose rows have no label"),
         (lambda root: {"train": 1, "test": 2}, "a dict, of 'train', 'test': pass one of its parts"),
-        (lambda root: imitation("datasets.iterable_dataset.IterableDataset")(), "without streaming"),
         (lambda root: imitation("datasets.dataset_dict.DatasetDict", dict)(validation=1), "of 'validation': pass one"),
     ],
 )

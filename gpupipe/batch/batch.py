@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch.columns import Columns, assemble
+from gpupipe.batch.columns import Columns, assemble, take
 from gpupipe.errors import GpupipeError, SampleError
 
-__all__ = ["Batch", "Job", "join"]
+__all__ = ["ENDLESS", "Batch", "Given", "Job", "join"]
+
+ENDLESS = 1 << 47
+"""Samples of an epoch whose end is not known: fewer than can be drawn for, more than are ever read."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The samples of a job that were read when it was made, as those of a stream are, which can't be asked for by their
+    number.
+
+    columns: as a source fetches them. failures: row -> why there is none. ends: the samples of the epoch, where this
+    job is its last; None: others follow, or it is known anyway. mark: where the stream stands, for a state.
+    """
+
+    columns: Columns
+    failures: Mapping[int, SampleError]
+    ends: int | None = None
+    mark: Mapping[str, Any] | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> Given:
+        """Some of the rows."""
+        places = {int(row): place for place, row in enumerate(rows)}
+        failures = {places[row]: error for row, error in self.failures.items() if row in places}
+        return replace(self, columns=take(self.columns, rows), failures=failures)
 
 
 @dataclass(frozen=True)
@@ -21,7 +45,8 @@ class Job:
 
     indices, positions: int64 (N,). step: of the epoch. A job is small and picklable, so that it can be sent to a
     worker process, and it travels with its batch. ahead: the samples that its reader is asked for next, where a source
-    wants to know. whole: not some rows of one, which are collated when they are put together with the others.
+    wants to know. whole: not some rows of one, which are collated when they are put together with the others. given:
+    the samples themselves, where there is no source to fetch them from.
     """
 
     seed: int
@@ -31,13 +56,27 @@ class Job:
     step: int = 0
     ahead: NDArray[np.int64] | None = None
     whole: bool = True
+    given: Given | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def take(self, rows: NDArray[np.int64] | slice) -> Job:
         """The job of some of the rows."""
-        return replace(self, positions=self.positions[rows], indices=self.indices[rows], ahead=None, whole=False)
+        given = None if self.given is None else self.given.take(np.arange(len(self))[rows])
+        positions, indices = self.positions[rows], self.indices[rows]
+        return replace(self, positions=positions, indices=indices, ahead=None, whole=False, given=given)
+
+    @property
+    def ends(self) -> int | None:
+        """The samples of the epoch, where it has shown that this job is its last."""
+        return None if self.given is None else self.given.ends
+
+    def standing_in(self, row: int, index: int) -> Job:
+        """The job of one row, at which another sample stands; where samples are given it is one of this job's."""
+        at = row if self.given is None else int(np.flatnonzero(self.indices == index)[0])
+        position = self.positions[row : row + 1]
+        return replace(self.take(np.array([at])), positions=position, indices=np.array([index]))
 
 
 @dataclass

@@ -24,7 +24,7 @@ from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.parts import datasets_of
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["NOTHING", "Fetched", "check_shared_sizes", "fetch", "upright"]
+__all__ = ["NOTHING", "Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "upright"]
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -68,7 +68,11 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     """
     rows, failures = np.arange(len(job)), Failures()
     datasets = datasets_of(source)
-    if datasets:
+    parts: Parts
+    if job.given is not None:
+        failures |= job.given.failures
+        parts = [(rows, dict(job.given.columns))]
+    elif datasets:
         with seeding(datasets, job.seed, job.epoch, job.positions) as seed:
             parts = _read(
                 lambda rows: _asked(source, job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
@@ -102,6 +106,11 @@ def _asked(source: Any, indices: NDArray[np.int64], *before: Callable[[int], Non
         reason = f"{name}.fetch raised {type(error).__name__}: {error}"
         raise as_raised(error, index, source.location(index), reason) from error
     return columns
+
+
+def by_row(read: Callable[[Rows], Columns], count: int, schema: Schema, failures: Failures) -> Columns:
+    """The columns of so many rows, which `read` gives for some of them; why a row can't be had comes to `failures`."""
+    return _whole(_read(read, np.arange(count), failures), count, schema)
 
 
 def _read(read: Callable[[Rows], Columns], rows: Rows, failures: Failures) -> Parts:

@@ -27,10 +27,10 @@ class Announcement:
             self._place.begin()
             self._place.remainder = remainder
 
-    def delivered(self, is_last: bool) -> None:
-        """The batch at work is the epoch's last, or it is not."""
+    def delivered(self, is_last: bool, remainder: int) -> None:
+        """The batch at work is the epoch's last, or it is not. remainder: as it is known now."""
         if self._place is not None:
-            self._place.end_of_dataloader = is_last
+            self._place.end_of_dataloader, self._place.remainder = is_last, remainder
 
     def end(self) -> None:
         """The iteration is over."""

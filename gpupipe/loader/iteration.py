@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import GpupipeError
 from gpupipe.loader.accelerate import Announcement
-from gpupipe.loader.supply import Failed
+from gpupipe.loader.supply import Ended, Failed
 
 if TYPE_CHECKING:
     from gpupipe.loader.loader import Loader
@@ -56,6 +56,9 @@ class Iteration:
         item = loader._supply.take(at)
         if self._announcement is None:
             self._announcement = Announcement(loader._remainder)
+        if isinstance(item, Ended):
+            self._end = at.key
+            return self.__next__()
         if isinstance(item, Failed):
             self._at = at.following
             loader._met(item.bad)
@@ -64,7 +67,9 @@ class Iteration:
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.
         self._at = at.following
         self._given = True
-        self._announcement.delivered(is_last=self._at.epoch != at.epoch)
+        if item.batch.job.ends is not None:  # a stream's end has shown
+            self._end = self._at.key
+        self._announcement.delivered(self._at.key >= self._end, loader._remainder)
         return batch
 
     def close(self) -> None:
@@ -94,7 +99,7 @@ class Iteration:
         loader._check_world()
         self._turn = loader._place.begin()
         self._at = loader._place.point
-        self._end = (self._at.epoch, len(loader))
+        self._end = (self._at.epoch, len(loader.batches))
         loader._begun(self)
         loader._supply.begin(self._turn, self._at, loader.mixup_enabled)
 

@@ -42,11 +42,12 @@ from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, gpu_memory
+from gpupipe.loader.streaming import StreamReader, refuse_shuffling
 from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
 from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
-from gpupipe.sources import ItemSource, Source, names_files, open_source
+from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Loader(DataLoaderAttributes):
     """Finished batches, in the place of `torch.utils.data.DataLoader`.
 
     data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); a
-                 map-style dataset; or a `Source`. See `open_source`.
+                 map-style dataset; a `Source`; an IterableDataset or a `Stream`. See `open_source`.
     recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
                  your own, or a `MultiCrop` of several. None: the items of a map-style dataset are batched as they are,
                  as DataLoader does it, by torch's `default_collate` or by `collate_fn`.
@@ -202,6 +203,11 @@ class Loader(DataLoaderAttributes):
             check_fields(recipe, self.source.fields)
         self.recipe = with_numbers(recipe, self.source, batch_size, every_sample=order is None)
         self._views: Views = () if self.recipe is None else self.recipe.view_recipes
+        reader = None
+        if isinstance(self.source, StreamSource):
+            refuse_shuffling(order, shuffle)
+            reader = StreamReader(self.source, self.seed)
+        self._reader = reader
         self.order = _order(order, shuffle, len(self.source))
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
@@ -231,12 +237,17 @@ class Loader(DataLoaderAttributes):
             self.meter,
             lane,
             # A sampler is asked when its epoch begins, as DataLoader asks it: its weights may be others then.
-            goes_on=self.settings.persistent_workers and torch_sampler(self.order) is None,
+            # An end that is not known has to be met.
+            goes_on=self.settings.persistent_workers
+            and torch_sampler(self.order) is None
+            and not self.batches.is_endless,
             # Worker processes take jobs in turn.
             looks_ahead=max(1, self.settings.worker_processes) if self.source.looks_ahead else 0,
+            reader=reader,
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
+        self._mark: Mapping[str, Any] | None = None
         self._bad: dict[int, SampleError] = {}
         self._built = True
 
@@ -263,7 +274,11 @@ class Loader(DataLoaderAttributes):
         self._mixes = enabled
 
     def __len__(self) -> int:
-        """Batches in an epoch: the same on every rank."""
+        """Batches in an epoch: the same on every rank. Raises TypeError for a stream whose end is not known."""
+        if self.batches.is_endless:
+            raise TypeError(
+                f"{self.source!r} has no length before its end is met; pass Stream(epoch_samples=...) for epochs of one"
+            )
         return len(self.batches)
 
     def __iter__(self) -> Iteration:
@@ -374,8 +389,10 @@ class Loader(DataLoaderAttributes):
         """The samples that the order has for this rank at `step` of the current epoch, (N,) int64; nothing is loaded.
 
         Steps count from the epoch's start, also after a resume. What a delivered batch holds, substitutes of bad
-        samples included, is `last_indices`.
+        samples included, is `last_indices`. Raises ConfigError for a stream, which has to be read for them.
         """
+        if self._reader is not None:
+            raise ConfigError("a stream's samples are known when they are read: see `last_indices`")
         return self._job(step).indices
 
     def set_epoch(self, epoch: int) -> None:
@@ -404,6 +421,9 @@ class Loader(DataLoaderAttributes):
         loaded.check(self._state(0), len(self.order), self.batches, allow_new_global_batch)
         other = loaded.global_batch != self.batches.global_batch
         origin = loaded.position % self.batches.global_batch if other else loaded.origin
+        if self._reader is not None:
+            self._reader.load(loaded.stream)
+        self._mark = loaded.stream
         self._place.load(loaded.epoch, loaded.position, origin)
 
     def close(self) -> None:
@@ -432,8 +452,9 @@ class Loader(DataLoaderAttributes):
             in_finalizer(self.close)
 
     def __repr__(self) -> str:
+        size = repr(self.source) if self.batches.is_endless else f"{len(self.source)} samples, {len(self)} batches"
         return (
-            f"Loader({len(self.source)} samples, {len(self)} batches of {self.batch_size}, engine={self.engine!r}, "
+            f"Loader({size} of {self.batch_size}, engine={self.engine!r}, "
             f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
         )
 
@@ -470,7 +491,10 @@ class Loader(DataLoaderAttributes):
         self.meter.delivered(finished)
         self._met(finished.batch.bad)
         job = finished.batch.job
-        self._last = _Delivered(job.step, self.batches, job.indices)
+        if job.given is not None:
+            self._mark = job.given.mark
+        ended = Point(job.epoch, job.step, self.batches).ending(job.ends)
+        self._last = _Delivered(job.step, ended.batches, job.indices)
         self._place.delivered(job.step)
         return finished.output
 
@@ -489,8 +513,9 @@ class Loader(DataLoaderAttributes):
     @property
     def _remainder(self) -> int:
         """Samples of the epoch's last global batch, 0 if it is full."""
-        rest = self.batches.samples(len(self) - 1) if len(self) else 0
-        return rest % self.batches.global_batch
+        batches = self.batches if self._last is None or not self.batches.is_endless else self._last.batches
+        rest = batches.samples(len(batches) - 1) if len(batches) else 0
+        return rest % batches.global_batch
 
     def _job(self, step: int) -> Job:
         """What is to be made at that step of the current epoch."""
@@ -507,6 +532,7 @@ class Loader(DataLoaderAttributes):
             epoch=self.epoch,
             position=position,
             origin=self.batches.origin,
+            stream=None if self._mark is None else dict(self._mark),
         )
 
 

@@ -39,6 +39,10 @@ class Point:
         """Whether the global batch is a full one."""
         return self.batches.samples(self.step) == self.batches.global_batch
 
+    def ending(self, samples: int | None) -> Point:
+        """The same step of an epoch that has shown to have so many samples; None: it has not."""
+        return self if samples is None else replace(self, batches=replace(self.batches, size=samples))
+
     def later(self, epoch: int, step: int) -> Point:
         """A step of this epoch, or of one that follows."""
         return Point(epoch, step, self.batches if epoch == self.epoch else replace(self.batches, origin=0))

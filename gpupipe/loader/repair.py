@@ -52,45 +52,47 @@ class Repair:
 
         Raises SampleError under on_error="raise".
         """
+        job = batch.job
         for row in sorted(batch.failures):
-            self._fill(batch, row, self._remade(batch, row))
+            self._fill(batch, row, self._remade(batch, job, row))
         batch.failures = {}
         return batch
 
-    def _remade(self, batch: Batch, row: int) -> Batch:
+    def _remade(self, batch: Batch, job: Job, row: int) -> Batch:
         """That row's sample once more, as storage may have been at fault, or its substitute."""
-        job = batch.job
-        own = self._attempt(batch, row, int(job.indices[row]))
+        own = self._attempt(batch, job, row, int(job.indices[row]))
         if isinstance(own, Batch):
             return own
         if not self._replaces(own):
             raise own
-        for index in self._candidates(job, int(job.positions[row])):
-            substitute = self._attempt(batch, row, index)
+        candidates = self._candidates(job, row)
+        for index in candidates:
+            substitute = self._attempt(batch, job, row, index)
             if isinstance(substitute, Batch):
                 return substitute
         raise DataError(
-            f"the {min(MAX_SUBSTITUTES, len(self._order))} samples after position {int(job.positions[row])} of epoch "
-            f"{job.epoch} are all bad (the last: {batch.bad[-1]}); the dataset or its storage is damaged"
+            f"the {len(candidates)} samples after position {int(job.positions[row])} of epoch {job.epoch} are all "
+            f"bad (the last: {batch.bad[-1]}); the dataset or its storage is damaged"
         )
 
     def _replaces(self, error: SampleError) -> bool:
         return self._on_error == "skip" or isinstance(error, SkippedSampleError)
 
-    def _candidates(self, job: Job, position: int) -> list[int]:
-        """The samples at the positions that follow."""
-        size = len(self._order)
+    def _candidates(self, job: Job, row: int) -> list[int]:
+        """The samples at the positions that follow; of those that are given the others of the job."""
+        if job.given is not None:
+            return [*job.indices[row + 1 :].tolist(), *job.indices[:row].tolist()]
+        size, position = len(self._order), int(job.positions[row])
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
 
-    def _attempt(self, batch: Batch, row: int, index: int) -> Batch | SampleError:
+    def _attempt(self, batch: Batch, job: Job, row: int, index: int) -> Batch | SampleError:
         """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
-        known = self._bad.get(index)
+        known = self._bad.get(index) if job.given is None else None  # a stream's next pass may have another there
         if known is not None and self._replaces(known):
             batch.bad.append(known)
             return known
-        job = batch.job
-        made = self._rows(replace(job.take(slice(row, row + 1)), indices=np.array([index])))
+        made = self._rows(job.standing_in(row, index))
         if not made.failures:
             return made
         error = made.failures[0]

@@ -23,6 +23,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         self._loader: Loader = weakref.proxy(loader)  # no circle, so that a dropped loader goes at once
 
     def __len__(self) -> int:
+        len(self._loader)  # which a stream has not
         batches = self._loader.batches
         return sum(len(batches.positions(step)) for step in {0, len(batches) - 1} if len(batches)) + (
             max(0, len(batches) - 2) * batches.batch_size

@@ -33,6 +33,7 @@ class LoaderState:
 
     position: global samples of the epoch that have been delivered over all ranks.
     origin:   where in the epoch the first batch of this size could begin; above 0 where others went before it.
+    stream:   where a stream can be begun again, so as to come to that position.
     """
 
     source: str
@@ -44,10 +45,14 @@ class LoaderState:
     epoch: int
     position: int
     origin: int = 0
+    stream: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, with the version of this form."""
-        return {"version": VERSION, **asdict(self)}
+        values = {"version": VERSION, **asdict(self)}
+        if self.stream is None:
+            del values["stream"]
+        return values
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> LoaderState:

@@ -34,8 +34,9 @@ from gpupipe.loader.place import Point
 
 if TYPE_CHECKING:
     from gpupipe.loader.stats import Meter
+    from gpupipe.loader.streaming import StreamReader
 
-__all__ = ["Failed", "Supply"]
+__all__ = ["Ended", "Failed", "Supply"]
 
 log = logging.getLogger("gpupipe")
 
@@ -43,6 +44,10 @@ Made = TypeVar("Made")
 WorkerFault = WorkerError | LoaderTimeoutError
 
 DEPTH = 2  # finished batches that wait on a GPU; engines have queues of their own before them
+
+
+class Ended:
+    """What comes where a stream has no more batches for the epoch."""
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Supply:
     lane:    where a thread makes batches ahead; None: nowhere.
     goes_on: whether the next epoch's batches are made before it begins.
     looks_ahead: 0, or how many jobs later the reader of a job has its next one, which the source is told of.
+    reader:  gives the jobs the samples of a stream, and ends them where that ends; None: samples are asked for.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Supply:
         lane: HandOver | None,
         goes_on: bool,
         looks_ahead: int,
+        reader: StreamReader | None = None,
     ) -> None:
         self.engine: Engine | None = engine
         self.lane = lane
@@ -89,6 +96,7 @@ class Supply:
         self._meter = meter
         self._goes_on = goes_on
         self._looks_ahead = looks_ahead
+        self._reader = reader
         self._at: Point | None = None  # what comes next
         self._mixes = False
         self._turn = 0  # the iteration that it works for
@@ -114,12 +122,12 @@ class Supply:
                 if not self._put_off(error, at):
                     self._failing[at.key] = error
 
-    def take(self, at: Point) -> Finished | Failed:
+    def take(self, at: Point) -> Finished | Failed | Ended:
         """The batch of that step, or why there is none; a Ctrl-C leaves the step to come."""
         if at != self._at:  # a Ctrl-C came between two steps
             self.drop()
             self._at = at
-        item: Finished | Failed | None = self._known_to_fail(at)
+        item: Finished | Failed | Ended | None = self._known_to_fail(at)
         while item is None:
             item = self._made(at)
         following = at.following
@@ -178,12 +186,14 @@ class Supply:
             self.check_open().close()  # as after any such error, no worker is left
         return Failed(error)
 
-    def _made(self, at: Point) -> Finished | Failed | None:
+    def _made(self, at: Point) -> Finished | Failed | Ended | None:
         """What comes from the stream; None where another one has to begin."""
         try:
             item = self._meter.waited(self._open(at) if self._batches is None else self._batches)
             if item is None:
                 self.check_open()
+                if self._reader is not None:
+                    return Ended()
                 raise GpupipeError("the engine has ended its batches before the epoch; iterate again, or report this")
             return _attempt(self._finishing(at), item) if isinstance(item, Batch) else item
         except BaseException as error:
@@ -216,6 +226,8 @@ class Supply:
         self.owner = os.getpid()
         _LIVE.add(self)
         jobs = _following(self._jobs, at, frozenset(self._failing), self._goes_on)
+        if self._reader is not None:
+            jobs = self._reader(jobs, at.batches)
         stream = partial(engine.stream, looking_ahead(jobs, self._looks_ahead) if self._looks_ahead else jobs)
         if self.lane is None:
             self._batches = _Stream(stream, self._repair).begun()
@@ -312,7 +324,7 @@ def _both(repair: Callable[[Batch], Batch], finish: Callable[[Batch], Finished],
 
 def _finished(finish: Callable[[Batch, bool], Finished], mixes: bool, begun: Point, batch: Batch) -> Finished:
     """The batch for the consumer; mixed across all ranks, so that every rank mixes, or none."""
-    return finish(batch, mixes and begun.later(batch.job.epoch, batch.job.step).is_full)
+    return finish(batch, mixes and begun.later(batch.job.epoch, batch.job.step).ending(batch.job.ends).is_full)
 
 
 _LIVE: weakref.WeakSet[Supply] = weakref.WeakSet()

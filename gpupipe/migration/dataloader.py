@@ -85,7 +85,8 @@ def _check(loader: Any) -> None:
         raise ConfigError(
             f"from_dataloader: {type(loader.dataset).__name__} is an IterableDataset, whose samples have no numbers to "
             "shuffle, share out and resume by; pass its files to gpupipe.Loader (WebDataset shards as "
-            "'train-{000..099}.tar'), or give it __len__ and __getitem__"
+            "'train-{000..099}.tar'), give it __len__ and __getitem__, or write "
+            "gpupipe.Loader(gpupipe.Stream(dataset), recipe, ...), which reads it in one process and decodes in many"
         )
     if not hasattr(loader.dataset, "__len__"):
         raise ConfigError(f"from_dataloader: {type(loader.dataset).__name__} has no __len__; give it one")

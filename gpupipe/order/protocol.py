@@ -23,6 +23,7 @@ Indices = NDArray[np.int64]
 PERMUTATION, WEIGHTED, WITHOUT_REPLACEMENT = 1 << 24, 2 << 24, 3 << 24
 BLOCKS, WINDOWS = 4 << 24, 5 << 24
 STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24
+STREAM = 16 << 24
 
 
 @runtime_checkable

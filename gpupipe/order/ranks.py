@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpupipe.batch.batch import ENDLESS
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.order.protocol import Indices
@@ -45,6 +46,11 @@ class RankBatches:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ConfigError(f"rank={self.rank}, world_size={self.world_size}: rank must lie in [0, world_size)")
         assert 0 <= self.origin < self.global_batch, self
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the epoch's end shows only when it is met."""
+        return self.size >= ENDLESS
 
     @property
     def global_batch(self) -> int:

@@ -9,6 +9,7 @@ from gpupipe.sources.headers import explain_damage
 from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
 from gpupipe.sources.source import Encoded, Source
+from gpupipe.sources.stream import Stream, StreamSource
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet
 
@@ -20,6 +21,8 @@ __all__ = [
     "Parquet",
     "ShardSource",
     "Source",
+    "Stream",
+    "StreamSource",
     "SubsetSource",
     "check_source",
     "explain_damage",

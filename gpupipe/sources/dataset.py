@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,12 @@ class DatasetSource(UserSource):
         Raises SampleError, with the object's own exception as its cause, also for a value that is none of its field,
         and DataError where the item is of another form than the fields.
         """
+        return self.columns(indices, self.items(indices, before))
+
+    def columns(self, indices: NDArray[np.int64], items: Iterable[Any]) -> Columns:
+        """Of what the object gave for these samples. Raises as `fetch` does."""
         self._lacking.clear()
-        items = zip(indices.tolist(), self.items(indices, before), strict=True)
-        samples = [self._parsed(index, item) for index, item in items]
+        samples = [self._parsed(index, item) for index, item in zip(indices.tolist(), items, strict=True)]
         given = dict(zip(self._given, zip(*samples, strict=True), strict=True)) if samples else {}
         columns = {name: self._column(field, indices, list(given.get(name, ()))) for name, field in self.fields.items()}
         if self._is_usual and isinstance(columns["label"], list):

@@ -137,13 +137,6 @@ OBJECTS: dict[str, Callable[[Any], str | None]] = {
     "torch.utils.data.dataloader.DataLoader": lambda data: (
         "whose place a Loader takes: pass what its dataset reads (a folder, .tar shards), or " + OWN
     ),
-    "torch.utils.data.dataset.IterableDataset": lambda data: (
-        "which gives samples in a sequence, while gpupipe asks for them by their number, so as to shuffle and resume "
-        f"anywhere: pass .tar shards themselves ('train-{{000000..000099}}.tar'), or {OWN}"
-    ),
-    "datasets.iterable_dataset.IterableDataset": lambda data: (
-        "which gives samples in a sequence, while gpupipe asks for them by their number: load it without streaming"
-    ),
     "numpy.ndarray": lambda data: INDICES if data.ndim == 1 and data.dtype.kind in "iu" else None,
     "builtins.dict": lambda data: (
         None if 0 in data else f"of {', '.join(map(repr, [*data][:4]))}: pass one of its parts"

@@ -1,0 +1,230 @@
+"""Jobs with the samples of a stream: read in their order, shuffled in a buffer, shared out to ranks.
+
+    stream ──► passes ──► buffers, each shuffled ──► global batches ──► this rank's rows
+
+Where an epoch's end is not known a global batch is handed on when the one after it has been read, so that the last one
+is known to be that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpupipe.batch import Job
+from gpupipe.batch.batch import Given
+from gpupipe.decode.fetching import Failures, by_row
+from gpupipe.errors import ConfigError, DataError, StateError
+from gpupipe.order import RankBatches
+from gpupipe.order.feistel import permute, round_keys, square, subkeys
+from gpupipe.order.protocol import STREAM, Indices
+from gpupipe.sources import StreamSource
+from gpupipe.sources.raised import as_raised
+
+__all__ = ["StreamReader", "refuse_shuffling"]
+
+END: Any = object()
+RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
+
+
+def refuse_shuffling(order: Any, shuffle: bool) -> None:
+    """Raise ConfigError for what asks for samples by their number."""
+    if shuffle or order is not None:
+        raise ConfigError(
+            f"{'shuffle=True' if shuffle else 'order'}: a stream gives its samples in its own order; pass "
+            "Stream(data, buffer_size=10_000) to shuffle so many of them at a time"
+        )
+
+
+class Item(NamedTuple):
+    """A sample, its number in the epoch, and the mark from which it can be read again."""
+
+    value: Any
+    number: int
+    mark: dict[str, Any]
+
+
+class StreamReader:
+    """Gives jobs their samples. Where the jobs do not begin at what comes next, the stream is begun again from the
+    nearest place that is known, and read up to there."""
+
+    def __init__(self, source: StreamSource, seed: int) -> None:
+        self._source = source
+        self._stream = source.stream
+        self._seed = seed
+        self._passes: _Passes | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._failed: dict[int, int] = {}  # epoch -> the step from which on nothing comes, after an error
+
+    def load(self, mark: Mapping[str, Any] | None) -> None:
+        """Go on from what a state has of the stream. Raises StateError where that is none."""
+        self._passes, self._loaded = None, None
+        if mark is None:
+            return
+        try:
+            kept = {name: int(mark[name]) for name in ("first", "total", "pass", "offset")}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"state_dict: stream is {mark!r}; the state was changed after it was saved") from error
+        self._loaded = kept | {"data": mark.get("data")}
+
+    def __call__(self, jobs: Iterable[Job], batches: RankBatches) -> Iterator[Job]:
+        """The jobs with their samples, up to the end of the epoch where that is met.
+
+        batches: how the first one's epoch is cut. Raises what the stream raises, as a SampleError too.
+        """
+        epoch: int | None = None
+        for job in jobs:
+            if epoch != job.epoch:
+                cut = batches if epoch is None else replace(batches, origin=0)
+                epoch, cutting = job.epoch, _Cutting(cut, self._from(job.epoch))
+            if job.step == 0:
+                self._failed.pop(job.epoch, None)
+            if job.step >= self._failed.get(job.epoch, job.step + 1):
+                return
+            try:
+                items, ends = cutting(job.step)
+                if not items:
+                    return
+                yield self._given(job, items, ends)
+            except Exception:
+                self._failed[job.epoch] = job.step + 1
+                raise
+
+    def _given(self, job: Job, items: list[Item], ends: int | None) -> Job:
+        numbers = np.array([item.number for item in items], np.int64)
+        positions = job.positions[0] + np.arange(len(items))
+        job = replace(job, positions=positions, indices=numbers)
+        failures: Failures = {}
+
+        def read(rows: Indices) -> dict[str, Any]:
+            return self._source.columns(numbers[rows], [items[row].value for row in rows.tolist()])
+
+        columns = by_row(read, len(items), self._source.fields, failures)
+        return replace(job, given=Given(columns, failures, ends, items[0].mark))
+
+    def _from(self, epoch: int) -> Callable[[int], Iterator[Item]]:
+        """The samples of an epoch from a position on."""
+        whole = self._stream.epoch_samples
+        first, base = (epoch, 0) if whole is None else (0, epoch * whole)
+
+        def items(begin: int) -> Iterator[Item]:
+            passes = self._passes
+            if passes is None or passes.first != first:
+                passes = self._passes = _Passes(self._source, first, self._loaded)
+            size = self._stream.buffer_size or RUN
+            for start in range(begin - begin % size, 2**62 if whole is None else whole, size):
+                passes.go(base + start)
+                mark = passes.mark()
+                count = size if whole is None else min(size, whole - start)
+                read = (Item(value, start + place, mark) for place, value in enumerate(islice(passes, count)))
+                shuffled = self._shuffled(epoch, start // size, list(read)) if self._stream.buffer_size else read
+                yield from islice(shuffled, max(0, begin - start), None)
+                if passes.total < base + start + count:
+                    return
+
+        return items
+
+    def _shuffled(self, epoch: int, buffer: int, items: list[Item]) -> Iterator[Item]:
+        """The samples of a buffer by a keyed permutation."""
+        keys = subkeys(round_keys(self._seed, epoch, STREAM), np.array([buffer]))
+        places = permute(np.arange(len(items)), square(max(1, len(items))), keys)
+        yield from map(items.__getitem__, places.tolist())
+
+
+class _Cutting:
+    """Global batches of an epoch: this rank's rows of each. items: from a position on."""
+
+    def __init__(self, batches: RankBatches, items: Callable[[int], Iterator[Item]]) -> None:
+        self._batches = batches
+        self._items = items
+        self._feed: Iterator[Item] = iter(())
+        self._at = -1  # the position of what comes next
+        self._ahead: list[Item] | Exception | None = None
+
+    def __call__(self, step: int) -> tuple[list[Item], int | None]:
+        """The rows of that step, none where the epoch is over; its samples, where that shows to be the last."""
+        batches = self._batches
+        begin, count = batches.delivered(step), batches.samples(step)
+        if self._at != begin:
+            self._feed, self._at, self._ahead = self._items(begin), begin, None
+        found = self._taken(count) if self._ahead is None else self._ahead
+        self._at, self._ahead = begin + count, None
+        if isinstance(found, Exception):
+            self._at = -1
+            raise found
+        if batches.is_endless:
+            self._ahead = self._taken(batches.samples(step + 1))
+        whole = len(found) == count
+        if not found or (batches.drop_last and not whole):
+            return [], None
+        full = batches.samples(step + 1) if batches.drop_last else 1
+        last = batches.is_endless and not isinstance(self._ahead, Exception) and len(self._ahead or ()) < full
+        cut = batches if whole else replace(batches, size=begin + len(found))
+        rows = (cut.positions(step) - begin) % len(found)  # where it is short, the ranks are made equal by repeats
+        return [found[row] for row in rows.tolist()], begin + len(found) if last else None
+
+    def _taken(self, count: int) -> list[Item] | Exception:
+        try:
+            return list(islice(self._feed, count))
+        except Exception as error:  # for the batch that it is in, not for the one before
+            return error
+
+
+class _Passes:
+    """The stream from the beginning of pass `first` on; where epochs have a length of their own, one pass after the
+    other.
+
+    total: so many samples have been read. loaded: a mark that a state has.
+    """
+
+    def __init__(self, source: StreamSource, first: int, loaded: dict[str, Any] | None) -> None:
+        self._source = source
+        self._stream = source.stream
+        self._items: Iterator[Any] = iter(())
+        self.total = self._pass = self._offset = 0
+        self.first = first
+        beginning = {"first": first, "total": 0, "pass": first, "offset": 0, "data": None}
+        self._marks = [beginning] + ([loaded] if loaded is not None and loaded["first"] == first else [])
+        self._begin(self._marks[-1])
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                value = next(self._items, END)
+            except Exception as error:  # code of the user's
+                reason = f"it raised {type(error).__name__}: {error} (item {self._offset} of pass {self._pass})"
+                raise as_raised(error, self.total, self._source.location(self.total), reason) from error
+            if value is not END:
+                self.total, self._offset = self.total + 1, self._offset + 1
+                return value
+            if self._stream.epoch_samples is None:
+                raise StopIteration
+            if not self._offset:
+                raise DataError(f"the stream {self._source.name} gave nothing in pass {self._pass}, so it is empty")
+            self._begin({"total": self.total, "pass": self._pass + 1, "offset": 0, "data": None})
+
+    def mark(self) -> dict[str, Any]:
+        """Where it stands."""
+        state = self._stream.data.state_dict() if self._stream.keeps_state else None
+        return {"first": self.first, "total": self.total, "pass": self._pass, "offset": self._offset, "data": state}
+
+    def go(self, total: int) -> None:
+        """Read up to there; from a mark on where it stands beyond."""
+        if total < self.total:
+            self._begin(next(mark for mark in reversed(self._marks) if mark["total"] <= total))
+        for _ in islice(self, total - self.total):
+            pass
+
+    def _begin(self, mark: Mapping[str, Any]) -> None:
+        self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
+        self._items = self._stream.begin(self._pass, mark["data"])
+        if mark["data"] is None:
+            for _ in islice(self._items, self._offset):
+                pass

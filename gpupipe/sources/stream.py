@@ -1,0 +1,140 @@
+"""Samples in a sequence: an IterableDataset, or a function that makes iterators. None has a number to ask for it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import Columns, Field
+from gpupipe.batch.batch import ENDLESS
+from gpupipe.errors import ConfigError, SampleError
+from gpupipe.host.checks import whole
+from gpupipe.sources.dataset import DatasetSource
+
+__all__ = ["Stream", "StreamSource", "is_iterable_dataset"]
+
+ITERABLE = ("torch.utils.data.dataset.IterableDataset", "datasets.iterable_dataset.IterableDataset")
+
+
+def is_iterable_dataset(data: Any) -> bool:
+    """Whether it is torch's IterableDataset or Hugging Face's, told by name: neither may be there."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" in ITERABLE for kind in type(data).__mro__)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Data that comes in a sequence, each pass over it from its beginning.
+
+    data:          an IterableDataset, or any iterable that can be iterated over again; or a function of the pass (an
+                   int, from 0 on) that gives an iterator. Items are as a dataset's: tuples, dicts. A `set_epoch` that
+                   it has is called with the pass before each; a `state_dict` and `load_state_dict` let a loader go on
+                   within a pass without reading what was before.
+    buffer_size:   samples that are shuffled together, and so are held in memory, encoded; 0: they come in their order.
+    epoch_samples: samples of an epoch, which then goes on where the one before has stopped, in the next pass where one
+                   has ended. None: each pass is an epoch, whose length shows when it is over.
+
+    Every rank reads all of it and keeps its own samples, each of which comes to one rank and one worker, once: the same
+    batches on any number of ranks. The process of the loader reads; workers decode. So items should be encoded.
+    """
+
+    data: Any
+    buffer_size: int = 0
+    epoch_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("Stream: buffer_size", self.buffer_size, 0)
+        if self.epoch_samples is not None:
+            whole("Stream: epoch_samples", self.epoch_samples, 1, ENDLESS)
+        if isinstance(self.data, Iterator):
+            raise ConfigError(
+                f"Stream: data is {type(self.data).__name__}, an iterator, which can be read once: pass a function "
+                "that makes one, such as `lambda number: read(...)`"
+            )
+        if not callable(self.data) and not isinstance(self.data, Iterable):
+            raise ConfigError(
+                f"Stream: data is {type(self.data).__name__}: pass an IterableDataset, or a function of the pass that "
+                "gives an iterator"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """Names it; what it will give nobody knows."""
+        return f"stream {getattr(self.data, 'fingerprint', self.name)} {self.buffer_size} {self.epoch_samples}"
+
+    @property
+    def name(self) -> str:
+        """Of the data, for messages."""
+        return str(getattr(self.data, "__qualname__", type(self.data).__qualname__))
+
+    def begin(self, number: int, state: Any = None) -> Iterator[Any]:
+        """A pass from its beginning, or from where a state of the data's own stands."""
+        set_epoch = getattr(self.data, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(number)
+        if state is not None:
+            self.data.load_state_dict(state)
+        make: Callable[[], Any] = (lambda: self.data(number)) if self._is_function else (lambda: self.data)
+        return iter(make())
+
+    @property
+    def _is_function(self) -> bool:
+        return callable(self.data) and not isinstance(self.data, Iterable)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the data says itself where a pass stands."""
+        return all(callable(getattr(self.data, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+class StreamSource(DatasetSource):
+    """The samples of a stream: they are read where jobs are made, and go to the workers with them.
+
+    name: of the data, for messages.
+    """
+
+    def __init__(self, stream: Stream, fields: Mapping[str, Field] | None = None, name: str = "") -> None:
+        self.stream = stream
+        self.name = name or stream.name
+        super().__init__(_Sized(stream), fields)
+
+    def __repr__(self) -> str:
+        return f"StreamSource({self.name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a worker process needs, which reads nothing: not the data, which may hold what can't be sent."""
+        return _in_worker, (None if self._is_usual else dict(self.fields), self.stream.epoch_samples, self.name)
+
+    def location(self, index: int) -> str:
+        """The sample's number in its epoch."""
+        return f"item {index} of the stream {self.name}"
+
+    def fetch(self, indices: NDArray[np.int64], before: Callable[[int], None] | None = None) -> Columns:
+        """Raises SampleError: nothing is read by its number."""
+        index = int(indices[0]) if len(indices) else 0
+        reason = "a stream gives its samples in their order alone, not by their number"
+        raise SampleError(index, self.location(index), reason, "iterate over a Loader of it")
+
+
+class _Sized:
+    """What is asked of a dataset, for the data of a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.fingerprint = stream.fingerprint
+        self.classes = getattr(stream.data, "classes", None)
+        self.class_to_idx = getattr(stream.data, "class_to_idx", None)
+        self._size = stream.epoch_samples or ENDLESS
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def _nothing(number: int) -> Iterator[Any]:
+    return iter(())
+
+
+def _in_worker(fields: dict[str, Field] | None, epoch_samples: int | None, name: str) -> StreamSource:
+    return StreamSource(Stream(_nothing, epoch_samples=epoch_samples), fields, name)

@@ -1,0 +1,340 @@
+"""Data that comes in a sequence: each item once, on any number of ranks and workers, from anywhere on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from torch.utils.data import IterableDataset
+
+import gpupipe
+from gpupipe import ConfigError, DataError, Image, Loader, SampleError, Scalar, Stream
+from tests.images import encode, picture
+from tests.tars import write_samples
+
+RECIPE = gpupipe.imagenet_eval(8)
+COUNT, BATCH = 43, 4
+BYTES = [encode(picture(20 + number, 24, number), "PNG") for number in range(COUNT)]
+
+
+def numbered(number: int) -> Iterator[tuple[bytes, int]]:
+    """Pass 0 has the labels 0, 1, 2 ..., pass 1 1000, 1001 ..."""
+    return ((data, 1000 * number + place) for place, data in enumerate(BYTES))
+
+
+class Counted(IterableDataset[Any]):
+    """The same, with a state of its own; `read` counts what was read."""
+
+    def __init__(self) -> None:
+        self.read = self.at = self.number = 0
+
+    def set_epoch(self, number: int) -> None:
+        self.number = number
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in itertools.islice(numbered(self.number), self.at, None):
+            self.at, self.read = self.at + 1, self.read + 1
+            yield item
+
+
+def loader(data: Any = numbered, *, buffer_size: int = 0, epoch_samples: int | None = None, **options: Any) -> Loader:
+    stream = Stream(data, buffer_size=buffer_size, epoch_samples=epoch_samples)
+    return Loader(stream, RECIPE, BATCH, **{"device": "cpu", "num_workers": 0, "engine": "torch"} | options)
+
+
+def labels(batches: Any) -> list[list[int]]:
+    return [found.tolist() for _, found in batches]
+
+
+def rows(numbers: Any) -> list[list[int]]:
+    numbers = list(numbers)
+    return [numbers[at : at + BATCH] for at in range(0, len(numbers), BATCH)]
+
+
+class TestOrder:
+    @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"engine": "dali", "num_workers": 2}], ids=str)
+    def test_each_pass_is_an_epoch(self, options: dict[str, Any]) -> None:
+        with loader(**options) as batches:
+            for epoch in range(2):
+                assert labels(batches) == rows(range(1000 * epoch, 1000 * epoch + COUNT))
+                assert batches.epoch == epoch + 1
+
+    def test_pixels_are_those_of_a_dataset(self) -> None:
+        items = list(numbered(0))
+        with loader(num_workers=2) as batches, Loader(items, RECIPE, BATCH, num_workers=0, device="cpu") as listed:
+            pairs = list(zip(batches, listed, strict=True))
+        assert len(pairs) == 11
+        for ours, theirs in pairs:
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+
+    def test_epochs_of_a_length_of_their_own_go_on_with_the_next_pass(self) -> None:
+        """As a plain chain of all passes has them."""
+        chain = list(itertools.islice(itertools.chain.from_iterable(map(numbered, itertools.count())), 90))
+        with loader(epoch_samples=30, num_workers=2) as batches:
+            assert len(batches) == 8
+            for epoch in range(3):
+                assert labels(batches) == rows(label for _, label in chain[30 * epoch : 30 * epoch + 30])
+
+    def test_a_buffer_shuffles_so_many_at_a_time_anew_in_each_epoch(self) -> None:
+        seen = []
+        for seed in (0, 1):
+            with loader(buffer_size=10, seed=seed) as batches:
+                seen += [[label % 1000 for batch in labels(batches) for label in batch] for _ in range(2)]
+        for epoch in seen:
+            for begin in range(0, COUNT, 10):
+                assert sorted(epoch[begin : begin + 10]) == list(range(begin, min(begin + 10, COUNT)))
+        assert len({tuple(epoch) for epoch in seen}) == 4
+        places = np.array([epoch[:40] for epoch in seen]).reshape(-1, 10) % 10
+        assert len(np.unique(places, axis=0)) == 16  # each buffer by a permutation of its own
+
+    @pytest.mark.parametrize("options", [{}, {"buffer_size": 10}, {"epoch_samples": 30}], ids=str)
+    def test_ranks_share_what_one_has(self, options: dict[str, Any]) -> None:
+        """Each item comes to one rank; where the last batch is short the ranks are made equal, and say by how much."""
+        with Loader(Stream(numbered, **options), RECIPE, 12, device="cpu", num_workers=0) as whole:
+            alone = labels(whole)
+        parts = []
+        for rank in range(3):
+            found = []
+            with loader(rank=rank, world_size=3, **options) as batches:
+                for _, label in batches:
+                    found.append(label.tolist()[: len(label) - batches.padding])
+            parts.append(found)
+        assert [list(itertools.chain(*step)) for step in zip(*parts, strict=True)] == alone
+        assert {len(part) for part in parts} == {len(alone)}
+
+    def test_drop_last(self) -> None:
+        with loader(drop_last=True) as batches:
+            assert labels(batches) == rows(range(40))
+            assert labels(batches) == rows(range(1000, 1040))
+        with Loader(Stream(numbered), RECIPE, 64, drop_last=True, device="cpu", num_workers=0) as batches:
+            assert labels(batches) == []
+
+    def test_a_short_last_batch_is_not_mixed(self) -> None:
+        recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(8, 8), gpupipe.Normalize(), gpupipe.MixUp(num_classes=50)))
+        with Loader(Stream(numbered), recipe, BATCH, device="cpu", num_workers=0) as batches:
+            *full, last = [label for _, label in batches]
+        assert all((label.max(dim=1).values < 1).any() for label in full)
+        assert last.sum(dim=1).tolist() == last.max(dim=1).values.tolist() == [1, 1, 1]
+
+    def test_numbers_of_what_was_delivered(self) -> None:
+        with loader(buffer_size=10) as batches:
+            for _, label in batches:
+                assert batches.last_indices is not None
+                assert batches.last_indices.tolist() == label.tolist()
+
+
+class TestResume:
+    @pytest.mark.parametrize("counted", [False, True], ids=["", "its own state"])
+    @pytest.mark.parametrize("options", [{}, {"buffer_size": 10}, {"epoch_samples": 30}], ids=str)
+    def test_from_every_step(self, options: dict[str, Any], counted: bool) -> None:
+        def data() -> Any:
+            return Counted() if counted else numbered
+
+        with loader(data(), **options) as batches:
+            states, expected = [], []
+            for _ in range(2):
+                for _, label in batches:
+                    expected.append(label.tolist())
+                    states.append(json.loads(json.dumps(batches.state_dict())))
+        for step, state in enumerate(states):
+            with loader(data(), num_workers=0, **options) as resumed:
+                resumed.load_state_dict(state)
+                found = labels(resumed)
+                while len(found) < len(expected) - step - 1:
+                    found += labels(resumed)
+            assert found == expected[step + 1 :][: len(found)]
+            assert len(found) >= len(expected) - step - 1
+
+    def test_its_own_state_spares_what_was_read(self) -> None:
+        with loader(Counted()) as batches:
+            turns = iter(batches)
+            for _ in range(9):
+                next(turns)
+            state = batches.state_dict()
+        data = Counted()
+        data.at = 0
+        with Loader(Stream(data), RECIPE, BATCH, device="cpu", num_workers=0) as resumed:
+            resumed.load_state_dict(state)
+            assert labels(resumed) == rows(range(COUNT))[9:]
+        assert data.read <= COUNT  # the run of 64 that it is in is all of it
+        assert state["stream"]["data"] == {"at": 0}
+
+    def test_on_other_ranks_and_with_other_batches(self) -> None:
+        with loader() as batches:
+            turns = iter(batches)
+            delivered = [next(turns)[1].tolist() for _ in range(3)]
+            state = batches.state_dict()
+        with Loader(Stream(numbered), RECIPE, 5, device="cpu", num_workers=0) as resumed:
+            resumed.load_state_dict(state, allow_new_global_batch=True)
+            rest = labels(resumed)
+        assert list(itertools.chain(*delivered, *rest)) == list(range(COUNT))
+        assert {len(batch) for batch in rest[:-1]} == {5}
+
+    def test_of_another_stream(self) -> None:
+        with loader() as batches, loader(buffer_size=3) as other:
+            with pytest.raises(gpupipe.StateError, match="source is"):
+                other.load_state_dict(batches.state_dict())
+            state = batches.state_dict() | {"stream": {"total": "many"}}
+            with pytest.raises(gpupipe.StateError, match=r"stream is .*'many'.*was changed"):
+                batches.load_state_dict(state)
+
+    def test_set_epoch_begins_a_pass(self) -> None:
+        with loader(num_workers=2) as batches:
+            next(iter(batches))
+            batches.set_epoch(5)
+            assert labels(batches)[0] == [5000, 5001, 5002, 5003]
+            batches.set_epoch(0)
+            assert labels(batches)[0] == [0, 1, 2, 3]
+
+    def test_a_worker_that_is_killed_costs_no_item(self) -> None:
+        with loader(num_workers=2) as batches:
+            found, errors = [], 0
+            turns = iter(batches)
+            while True:
+                try:
+                    found.append(next(turns)[1].tolist())
+                except gpupipe.WorkerError:
+                    errors += 1
+                    continue
+                except StopIteration:
+                    break
+                if len(found) == 2:
+                    workers = batches._engine._iterator._workers  # type: ignore[union-attr]
+                    os.kill(workers[0].pid, signal.SIGKILL)
+        whole = rows(range(COUNT))
+        assert len(found) + errors == len(whole)
+        assert errors <= 1
+        assert all(batch in whole for batch in found)
+        assert found == sorted(found)
+
+
+class TestBadInput:
+    def test_a_bad_item_has_a_name(self) -> None:
+        def data(number: int) -> Iterator[Any]:
+            for place, (image, label) in enumerate(numbered(number)):
+                yield (b"no image" if place in (5, 6) else image), label
+
+        with loader(data, num_workers=2) as batches:
+            turns = iter(batches)
+            next(turns)
+            with pytest.raises(SampleError, match=r"item 5 of the stream .*data"):
+                next(turns)
+            assert next(turns)[1].tolist() == [8, 9, 10, 11]
+        for workers in (0, 2):
+            with loader(data, on_error="skip", num_workers=workers) as batches:
+                assert labels(batches) == [[0, 1, 2, 3], [4, 7, 7, 7], *rows(range(COUNT))[2:]]
+                assert sorted(error.index for error in batches.bad_samples) == [5, 6]
+
+    def test_an_item_of_another_form(self) -> None:
+        def data(number: int) -> Iterator[Any]:
+            yield from numbered(number)
+            yield 7
+
+        with loader(data) as batches, pytest.raises(DataError, match="it must be \\(image, label\\)"):
+            list(batches)
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_what_the_iterator_raises_ends_the_epoch(self, workers: int) -> None:
+        def data(number: int) -> Iterator[Any]:
+            yield from itertools.islice(numbered(number), 22)
+            raise KeyError("gone")
+
+        with loader(data, num_workers=workers) as batches:
+            turns = iter(batches)
+            assert [next(turns)[1].tolist() for _ in range(5)] == rows(range(20))
+            with pytest.raises(KeyError, match=r"it raised KeyError: 'gone' \(item 22 of pass 0\)") as raised:
+                next(turns)
+            assert isinstance(raised.value, SampleError)
+            assert list(turns) == []
+            assert next(iter(batches))[1].tolist() == [1000, 1001, 1002, 1003]
+
+    def test_an_empty_stream(self) -> None:
+        with loader(lambda number: iter(())) as batches:
+            assert list(batches) == []
+        with (
+            loader(lambda number: iter(()), epoch_samples=8) as batches,
+            pytest.raises(DataError, match="so it is empty"),
+        ):
+            list(batches)
+
+    def test_what_a_stream_can_not(self) -> None:
+        with pytest.raises(ConfigError, match=r"shuffle=True: .*buffer_size"):
+            loader(shuffle=True)
+        with pytest.raises(ConfigError, match="order: a stream"):
+            loader(order=gpupipe.Sequential(3))
+        with pytest.raises(ConfigError, match="an iterator, which can be read once"):
+            Stream(iter([]))
+        with pytest.raises(ConfigError, match="data is int"):
+            Stream(7)
+        with pytest.raises(ConfigError, match="buffer_size=-1"):
+            Stream(numbered, buffer_size=-1)
+        with pytest.raises(ConfigError, match="epoch_samples=0"):
+            Stream(numbered, epoch_samples=0)
+        with pytest.raises(ConfigError, match="recipe=None needs a map-style dataset"):
+            Loader(Stream(numbered), batch_size=2)
+        with loader() as batches:
+            for ask in (lambda: len(batches), lambda: len(batches.sampler)):
+                with pytest.raises(TypeError, match=r"StreamSource\(numbered\) has no length.*epoch_samples"):
+                    ask()
+            with pytest.raises(ConfigError, match="last_indices"):
+                batches.batch_indices(0)
+            assert "StreamSource(numbered)" in repr(batches)
+        with pytest.raises(SampleError, match="in their order alone"):
+            gpupipe.open_source(Stream(numbered))[0]
+
+
+class TestOthersData:
+    def test_torchs_iterable_dataset_where_workers_are_spawned(self) -> None:
+        with Loader(Counted(), RECIPE, BATCH, num_workers=1, multiprocessing_context="spawn", device="cpu") as batches:
+            assert labels(batches) == rows(range(COUNT))
+
+    def test_webdatasets(self, tmp_path: Any) -> None:
+        shard = write_samples(tmp_path / "a.tar")
+        data = webdataset.WebDataset(str(shard), shardshuffle=False)
+        fields = {"image": Image("jpg"), "label": Scalar("cls"), "key": gpupipe.Text("__key__")}
+        with Loader(shard, RECIPE, 2, fields={"image": Image(), "label": Scalar(), "key": gpupipe.Key()}) as listed:
+            expected = list(listed)
+        with Loader(Stream(data.map(_number)), RECIPE, 2, fields=fields, device="cpu", num_workers=2) as batches:
+            found = list(batches)
+        assert len(found) == len(expected) > 0
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours["image"], theirs["image"].cpu())
+            assert ours["label"].tolist() == theirs["label"].tolist()
+            assert ours["key"] == theirs["key"]
+
+    @pytest.mark.trainers("datasets")
+    def test_hugging_faces_and_its_state(self) -> None:
+        import datasets
+
+        def data() -> Any:
+            listed = datasets.Dataset.from_dict({"image": BYTES, "label": list(range(COUNT))})
+            return listed.to_iterable_dataset(num_shards=3)
+
+        plain = [item["label"] for item in data()]
+        with loader(data()) as batches:
+            turns = iter(batches)
+            found = [next(turns)[1].tolist() for _ in range(6)]
+            state = json.loads(json.dumps(batches.state_dict()))
+        with loader(data()) as resumed:
+            resumed.load_state_dict(state)
+            assert found + labels(resumed) == rows(plain)
+
+
+def _number(item: dict[str, Any]) -> dict[str, Any]:
+    return item | {"cls": int(item["cls"])}

@@ -4,6 +4,7 @@ is wanted there need be no classes; other fields are in parallel folders."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -28,10 +29,14 @@ from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.wanted import ALONE, Names, Wanted, check_kind, wanted
 
-__all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
+__all__ = ["EXTENSIONS", "OTHERS", "FolderSource", "open_folder"]
+
+log = logging.getLogger("gpupipe")
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Images, too, which it leaves out.
+OTHERS = (".avif", ".gif", ".j2k", ".jp2")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
@@ -94,6 +99,10 @@ class Layout:
         suffix = self.files[self.image][1]
         named = name.endswith(suffix) if suffix else name.lower().endswith(EXTENSIONS)
         return named and not name.endswith(self._beside)
+
+    def is_left_out(self, name: str) -> bool:
+        """Whether it is that of an image of another format, which no field takes."""
+        return name.lower().endswith(OTHERS) and not self.files[self.image][1] and not name.endswith(self._beside)
 
     @cached_property
     def _beside(self) -> tuple[str, ...]:
@@ -222,13 +231,26 @@ def _index_name(files: Wanted) -> str:
 
 @dataclass
 class Listing:
-    """The images: `paths` below their folder. directories: the time of change of each, named as seen from the root, but
-    for a root whose time changes as the index is written there."""
+    """The images: `paths` below their folder. left_out: names of images of other formats. directories: the time of
+    change of each, named as seen from the root, but for a root whose time changes as the index is written there."""
 
     classes: list[str]
     paths: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     directories: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """For messages: what to do about what is left out."""
+        if not self.left_out:
+            return ""
+        suffix = os.path.splitext(self.left_out[0])[1]
+        return (
+            f"; there are images of formats which torchvision's ImageFolder leaves out, too ({', '.join(OTHERS)}): "
+            f"{len(self.left_out)}, as {printable(self.left_out[0])}; for those pass "
+            f"fields={{'image': gpupipe.Image(suffix={suffix!r}), 'label': gpupipe.Scalar()}}"
+        )
 
     def add(self, layout: Layout, directory: str, label: int) -> int:
         """Add the images below a directory; returns how many there are."""
@@ -237,12 +259,15 @@ class Listing:
         for below, changed, files in sorted(_walk(layout.root, directory, layout.apart)):
             self.directories[below] = changed
             self.paths += [_joined(below, file)[above:] for file in sorted(files) if layout.is_image(file)]
+            self.left_out += filter(layout.is_left_out, files)
         self.labels += [label] * (len(self.paths) - before)
         return len(self.paths) - before
 
 
 def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
     listing = _listed(layout, files)
+    if listing.left_out:
+        log.warning("gpupipe: %s%s", layout.base, listing.told)
     for folder in layout.folders:
         listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
     for directory in [below for below in listing.directories if layout.within(below) == layout.root]:
@@ -304,7 +329,7 @@ def _listed(layout: Layout, files: Wanted) -> Listing:
     suffixes = suffix or ", ".join(EXTENSIONS)
     if not files.labels:
         if not listing.add(layout, folder, 0):
-            there = f" and suffix; there are {_suffixes(layout.base)}" if suffix else ""
+            there = f" and suffix; there are {_suffixes(layout.base)}" if suffix else listing.told
             raise DataError(f"no images in {layout.base} ({suffixes}): check the path{there}")
         return listing
     if not listing.classes:
@@ -318,7 +343,7 @@ def _listed(layout: Layout, files: Wanted) -> Listing:
         raise DataError(
             f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "
             f"{', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}; remove these folders or put images there "
-            f"({suffixes})"
+            f"({suffixes}){listing.told}"
         )
     return listing
 

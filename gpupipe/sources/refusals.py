@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpupipe.errors import ConfigError
-from gpupipe.sources.folder import EXTENSIONS
+from gpupipe.sources.folder import EXTENSIONS, OTHERS
 from gpupipe.sources.patterns import is_url
 
 __all__ = ["refuse", "refuse_list", "refuse_path"]
@@ -26,7 +26,8 @@ FILES: dict[tuple[str, ...], str] = {
     f"or {OWN}",
     (".lmdb", ".mdb", ".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
     f"does not read: pass {OWN}, or write .tar shards from it",
-    EXTENSIONS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
+    EXTENSIONS
+    + OTHERS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
     (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video, and gpupipe takes images",
 }
 

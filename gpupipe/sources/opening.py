@@ -21,6 +21,7 @@ from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
+from gpupipe.sources.stores.kinds import store_opener
 from gpupipe.sources.stream import Stream, StreamSource, is_iterable_dataset
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
@@ -43,6 +44,7 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
+    - a path of a .zip archive of an image folder, or of an LMDB database;
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
@@ -59,6 +61,9 @@ def open_source(
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
     if _is_parquet(data):
         return _parquet(data, fields)
+    store = store_opener(data)
+    if store is not None:
+        return store(fields, rebuild=rebuild)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,7 +15,6 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,41 +94,28 @@ def parquet(place: Path, samples: tuple[Sample, ...], **options: Any) -> Made:
     return Made(place)
 
 
-def archive(place: Path, samples: tuple[Sample, ...]) -> Made:
-    with zipfile.ZipFile(place / "images.zip", "w") as file:
-        for number, sample in enumerate(samples[::-1]):
-            method = zipfile.ZIP_DEFLATED if number % 2 else zipfile.ZIP_STORED
-            file.writestr(f"images/{sample.name}", sample.data, method)
-    return Made(place / "images.zip")
+def hugging_face(_: Path, samples: tuple[Sample, ...]) -> Made:
+    """With a mapping of indices, over two chunks."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b", "c"]))
+    rows = [{"image": {"bytes": sample.data, "path": None}, "label": sample.label} for sample in reversed(samples)]
+    parts = [datasets.Dataset.from_list(rows[part], features=features) for part in (slice(0, 10), slice(10, 24))]
+    return Made(datasets.concatenate_datasets(parts).select(range(23, -1, -1)))
 
 
-def database(place: Path, samples: tuple[Sample, ...]) -> Made:
-    with lmdb.open(str(place / "lmdb"), map_size=1 << 24) as opened, opened.begin(write=True) as transaction:
-        for sample in samples:
-            transaction.put(sample.name.encode(), sample.data)
-    return Made(place / "lmdb")
-
-
-def numbered_database(place: Path, samples: tuple[Sample, ...]) -> Made:
-    path = place / "images.lmdb"
-    with lmdb.open(str(path), map_size=1 << 24, subdir=False) as opened, opened.begin(write=True) as transaction:
-        transaction.put(b"num-samples", str(len(samples)).encode())
-        for number, sample in enumerate(samples, start=1):
-            transaction.put(b"image-%09d" % number, sample.data)
-            transaction.put(b"label-%09d" % number, str(sample.label).encode())
-    return Made(path)
+def hugging_face_on_disk(place: Path, samples: tuple[Sample, ...]) -> Made:
+    hugging_face(place, samples).data.save_to_disk(place / "saved", num_shards=2)
+    return Made(place / "saved")
 
 
 KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder": folder,
     "shards": shards,
     "dataset": dataset,
+    "hugging face": hugging_face,
+    "hugging face, on disk": hugging_face_on_disk,
     "parquet": parquet,
-    "parquet, not compressed": partial(parquet, compression="none", use_dictionary=False),
     "parquet, zstd": partial(parquet, compression="zstd"),
-    "zip": archive,
-    "lmdb": database,
-    "lmdb-numbered": numbered_database,
 }
 
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}

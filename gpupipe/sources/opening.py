@@ -21,7 +21,6 @@ from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
-from gpupipe.sources.stores.kinds import store_opener
 from gpupipe.sources.stream import Stream, StreamSource, is_iterable_dataset
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
@@ -44,7 +43,7 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
-    - a path of a .zip archive of an image folder, or of an LMDB database;
+    - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
@@ -61,9 +60,11 @@ def open_source(
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
     if _is_parquet(data):
         return _parquet(data, fields)
-    store = store_opener(data)
-    if store is not None:
-        return store(fields, rebuild=rebuild)
+    data = _loaded(data)
+    if _is_hugging_face(data):
+        from gpupipe.sources.tables.hugging_face import open_hugging_face
+
+        return open_hugging_face(data, fields)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
@@ -86,6 +87,22 @@ def _is_parquet(data: Any) -> bool:
     if isinstance(data, Parquet) or not names_files(data):
         return isinstance(data, Parquet)
     return names_parquet([os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])])
+
+
+def _is_hugging_face(data: Any) -> bool:
+    datasets = sys.modules.get("datasets")  # which is imported where there is one
+    return datasets is not None and type(data) is getattr(datasets, "Dataset", None)
+
+
+def _loaded(data: Any) -> Any:
+    """The dataset of a folder in which Hugging Face's `save_to_disk` has written one; else the same."""
+    if isinstance(data, str | os.PathLike) and os.path.isdir(folder := os.path.expanduser(data)):
+        if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
+            splits = ", ".join(repr(below.path) for below in _folders_in(folder))
+            raise ConfigError(f"{folder} holds a DatasetDict, several datasets: pass the folder of one, {splits}")
+        if all(os.path.isfile(os.path.join(folder, name)) for name in ("state.json", "dataset_info.json")):
+            return library("datasets", "trainers").load_from_disk(folder)
+    return data
 
 
 def _parquet(data: Any, fields: Mapping[str, Field] | None) -> Source:

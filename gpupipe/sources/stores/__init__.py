@@ -1,1 +1,0 @@
-"""Files that hold many samples: zip archives, LMDB databases, arrays of NumPy's and HDF5."""

@@ -226,7 +226,7 @@ def test_in_the_place_of_a_shard_that_is_being_written(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     fifo(tmp_path / "out/shard-000000.tar.tmp")
     packed = pack.pack(source, tmp_path / "out", pack.PackSettings(), workers=1)
-    assert len(packed.shards) == 12
+    assert len(packed.source) == 12
 
 
 def test_links_within_a_shard_are_never_followed(tmp_path: Path) -> None:

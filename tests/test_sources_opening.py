@@ -60,7 +60,7 @@ class TestFolderOfShards:
 
     def test_an_interrupted_packing_is_told(self, packed: Path) -> None:
         (packed / "shard-000001.tar").rename(packed / "shard-000001.tar.tmp")
-        with pytest.raises(DataError, match=r"lacks 1 of its 3 shards, the first shard-000001\.tar: .*interrupted"):
+        with pytest.raises(DataError, match=r"lacks 1 of its 3 files, the first shard-000001\.tar: .*interrupted"):
             open_source(packed)
         assert len(open_source(str(packed / "*.tar"))) == 5
         (packed / ".gpupipe-pack.json").write_text("[]")

@@ -90,7 +90,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def shards(data: str, folder: Path, max_size: int) -> str:
     """The images, shrunk and packed."""
     packed = pack(open_source(data), folder / "packed", PackSettings(max_size=max_size))
-    say(f"packed at {max_size} px: {int(packed.shards.sizes.sum()):,} bytes in {len(packed.shards)} samples")
+    say(f"packed at {max_size} px: {int(packed.source.sizes.sum()):,} bytes in {len(packed.source)} samples")
     return str(folder / "packed" / "*.tar")
 
 

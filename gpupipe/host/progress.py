@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 __all__ = ["minutes", "progress", "steps"]
+
+_shown = threading.Lock()
 
 
 @contextmanager
@@ -37,10 +40,19 @@ def minutes(expected: float) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _bar(title: str, total: float) -> Iterator[Callable[..., None]]:
-    """What it yields takes what rich's `Progress.update` takes."""
-    if not sys.stderr.isatty():
+    """What it yields takes what rich's `Progress.update` takes. Within another one it shows nothing: rich has one."""
+    if not sys.stderr.isatty() or not _shown.acquire(blocking=False):
         yield lambda **changes: None
         return
+    try:
+        with _shown_bar(title, total) as update:
+            yield update
+    finally:
+        _shown.release()
+
+
+@contextmanager
+def _shown_bar(title: str, total: float) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

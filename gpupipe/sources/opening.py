@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gpupipe.batch import Field, Schema
@@ -17,6 +15,7 @@ from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
 from gpupipe.sources.needing import library
+from gpupipe.sources.packed import MARKS, packing_in
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
@@ -25,14 +24,11 @@ from gpupipe.sources.stream import Stream, StreamSource, is_iterable_dataset
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
 
-__all__ = ["PLAN_NAME", "SHARD_NAME", "names_files", "open_source"]
+__all__ = ["names_files", "open_source"]
 
 Open = Callable[[Any], Source]
 
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
-# What `gpupipe pack` writes, and what it says of that in the same folder.
-PLAN_NAME = ".gpupipe-pack.json"
-SHARD_NAME = "shard-{:06d}.tar"
 
 
 def open_source(
@@ -43,7 +39,6 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
-    - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
@@ -58,13 +53,10 @@ def open_source(
         return _with_fields(data, fields)
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
+    if fields is None and isinstance(data, (str, os.PathLike)) and (packing := packing_in(os.path.expanduser(data))):
+        fields = packing.fields
     if _is_parquet(data):
         return _parquet(data, fields)
-    data = _loaded(data)
-    if _is_hugging_face(data):
-        from gpupipe.sources.tables.hugging_face import open_hugging_face
-
-        return open_hugging_face(data, fields)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
@@ -87,22 +79,6 @@ def _is_parquet(data: Any) -> bool:
     if isinstance(data, Parquet) or not names_files(data):
         return isinstance(data, Parquet)
     return names_parquet([os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])])
-
-
-def _is_hugging_face(data: Any) -> bool:
-    datasets = sys.modules.get("datasets")  # which is imported where there is one
-    return datasets is not None and type(data) is getattr(datasets, "Dataset", None)
-
-
-def _loaded(data: Any) -> Any:
-    """The dataset of a folder in which Hugging Face's `save_to_disk` has written one; else the same."""
-    if isinstance(data, str | os.PathLike) and os.path.isdir(folder := os.path.expanduser(data)):
-        if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
-            splits = ", ".join(repr(below.path) for below in _folders_in(folder))
-            raise ConfigError(f"{folder} holds a DatasetDict, several datasets: pass the folder of one, {splits}")
-        if all(os.path.isfile(os.path.join(folder, name)) for name in ("state.json", "dataset_info.json")):
-            return library("datasets", "trainers").load_from_disk(folder)
-    return data
 
 
 def _parquet(data: Any, fields: Mapping[str, Field] | None) -> Source:
@@ -143,7 +119,6 @@ def _opened(path: str, open_shards: Open, open_folder: Open) -> Source:
             f"{folder} holds .tar files ({os.path.basename(shards[0])}) and class folders with images ({images}): "
             f"pass {os.path.join(path, '*.tar')!r} for the shards, or move them away to have the image folder"
         )
-    _check_whole(folder, shards)
     return open_shards(shards)
 
 
@@ -176,29 +151,12 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return sorted(entries, key=lambda entry: entry.name)
 
 
-def _check_whole(folder: str, shards: Sequence[str]) -> None:
-    """Raise DataError where the packing into `folder` has not come to its last shard."""
-    plan = Path(folder) / PLAN_NAME
-    try:
-        written = json.loads(plan.read_text("utf-8"))
-        count = int(written.get("shards", 0))  # plans of gpupipe before it had this key can't tell
-    except FileNotFoundError:  # shards of another origin
-        return
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(f"{plan} can't be read ({error!r}): remove it if the shards are whole") from error
-    there = {os.path.basename(shard) for shard in shards}
-    missing = [name for name in map(SHARD_NAME.format, range(count)) if name not in there]
-    if missing:
-        raise DataError(
-            f"{folder} lacks {len(missing)} of its {count} shards, the first {missing[0]}: the packing was "
-            "interrupted; run the same `gpupipe pack` again to go on, or list the shards to use what is there"
-        )
-
-
 def _first_image_below(folder: str) -> str | None:
     """The path below `folder` of an image in one of its folders, or in theirs; None if there is none."""
     seen = set()  # links may lead to folders above, or to one folder from many
     for below in _folders_in(folder):
+        if below.name == MARKS:
+            continue
         for place, folders, files in os.walk(below.path, followlinks=True):
             stat = os.stat(place)
             if (stat.st_dev, stat.st_ino) in seen:

@@ -32,7 +32,7 @@ from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
 
-__all__ = ["CLASSES_NAME", "ShardSource", "open_shards"]
+__all__ = ["CLASSES_NAME", "ShardSource", "open_shards", "scanned_shard"]
 
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
@@ -160,6 +160,16 @@ def open_shards(
     return source
 
 
+def scanned_shard(path: Path, fields: Mapping[str, Field]) -> ShardSource:
+    """One shard, scanned now, of which no index is written. Raises as `open_shards` does."""
+    schema = Schema.of(fields)
+    members = wanted(schema, _member)
+    scan = _Scan(members, "label")
+    built = scan.built([scan.shard(path, lambda done: None)])
+    index = StoredIndex("", built.fingerprint, dict(built.info), dict(built.arrays))
+    return ShardSource([str(path)], index, schema, members)
+
+
 def _member(name: str, field: Field) -> tuple[Names, str]:
     """The extensions of a field's member, and the keys within it."""
     if isinstance(field.source, int) or field.folder is not None:
@@ -225,15 +235,16 @@ class _Scan:
     def all(self, shards: Sequence[Path]) -> BuiltIndex:
         """The index of the shards."""
         total = sum(shard.stat().st_size for shard in shards)
-        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self._shard, shards)
+        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self.shard, shards)
         if not any(len(part.facts) for part in parts):
             what = ", ".join(f".{name}" for names in self.wanted.files for name in names)
             files = f"members {what}" if what else "images"
             there = f", but {_members(str(shards[0]))}; check the source" if what else ""
             raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}{there}")
-        return self._built(parts)
+        return self.built(parts)
 
-    def _shard(self, path: Path, advance: Advance) -> _Part:
+    def shard(self, path: Path, advance: Advance) -> _Part:
+        """What is in one."""
         advance(0)
         try:
             opened = open_regular(path)
@@ -270,7 +281,8 @@ class _Scan:
             done = sample.offset
         return facts
 
-    def _built(self, parts: Sequence[_Part]) -> BuiltIndex:
+    def built(self, parts: Sequence[_Part]) -> BuiltIndex:
+        """The index of shards that were scanned."""
         facts = np.concatenate([part.facts for part in parts])
         key_offsets = np.zeros(len(facts) + 1, np.int64)
         np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])

@@ -1,4 +1,4 @@
-"""`gpupipe pack`: an image folder, or shards, to new WebDataset shards."""
+"""`gpupipe pack`: from any data to WebDataset shards or Parquet files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ from dataclasses import fields
 
 from gpupipe.tools.cli.options import Subparsers, add_command, add_label_field, option, print_some
 
-__all__ = ["add_parser", "byte_size", "run"]
+__all__ = ["add_parser", "byte_size", "run", "task"]
 
+FORMATS = ("shards", "parquet", "huggingface")
 UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
 
-DESCRIPTION = """Write the images of SRC as WebDataset shards DST/shard-000000.tar and so on, in an order shuffled once,
-with an index and the class names (classes.json). Each shard appears when it is whole. After an interruption the same
-command goes on where it stopped, and the result is the same as that of one run."""
+DESCRIPTION = """Write the samples of SRC as WebDataset shards DST/shard-000000.tar and so on, or as Parquet files,
+in an order shuffled once. Each file appears when it is whole, and is read back and compared. After an interruption the
+same command goes on where it stopped, and the result is the same as that of one run; so the tasks of a job array can
+share the files, or a Ray cluster."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "pack", run, "write WebDataset shards", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SRC", help="an image folder, or .tar shards as 'a-{000..009}.tar'")
+    parser = add_command(subparsers, "pack", run, "write WebDataset shards or Parquet files", description=DESCRIPTION)
+    parser.add_argument("source", metavar="SRC", help="any data: an image folder, .tar shards as 'a-{000..009}.tar'")
     parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")
+    parser.add_argument("--to", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
     size = parser.add_mutually_exclusive_group()
     size.add_argument(
-        "--shard-size", type=byte_size, default=256_000_000, metavar="BYTES", help="most of a shard (default: 256MB)"
+        "--shard-size", type=byte_size, default=256_000_000, metavar="BYTES", help="most of a file (default: 256MB)"
     )
-    size.add_argument("--samples-per-shard", type=int, metavar="N", help="samples of a shard, instead of bytes")
+    size.add_argument("--samples-per-shard", type=int, metavar="N", help="samples of a file, instead of bytes")
     parser.add_argument("--max-size", type=int, metavar="PX", help="shrink images whose shorter side exceeds this")
     option(parser, "--quality", 90, "Q", "1 to 95, of shrunk JPEGs")
     option(parser, "--seed", 0, "S", "seed of the order")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="threads (default: one per usable CPU)")
+    share = parser.add_mutually_exclusive_group()
+    share.add_argument(
+        "--task", type=task, metavar="I/N", help="only the share of the I-th of N tasks, from 1/N to N/N"
+    )
+    share.add_argument("--on", choices=("ray",), help="a Ray cluster, or one on this machine: a task for each file")
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
     add_label_field(parser)
 
@@ -43,22 +51,31 @@ def byte_size(text: str) -> int:
     return int(float(match[1]) * UNITS[(match[2] or "").upper()])
 
 
+def task(text: str) -> tuple[int, int]:
+    """The two numbers of "3/8". Raises ArgumentTypeError."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no task: write the third of eight as 3/8")
+    return int(match[1]), int(match[2])
+
+
 def run(args: argparse.Namespace) -> int:
     """Pack, then print what lies in the destination."""
-    from gpupipe.errors import ConfigError
-    from gpupipe.sources import FolderSource, ShardSource, open_source
-    from gpupipe.tools.pack import PackSettings, pack
+    from gpupipe.sources import open_source
+    from gpupipe.tools.pack import PackSettings, pack, pack_share
 
     settings = PackSettings(**{field.name: getattr(args, field.name) for field in fields(PackSettings)})
     start = time.perf_counter()
     source = open_source(args.source, label_field=args.label_field)
-    if not isinstance(source, (FolderSource, ShardSource)):
-        raise ConfigError(f"{args.source} is neither an image folder nor .tar shards")
-    packed = pack(source, args.destination, settings, args.workers)
-    shards = packed.shards
-    print(
-        f"{len(shards):,} samples ({int(shards.sizes.sum()):,} bytes) in {len(shards.shards)} shards "
-        f"in {time.perf_counter() - start:.1f} s: {shards.shards[0]} ..."
+    packed = (
+        pack(source, args.destination, settings, args.workers, on=args.on)
+        if args.task is None
+        else pack_share(source, args.destination, settings, args.task, args.workers)
     )
+    seconds = f"in {time.perf_counter() - start:.1f} s"
+    if packed is None:
+        print(f"task {args.task[0]}/{args.task[1]} is done {seconds}; others have files to write")
+        return 0
+    print(f"{len(packed.source):,} samples {seconds}, read back as they were written: {packed.source!r}")
     print_some("left out", map(source.location, packed.left_out), len(packed.left_out))
     return 0

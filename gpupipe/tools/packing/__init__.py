@@ -1,0 +1,1 @@
+"""The parts of `gpupipe.tools.pack`: what is written where, and by whom."""

@@ -1,0 +1,77 @@
+"""Samples as rows of a Parquet file, with the features by which Hugging Face's `datasets` knows images and classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpupipe.tools.packing.layout import Layout, Part
+from gpupipe.tools.packing.samples import Sample
+
+__all__ = ["write_parquet"]
+
+# As Hugging Face writes images: one at a random place takes most readers, who read all of its group, 6 ms (11 MB; the
+# 500 ImageNet images x 4, pyarrow, one core of an Intel Xeon), of groups of 10 rows 1 ms, of 1,000 rows 76 ms.
+ROWS = 100
+# Nothing is compressed: Snappy and zstd make those files 0.5 and 1.4 % smaller, and of what lies there as it is one
+# image can be read alone. Dictionaries and statistics, for the same reason, are for columns of which rows are alike.
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def write_parquet(file: IO[bytes], layout: Layout, samples: Iterable[Sample], classes: list[str] | None) -> None:
+    """Write a file. Image and mask columns are structs of bytes and path, which is the sample's key."""
+    schema = _schema(layout, classes)
+    plain = [name for name, part in layout.parts.items() if part.form == "numbers" and not part.sides]
+    rows = iter(samples)
+    with pq.ParquetWriter(file, schema, compression="none", use_dictionary=False, write_statistics=plain) as writer:
+        while group := list(islice(rows, ROWS)):
+            columns = [_column(name, part, group) for name, part in layout.parts.items()]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROWS)
+
+
+def _column(name: str, part: Part, group: list[Sample]) -> pa.Array:
+    cells = []
+    for sample in group:
+        value: Any = sample.values.get(name)
+        if value is not None and part.form == "file":
+            value = {"bytes": value, "path": sample.key}
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        cells.append(value)
+    return pa.array(cells, _type(part))
+
+
+def _type(part: Part) -> Any:
+    if part.form == "file":
+        return FILE
+    if part.form != "numbers":
+        return pa.string() if part.form == "text" else pa.binary()
+    kind = pa.from_numpy_dtype(part.dtype)
+    for _ in range(part.sides):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _schema(layout: Layout, classes: list[str] | None) -> pa.Schema:
+    schema = pa.schema([(name, _type(part)) for name, part in layout.parts.items()])
+    features = {name: _feature(name, part, classes) for name, part in layout.parts.items()}
+    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def _feature(name: str, part: Part, classes: list[str] | None) -> Any:
+    """As `datasets` stores it; a list of one for lists, which all its versions read."""
+    if part.form == "file":
+        return {"_type": "Image"}
+    if name == "label" and classes is not None and not part.sides and np.dtype(part.dtype).kind in "iu":
+        return {"_type": "ClassLabel", "names": classes}
+    dtype = {"text": "string", "bytes": "binary"}.get(part.form, part.dtype)
+    feature: Any = {"_type": "Value", "dtype": dtype}
+    for _ in range(part.sides):
+        feature = [feature]
+    return feature

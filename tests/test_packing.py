@@ -1,0 +1,426 @@
+"""`gpupipe pack` from any source to any destination: every kind of field comes back as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import images
+import numpy as np
+import pytest
+from images import encode, picture
+from PIL import Image as PillowImage
+
+import gpupipe
+from gpupipe import Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
+from gpupipe.batch import MISSING, Field, Pad, Schema
+from gpupipe.batch.stored import schema_from_json, schema_to_json
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.sources import Source, check_source, open_source
+from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack, pack_share
+from gpupipe.tools.packing import on_ray
+from gpupipe.tools.packing.layout import digest
+
+FORMATS = ("shards", "parquet", "huggingface")
+SIZE = 23
+EVERYTHING: dict[str, Field] = {
+    "image": Image(),
+    "right": Image(geometry="image"),
+    "mask": Mask(dtype="int16", ignore=-1),
+    "boxes": Boxes(format="xywh", labels=("classes",), min_area=2.0),
+    "classes": Array(),
+    "points": Points(outside="keep"),
+    "caption": Text(),
+    "score": Scalar(),
+    "half": Scalar(),
+    "rare": Scalar(missing="default", default=0.5),
+    "embedding": Array(collate=Pad(multiple=4, mask=True)),
+    "grid": Array(),
+    "raw": Bytes(missing="default"),
+    "label": Scalar(),
+    "key": Key(),
+    "index": Index(),
+}
+
+
+class Everything:
+    """A dataset with a field of each kind; some samples lack some."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        rng = np.random.default_rng(number)
+        count = number % 4
+        pixels = picture(30 + number, 40, number)
+        return {
+            "image": encode(pixels, ("JPEG", "PNG", "WEBP")[number % 3]),
+            "right": pixels[:, ::-1],
+            "mask": rng.integers(0, 300, (30 + number, 40)).astype(np.int16),
+            "boxes": rng.uniform(0, 9, (count, 4)).astype(np.float32),
+            "classes": rng.integers(0, 200, count).astype(np.uint8),
+            "points": rng.uniform(0, 9, (count, 2)),
+            "caption": f"bird {number} – Zaunkönig",
+            "score": float(rng.uniform()),
+            "half": np.float16(number / 4),
+            "rare": None if number == 3 else number / 4,
+            "embedding": rng.uniform(size=number % 5).astype(np.float32),
+            "grid": rng.integers(0, 9, (2, 3, 2), dtype=np.int64),
+            "raw": None if number == 5 else bytes(range(number)),
+            "label": number % 7,
+        }
+
+
+def decoded(data: np.ndarray) -> np.ndarray:
+    if data.ndim != 1:
+        return data
+    with PillowImage.open(io.BytesIO(data.tobytes())) as image:
+        return np.asarray(image)
+
+
+def sample_of(source: Source, number: int) -> dict[str, Any]:
+    columns = source.fetch(np.array([number]))
+    return {name: columns[name].data[0] if name in source.fields.images else columns[name][0] for name in columns}
+
+
+@pytest.fixture(params=FORMATS)
+def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Packed:
+    return pack(
+        open_source(Everything(), fields=EVERYTHING),
+        tmp_path / "out",
+        PackSettings(samples_per_shard=5, to=request.param),
+        2,
+    )
+
+
+def test_every_kind_of_field_comes_back(packed: Packed, tmp_path: Path) -> None:
+    source = open_source(tmp_path / "out")
+    check_source(source)
+    assert len(source) == SIZE
+    assert packed.left_out == []
+    seen = set()
+    for number in range(SIZE):
+        found = sample_of(source, number)
+        assert found["index"] == number
+        expected = Everything()[int(found["key"])]
+        seen.add(int(found["key"]))
+        assert found["image"].tobytes() == expected["image"]
+        np.testing.assert_array_equal(decoded(found["right"]), expected["right"])
+        np.testing.assert_array_equal(decoded(found["mask"]), expected["mask"])
+        for name in ("boxes", "points", "classes", "embedding", "grid"):
+            np.testing.assert_array_equal(np.asarray(found[name]).reshape(expected[name].shape), expected[name])
+        for name in ("caption", "score", "label", "half", "rare", "raw"):
+            assert found[name] == (MISSING if expected[name] is None else expected[name])
+    assert seen == set(range(SIZE))
+
+
+def test_loaders_make_the_same_batches(packed: Packed, tmp_path: Path) -> None:
+    """Also what `fields` says of collation, dtypes and defaults."""
+    numbers = [int(sample_of(packed.source, number)["key"]) for number in range(SIZE)]
+    original = open_source(Everything(), fields=EVERYTHING).select(numbers)
+    made = []
+    for source in (original, open_source(tmp_path / "out")):
+        with gpupipe.Loader(
+            source,
+            gpupipe.imagenet_eval(24, dtype="uint8"),
+            6,
+            shuffle=False,
+            engine="torch",
+            device="cpu",
+            num_workers=0,
+        ) as loader:
+            made.append([dict(batch) for batch in loader])
+    assert len(made[0]) == 4
+    for one, other in zip(*made, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            if isinstance(value, list):
+                assert value == other[name]
+            elif isinstance(value, gpupipe.Ragged):
+                assert value.values.dtype == other[name].values.dtype
+                assert value.values.tolist() == other[name].values.tolist()
+                assert value.offsets.tolist() == other[name].offsets.tolist()
+            else:
+                assert value.dtype == other[name].dtype
+                assert value.equal(other[name]), name
+
+
+class TestSchemas:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            EVERYTHING,
+            {
+                "x": Array("json:a.b", missing="default", default=np.array([1, 2], np.int16)),
+                "y": Bytes(default=b"\xff", missing="default"),
+            },
+            {
+                "image": Image(folder="a", suffix=".png", missing="skip"),
+                "n": Array(1, default=3, missing="default", dtype="uint8"),
+            },
+        ],
+    )
+    def test_as_json_and_back(self, fields: dict[str, Field]) -> None:
+        document = json.loads(json.dumps(schema_to_json(Schema(fields))))
+        back = schema_from_json(document)
+        assert repr(back) == repr(Schema(fields))
+        assert list(back) == list(fields)
+
+    def test_a_function_is_refused(self, tmp_path: Path) -> None:
+        fields = {"image": Image(), "label": Scalar(collate=len)}
+        with pytest.raises(ConfigError, match=r"'label' is Scalar\(.*function len.*can't be stored .*; leave that out"):
+            pack(open_source([(encode(picture(9, 9)), 1)], fields=fields), tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("document", "reason"),
+        [
+            ([], "AttributeError"),
+            ({}, "must be a dict"),
+            ({"x": {"kind": "Source"}}, "KeyError: 'Source'"),
+            ({"x": {}}, "KeyError: 'kind'"),
+            ({"x": {"kind": "Scalar", "collate": {"run": "rm"}}}, "KeyError"),
+            ({"x": {"kind": "Scalar", "usual": "list"}}, "unexpected keyword argument 'usual'"),
+            ({"x": {"kind": "Scalar", "missing": "never"}}, "missing='never' must be one of"),
+            ({"x": {"kind": "Scalar", "dtype": "object_of_mine"}}, "is none of NumPy's"),
+        ],
+    )
+    def test_what_is_no_schema(self, document: Any, reason: str) -> None:
+        with pytest.raises(ConfigError, match=f"the stored fields can't be used .*{reason}"):
+            schema_from_json(document)
+
+    def test_of_another_hand_beside_shards(self, packed: Packed, tmp_path: Path) -> None:
+        path = tmp_path / "out" / PLAN_NAME
+        plan = json.loads(path.read_text())
+        path.write_text(json.dumps(plan | {"fields": {"image": {"kind": "os.system"}}}))
+        with pytest.raises(DataError, match=r"\.gpupipe-pack\.json can't be read .*os\.system"):
+            open_source(tmp_path / "out")
+
+
+def of(*samples: Any, fields: dict[str, Field]) -> Source:
+    """Samples with an image each, too."""
+    given = [{"image": encode(picture(9, 9)), **sample} for sample in samples]
+    return open_source(given, fields={"image": Image(), **fields})
+
+
+class TestBadSamples:
+    def test_what_lacks_a_field(self, tmp_path: Path) -> None:
+        fields: dict[str, Field] = {"text": Text(), "key": Key()}
+        source = of({"text": "a"}, {"words": "b"}, {"text": "c"}, fields=fields)
+        with pytest.raises(
+            SampleError, match=r"list\[1\]\): has no 'text' there are \['image', 'words'\]; .*--skip-bad"
+        ):
+            pack(source, tmp_path / "out")
+        assert pack(source, tmp_path / "new", PackSettings(skip_bad=True)).left_out == [1]
+        fields["text"] = Text(missing="skip")
+        assert pack(of({"text": "a"}, {}, fields=fields), tmp_path / "skipped").left_out == [1]
+
+    def test_values_of_different_forms(self, tmp_path: Path) -> None:
+        odd = int(gpupipe.Shuffled(80).indices(0, 0, np.array([1]))[0])  # of those that aren't looked at before
+        source = of(*({"label": 1.5 if number == odd else number} for number in range(80)), fields={"label": Scalar()})
+        with pytest.raises(SampleError, match=r"'label': it is float64 of 0 sides, \[1.5\], where .* have int64 of 0"):
+            pack(source, tmp_path / "out")
+
+    def test_a_mask_that_no_file_can_hold(self, tmp_path: Path) -> None:
+        source = of({"mask": np.full((9, 9), -1)}, fields={"mask": Mask(dtype="int64")})
+        with pytest.raises(SampleError, match="'mask': it holds values from -1 to -1, and a PNG has 0 to 65535"):
+            pack(source, tmp_path / "out")
+
+    def test_none_of_them_is_good(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="none of 2 samples that were tried can be packed"):
+            pack(open_source([(b"x", 1), (b"y", 2)]), tmp_path / "out", PackSettings(skip_bad=True))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_what_is_written_wrongly_is_found(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flipped(values: dict[str, Any]) -> bytes:
+        return digest(
+            {name: value[:-1] + b"?" if isinstance(value, bytes) else value for name, value in values.items()}
+        )
+
+    source = open_source([(encode(picture(9, 9), seed=n), n) for n in range(3)])
+    settings = PackSettings(to=to)
+    with monkeypatch.context() as patch:
+        patch.setattr("gpupipe.tools.packing.samples.digest", flipped)
+        with pytest.raises(
+            DataError, match=r"can't be read back: its sample 0 is not what was written; check the disk"
+        ):
+            pack(source, tmp_path / "out", settings)
+    assert len(pack(source, tmp_path / "out", settings).source) == 3
+
+
+def test_a_users_dataset_is_asked_by_one_thread(tmp_path: Path) -> None:
+    class Asked(Everything):
+        threads: set[int] = set()  # noqa: RUF012
+
+        def __getitem__(self, number: int) -> dict[str, Any]:
+            self.threads.add(threading.get_ident())
+            return super().__getitem__(number)
+
+    pack(open_source(Asked(), fields=EVERYTHING), tmp_path / "out", workers=4)
+    assert Asked.threads == {threading.get_ident()}
+
+
+def test_sizes_that_are_not_known_are_expected_from_some_samples(tmp_path: Path) -> None:
+    files = [encode(picture(100, 100, number), quality=95) for number in range(60)]
+    pack(open_source([(file, 0) for file in files]), tmp_path / "out", PackSettings(shard_size=100_000))
+    sizes = [path.stat().st_size for path in (tmp_path / "out").glob("*.tar")]
+    assert len(sizes) > 4
+    assert 70_000 < sorted(sizes)[-2] < 110_000
+
+
+LAST = int(gpupipe.Shuffled(20).indices(0, 0, np.array([19]))[0])
+
+
+class Numbers:
+    """A dataset whose images tell their number. While there is a file `deadly`, which is removed if "once" is in it,
+    the sample that is packed last ends a process that is not this one."""
+
+    def __init__(self, deadly: Path) -> None:
+        self.deadly, self.home = deadly, os.getpid()
+        self.files = [encode(picture(20 + number, 30, number)) for number in range(20)]
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, number: int) -> tuple[bytes, int]:
+        if number == LAST and os.getpid() != self.home and self.deadly.exists():
+            if self.deadly.read_text() == "once":
+                self.deadly.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.files[number], number
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files by name, but the index, which holds times of change."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".index"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def changed(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("shard-*.tar")}
+
+
+FIVE_FILES = PackSettings(samples_per_shard=4)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return open_source(Numbers(tmp_path / "deadly"))
+
+
+@pytest.fixture
+def whole(source: Source, tmp_path: Path) -> dict[str, bytes]:
+    """What one run writes."""
+    pack(source, tmp_path / "whole", FIVE_FILES, 1)
+    return content(tmp_path / "whole")
+
+
+class TestShares:
+    def test_they_make_what_one_run_makes_whatever_their_order(
+        self, source: Source, whole: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        assert pack_share(source, out, FIVE_FILES, (2, 3)) is None
+        assert set(changed(out)) == {"shard-000001.tar", "shard-000004.tar"}
+        with pytest.raises(DataError, match=r"lacks 3 of its 5 files, the first shard-000000\.tar"):
+            open_source(out)
+        assert pack_share(source, out, FIVE_FILES, (3, 3)) is None
+        packed = pack_share(source, out, FIVE_FILES, (1, 3))
+        assert packed is not None
+        assert sorted(label for _, label in packed.source) == list(range(20))
+        assert content(out) == whole
+
+    def test_one_that_is_run_again_does_what_is_missing(
+        self, source: Source, whole: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        for share in ((1, 2), (2, 2)):
+            pack_share(source, out, FIVE_FILES, share)
+        before = changed(out)
+        (out / "shard-000002.tar").unlink()
+        with open(out / "shard-000003.tar", "ab") as file:  # what is of another size was not written by us
+            file.write(b"more")
+        (out / f"shard-000004.tar.{32 * 'f'}.tmp").write_bytes(b"of a task that was killed")
+        assert pack_share(source, out, FIVE_FILES, (1, 2)) is None
+        assert pack_share(source, out, FIVE_FILES, (2, 2)) is not None
+        assert content(out) == whole
+        kept = {name for name, when in changed(out).items() if before[name] == when}
+        assert kept == {"shard-000000.tar", "shard-000001.tar", "shard-000004.tar"}
+
+    def test_a_run_of_all_finishes_what_shares_have_left(
+        self, source: Source, whole: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        pack_share(source, tmp_path / "out", FIVE_FILES, (2, 2))
+        before = changed(tmp_path / "out")
+        assert len(pack(source, tmp_path / "out", FIVE_FILES).source) == 20
+        assert content(tmp_path / "out") == whole
+        assert before.items() <= changed(tmp_path / "out").items()
+
+    def test_at_the_same_time(self, source: Source, whole: dict[str, bytes], tmp_path: Path) -> None:
+        def share(number: int) -> Packed | None:
+            return pack_share(source, tmp_path / "out", FIVE_FILES, (number, 3))
+
+        with ThreadPoolExecutor(3) as pool:
+            done = list(pool.map(share, (1, 2, 3)))
+        assert any(packed is not None for packed in done)
+        assert content(tmp_path / "out") == whole
+
+    @pytest.mark.parametrize("share", [(0, 3), (4, 3), (1, 0)])
+    def test_there_is_no_such_one(self, source: Source, tmp_path: Path, share: tuple[int, int]) -> None:
+        with pytest.raises(ConfigError, match=f"task {share[0]}/{share[1]}: tasks are counted from 1/"):
+            pack_share(source, tmp_path / "out", FIVE_FILES, share)
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as folder:  # short, as sockets lie in it
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+        for module in (sys.modules[__name__], images):  # which its processes can't import
+            ray.cloudpickle.register_pickle_by_value(module)
+        yield
+        ray.shutdown()
+
+
+@pytest.mark.trainers("ray")
+@pytest.mark.usefixtures("cluster")
+class TestOnRay:
+    def test_a_worker_that_is_killed_is_replaced(self, source: Source, whole: dict[str, bytes], tmp_path: Path) -> None:
+        (tmp_path / "deadly").write_text("once")
+        packed = pack(source, tmp_path / "out", FIVE_FILES, on="ray")
+        assert not (tmp_path / "deadly").exists()
+        assert sorted(label for _, label in packed.source) == list(range(20))
+        assert content(tmp_path / "out") == whole
+
+    def test_a_task_that_is_lost_is_told_and_another_run_does_what_is_missing(
+        self, source: Source, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(on_ray, "RETRIES", 0)
+        (tmp_path / "deadly").write_text("always")
+        with pytest.raises(DataError, match=r"a task that packs into .*out was lost: .*run it again to go on"):
+            pack(source, tmp_path / "out", FIVE_FILES, on="ray")
+        before = changed(tmp_path / "out")
+        assert 1 <= len(before) < 5
+        (tmp_path / "deadly").unlink()
+        pack(source, tmp_path / "out", FIVE_FILES, on="ray")
+        assert content(tmp_path / "out") == whole
+        assert before.items() <= changed(tmp_path / "out").items()
+
+    def test_what_a_task_raises_is_raised(self, tmp_path: Path) -> None:
+        files = [(encode(picture(20, 20)), 0), (b"<html>", 1), (encode(picture(20, 20)), 2)]
+        with pytest.raises(SampleError, match=r"list\[1\]\): .*--skip-bad") as caught:
+            pack(open_source(files), tmp_path / "out", PackSettings(samples_per_shard=1), on="ray")
+        assert caught.value.index == 1
+        packed = pack(open_source(files), tmp_path / "new", PackSettings(samples_per_shard=2, skip_bad=True), on="ray")
+        assert packed.left_out == [1]

@@ -94,12 +94,27 @@ def parquet(place: Path, samples: tuple[Sample, ...], **options: Any) -> Made:
     return Made(place)
 
 
+def hugging_face(_: Path, samples: tuple[Sample, ...]) -> Made:
+    """With a mapping of indices, over two chunks."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["a", "b", "c"]))
+    rows = [{"image": {"bytes": sample.data, "path": None}, "label": sample.label} for sample in reversed(samples)]
+    parts = [datasets.Dataset.from_list(rows[part], features=features) for part in (slice(0, 10), slice(10, 24))]
+    return Made(datasets.concatenate_datasets(parts).select(range(23, -1, -1)))
+
+
+def hugging_face_on_disk(place: Path, samples: tuple[Sample, ...]) -> Made:
+    hugging_face(place, samples).data.save_to_disk(place / "saved", num_shards=2)
+    return Made(place / "saved")
+
+
 KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder": folder,
     "shards": shards,
     "dataset": dataset,
+    "hugging face": hugging_face,
+    "hugging face, on disk": hugging_face_on_disk,
     "parquet": parquet,
-    "parquet, not compressed": partial(parquet, compression="none", use_dictionary=False),
     "parquet, zstd": partial(parquet, compression="zstd"),
 }
 

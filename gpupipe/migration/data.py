@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import ConfigError, TranslationError
@@ -39,25 +38,6 @@ class Alone:
     def __call__(self, items: list[Any]) -> Any:
         (item,) = items
         return self.collate(item)
-
-
-class EncodedRows:
-    """The rows of a Hugging Face dataset, where an image is the bytes of its file."""
-
-    def __init__(self, rows: Any, images: list[str]) -> None:
-        self._rows = rows
-        self._images = images
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = dict(self._rows[index])
-        for name in self._images:
-            file = row[name]
-            if file is not None:
-                row[name] = file["bytes"] if file["bytes"] is not None else Path(file["path"]).read_bytes()
-        return row
 
 
 def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mapping[str, Any]) -> Data:
@@ -133,10 +113,9 @@ def _with_recipe(dataset: Any, name: str, collate: Any, overrides: Mapping[str, 
         )
     recipe: Recipe | MultiCrop = overrides["recipe"]
     passed = Line("transform", "the dataset's", "the recipe that was passed")
-    rows = _encoded_rows(dataset)
-    if rows is not None and isinstance(recipe, Recipe):
+    if isinstance(recipe, Recipe) and _has_images(dataset):
         line = Line("dataset", name, "its images as encoded files, turned upright as it turns them")
-        return Data(rows, replace(recipe, exif_orientation=True), (line, passed))
+        return Data(dataset.with_format(None), recipe, (line, passed))
     try:
         if "fields" in overrides:
             raise TranslationError("the dataset", "fields= were passed", "leave them out")
@@ -147,14 +126,8 @@ def _with_recipe(dataset: Any, name: str, collate: Any, overrides: Mapping[str, 
     return Data(files.source(dataset), recipe, (Line("dataset", name, LISTED), passed))
 
 
-def _encoded_rows(dataset: Any) -> EncodedRows | None:
-    """None for what is no Hugging Face dataset with images."""
+def _has_images(dataset: Any) -> bool:
+    """Whether it is a Hugging Face dataset with images."""
     if type(dataset).__module__ != "datasets.arrow_dataset":
-        return None
-    from datasets import Image
-
-    images = [name for name, feature in dataset.features.items() if isinstance(feature, Image)]
-    rows = dataset.with_format(None)
-    for name in images:
-        rows = rows.cast_column(name, Image(decode=False))
-    return EncodedRows(rows, images) if images else None
+        return False
+    return any(type(feature).__name__ == "Image" for feature in dataset.features.values())

@@ -39,6 +39,7 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
+    - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
@@ -57,6 +58,11 @@ def open_source(
         fields = packing.fields
     if _is_parquet(data):
         return _parquet(data, fields)
+    data = _loaded(data)
+    if _is_hugging_face(data):
+        from gpupipe.sources.tables.hugging_face import open_hugging_face
+
+        return open_hugging_face(data, fields)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
@@ -79,6 +85,22 @@ def _is_parquet(data: Any) -> bool:
     if isinstance(data, Parquet) or not names_files(data):
         return isinstance(data, Parquet)
     return names_parquet([os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])])
+
+
+def _is_hugging_face(data: Any) -> bool:
+    datasets = sys.modules.get("datasets")  # which is imported where there is one
+    return datasets is not None and type(data) is getattr(datasets, "Dataset", None)
+
+
+def _loaded(data: Any) -> Any:
+    """The dataset of a folder in which Hugging Face's `save_to_disk` has written one; else the same."""
+    if isinstance(data, str | os.PathLike) and os.path.isdir(folder := os.path.expanduser(data)):
+        if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
+            splits = ", ".join(repr(below.path) for below in _folders_in(folder))
+            raise ConfigError(f"{folder} holds a DatasetDict, several datasets: pass the folder of one, {splits}")
+        if all(os.path.isfile(os.path.join(folder, name)) for name in ("state.json", "dataset_info.json")):
+            return library("datasets", "trainers").load_from_disk(folder)
+    return data
 
 
 def _parquet(data: Any, fields: Mapping[str, Field] | None) -> Source:

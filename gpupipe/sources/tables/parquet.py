@@ -29,7 +29,7 @@ from gpupipe.sources.tables.blobs import Blobs
 from gpupipe.sources.tables.columns import Path, cells, class_names, located, type_at
 from gpupipe.sources.tables.files import Parquet
 from gpupipe.sources.tables.row_groups import SNAPPY, Footer, RowGroup, RowGroups, default_memory
-from gpupipe.sources.tables.rows import RowSource
+from gpupipe.sources.tables.rows import RowSource, stream_of
 
 __all__ = ["ParquetSource", "class_label_names", "open_parquet"]
 
@@ -100,11 +100,8 @@ class ParquetSource(RowSource):
         groups = self._groups.groups
         parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
         sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._known.schema) as stream:
-            stream.write_table(self._known)
         names = [*parts, *(self._name(group.footer.path) for group in groups)]
-        return content_fingerprint(names, [self.samples_per_shard, sizes, np.frombuffer(sink.getvalue(), np.uint8)])
+        return content_fingerprint(names, [self.samples_per_shard, sizes, stream_of(self._known)])
 
     def _name(self, path: str) -> str:
         return printable(os.path.relpath(path, self._folder))

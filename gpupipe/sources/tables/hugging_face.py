@@ -1,0 +1,163 @@
+"""Datasets of Hugging Face: images as they lie in the Arrow table, which is mapped into memory, not decoded by them."""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gpupipe.batch import Array, Bytes, Field, Image, Mask, Schema
+from gpupipe.errors import DataError
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.headers import probe_bytes
+from gpupipe.sources.source import Source, content_fingerprint
+from gpupipe.sources.tables.columns import Path, cells, class_names, located, type_at
+from gpupipe.sources.tables.rows import RowSource, stream_of
+from gpupipe.sources.values import as_given
+
+__all__ = ["HuggingFaceSource", "open_hugging_face"]
+
+MODES = (None, "RGB")
+
+
+class HuggingFaceSource(RowSource):
+    """The rows of a `datasets.Dataset` without a format. Made by `open_hugging_face`.
+
+    The mapping of its indices is looked up once. Images are upright, as the dataset has them: those few that have to be
+    turned are decoded here, unless its feature is `Image(decode=False)`.
+    """
+
+    def __init__(self, dataset: Any, fields: Schema) -> None:
+        table = _stored(dataset.data.table)
+        paths = located(fields, table.schema, "the dataset")
+        self.dataset = dataset
+        self._table = table.select(sorted({path[0] for path in paths.values()}))
+        self._batches = self._table.to_batches()
+        self._starts: list[int] = np.cumsum([0] + [batch.num_rows for batch in self._batches]).tolist()
+        mapped = dataset._indices
+        self._numbers: NDArray[np.int64] = (
+            np.arange(len(dataset)) if mapped is None else mapped.column(0).to_numpy().astype(np.int64)
+        )
+        self._blobs = {name for name in paths if isinstance(fields[name], Image | Mask | Bytes)}
+        self._turned = {name for name in fields.images if getattr(_feature(dataset, paths[name]), "decode", False)}
+        super().__init__(os.getcwd(), fields, paths, {})
+        names = {
+            name: found
+            for name in paths.keys() - self._blobs
+            if isinstance(fields[name], Array) and (found := class_names(self._cells(paths[name]))) is not None
+        }
+        super().__init__(os.getcwd(), fields, paths, names)
+        known = getattr(_feature(dataset, paths["label"]), "names", None) if "label" in paths else None
+        if known is not None:
+            self.classes, self.class_to_idx = list(known), {name: number for number, name in enumerate(known)}
+        self.fingerprint = self._fingerprint()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceSource({', '.join(self._table.column_names)}, {len(self)} samples)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HuggingFaceSource, (self.dataset, self.fields)
+
+    def _fingerprint(self) -> str:
+        """Of the numbers and texts of all rows, and the sizes of their images."""
+        sizes = [self._sizes(path) for name, path in sorted(self._paths.items()) if name in self._blobs]
+        others = {".".join(path): self._cells(path) for name, path in self._paths.items() if name not in self._blobs}
+        return content_fingerprint(["Hugging Face"], [*sizes, stream_of(pa.table(others))])
+
+    def _cells(self, path: Path) -> pa.Array:
+        """Of all rows."""
+        chunks = [cells(batch, path) for batch in self._batches]  # of a struct this part alone is taken
+        return pa.chunked_array(chunks).take(pa.array(self._numbers)).combine_chunks()
+
+    def _sizes(self, path: Path) -> NDArray[np.int64]:
+        """Bytes of each row's image; where there are none, of its path."""
+        kind: Any = type_at(self._table.schema.field(path[0]).type, path[1:])
+        is_struct = pa.types.is_struct(kind)
+        ends = [(name,) for name in ("bytes", "path") if kind.get_field_index(name) >= 0] if is_struct else [()]
+        parts = [[cells(batch, (*path, *end)) for batch in self._batches] for end in ends]
+        sizes = [pc.binary_length(pa.chunked_array(part).cast(pa.large_binary())) for part in parts]
+        found: NDArray[np.int64] = pc.coalesce(*sizes, pa.scalar(-1)).to_numpy()
+        return found[self._numbers]
+
+    def location(self, index: int) -> str:
+        """The dataset's row."""
+        return f"Dataset[{index}]"
+
+    def _whole(self, name: str) -> pa.Array | None:
+        return None if name in self._blobs else self._cells(self._paths[name])
+
+    def _rows(self, indices: NDArray[np.int64]) -> pa.Table:
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"samples {indices} of {self!r}")
+        rows = []
+        for index, number in zip(indices.tolist(), self._numbers[indices].tolist(), strict=True):
+            note(index)
+            batch = bisect_right(self._starts, number) - 1
+            rows.append(self._batches[batch].slice(number - self._starts[batch], 1))
+        return pa.Table.from_batches(rows, self._table.schema)
+
+    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
+        made = super()._made(name, field, rows, indices)
+        if name in self._turned:
+            made.sizes = np.array([_header(data) for data in made.data], np.int32).reshape(-1, 3)
+            for row in np.flatnonzero(made.sizes[:, 2] > 1).tolist():
+                with suppress(Exception):  # what is damaged is found where the others are decoded
+                    made.data[row] = as_given(field, _upright(made.data[row]))
+                    made.sizes[row] = (*made.data[row].shape[:2], 1)
+        return made
+
+
+def _header(data: Any) -> tuple[int, int, int]:
+    return (0, 0, 1) if data is None else probe_bytes(data.data)
+
+
+def _upright(data: NDArray[np.uint8]) -> PIL.Image.Image:
+    with PIL.Image.open(io.BytesIO(data.tobytes())) as image:
+        image.load()
+        return PIL.ImageOps.exif_transpose(image)
+
+
+def open_hugging_face(dataset: Any, fields: Mapping[str, Field] | None = None) -> Source:
+    """The source for a `datasets.Dataset`: for its table, where it has no format or transform, which are code of the
+    user's, and its images are as they are stored or in RGB; else for the items that it gives.
+
+    Raises ConfigError for fields that it has no columns for, DataError where it is empty.
+    """
+    if not len(dataset):
+        raise DataError("the dataset is empty: its len() is 0")
+    features = [feature for feature in dataset.features.values() if type(feature).__name__ == "Image"]
+    if dataset.format["type"] is not None or any(feature.mode not in MODES for feature in features):
+        return DatasetSource(dataset, fields)
+    return HuggingFaceSource(dataset, Schema.of(fields))
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    """The table, of types of Hugging Face's own, as Array2D, with the lists that they are kept as."""
+    for number, field in enumerate(table.schema):
+        if isinstance(field.type, pa.BaseExtensionType):
+            chunks = [chunk.storage for chunk in table.column(number).chunks]
+            kept = pa.chunked_array(chunks, field.type.storage_type)
+            table = table.set_column(number, field.name, kept)
+    return table
+
+
+def _feature(dataset: Any, path: Path) -> Any:
+    """The feature of a column, or of a part of it; None where there is none."""
+    feature: Any = dataset.features
+    for key in path:
+        feature = feature.get(key) if isinstance(feature, Mapping) else None
+    return feature

@@ -1,0 +1,178 @@
+"""Hugging Face's datasets as sources, compared to what the datasets themselves give."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from images import encode, picture
+from PIL import Image as Pillow
+
+from gpupipe import Array, Bytes, ConfigError, DataError, Image, Mask, SampleError, Scalar, Text
+from gpupipe.batch import MISSING
+from gpupipe.sources import DatasetSource, check_source, open_source
+
+datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.trainers("datasets")
+
+JPEGS = [encode(picture(30 + number, 40, number)) for number in range(6)]
+FEATURES = {
+    "image": datasets.Image(),
+    "label": datasets.ClassLabel(names=["ant", "bee"]),
+    "name": datasets.Value("string"),
+    "embedding": datasets.List(datasets.Value("float32")),
+    "matrix": datasets.Array2D((2, 3), "float32"),
+    "meta": {"score": datasets.Value("float64")},
+}
+
+
+def rows(**changes: Any) -> Any:
+    """Six of all kinds; changed columns, or None for those left out."""
+    columns: dict[str, Any] = {
+        "image": [{"bytes": data, "path": f"{number}.jpg"} for number, data in enumerate(JPEGS)],
+        "label": [0, 1, 1, 0, 1, 0],
+        "name": [f"name {number}" for number in range(6)],
+        "embedding": np.arange(12, dtype=np.float32).reshape(6, 2).tolist(),
+        "matrix": np.arange(36, dtype=np.float32).reshape(6, 2, 3).tolist(),
+        "meta": [{"score": number / 2} for number in range(6)],
+    }
+    columns |= changes
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(FEATURES))
+
+
+def test_image_and_label() -> None:
+    source = open_source(rows())
+    assert type(source).__name__ == "HuggingFaceSource"
+    check_source(source)
+    assert [source[index][0].tobytes() for index in range(6)] == JPEGS
+    assert source.targets.tolist() == [0, 1, 1, 0, 1, 0]
+    assert (source.classes, source.class_to_idx) == (["ant", "bee"], {"ant": 0, "bee": 1})
+    with pytest.raises(IndexError):
+        source.fetch(np.array([6]))
+
+
+def test_fields_of_all_kinds() -> None:
+    fields = {
+        "image": Image(),
+        "text": Text("name"),
+        "embedding": Array(),
+        "matrix": Array(),
+        "score": Scalar("meta.score"),
+        "kind": Scalar("name"),
+        "file": Bytes("image"),
+        "path": Text("image.path"),
+    }
+    data = rows()
+    source = open_source(data, fields=fields)
+    check_source(source)
+    for index, row in enumerate(data):
+        found = source[index]
+        assert (found["text"], found["score"], found["kind"]) == (row["name"], row["meta"]["score"], index)
+        assert found["path"] == f"{index}.jpg"
+        assert found["embedding"].tolist() == row["embedding"]
+        assert np.asarray(found["matrix"]).tolist() == row["matrix"]
+        assert (found["image"].tobytes(), found["file"]) == (JPEGS[index], JPEGS[index])
+    assert source.column("score").tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    with pytest.raises(DataError, match="known only by reading"):
+        source.column("image")
+
+
+def test_a_mapping_of_indices_over_chunks() -> None:
+    """Shuffled, selected and put together of several tables, as the dataset itself has it."""
+    data = datasets.concatenate_datasets([rows(), rows(label=[1] * 6)]).shuffle(seed=3).select(range(2, 11))
+    source = open_source(data)
+    assert source.targets.tolist() == data["label"][:]
+    expected = data.cast_column("image", datasets.Image(decode=False))
+    assert [source[i][0].tobytes() for i in range(9)] == [row["image"]["bytes"] for row in expected]
+    copy = pickle.loads(pickle.dumps(source))
+    assert (copy.fingerprint, len(copy)) == (source.fingerprint, 9)
+    assert source.fingerprint != open_source(data.select(range(8))).fingerprint
+    assert source.fingerprint != open_source(data.select(range(8, -1, -1))).fingerprint
+
+
+def test_saved_to_disk(tmp_path: Path) -> None:
+    data = rows()
+    data.save_to_disk(tmp_path / "one")
+    source = open_source(tmp_path / "one")
+    assert [source[index][0].tobytes() for index in range(6)] == JPEGS
+    assert source.fingerprint == open_source(data).fingerprint
+    datasets.DatasetDict(train=data, test=data).save_to_disk(tmp_path / "both")
+    with pytest.raises(ConfigError, match=rf"holds a DatasetDict.*pass the folder of one, '{tmp_path}/both/test'"):
+        open_source(tmp_path / "both")
+    with pytest.raises(ConfigError, match="a DatasetDict, of 'train', 'test': pass one of its parts"):
+        open_source(datasets.DatasetDict(train=data, test=data))
+
+
+def test_images_are_upright_as_the_dataset_has_them() -> None:
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    turned = encode(picture(20, 50, 1), exif=exif)
+    data = rows(image=[{"bytes": turned, "path": None}, *({"bytes": one, "path": None} for one in JPEGS[1:])])
+    source = open_source(data)
+    images = source.fetch(np.arange(6))["image"]
+    assert np.array_equal(images.data[0], np.asarray(data[0]["image"].convert("RGB")))
+    assert images.sizes.tolist() == [[50, 20, 1], *([30 + number, 40, 1] for number in range(1, 6))]
+    assert images.data[1].tobytes() == JPEGS[1]
+    stored = open_source(data.cast_column("image", datasets.Image(decode=False)))
+    assert stored[0][0].tobytes() == turned
+
+
+def test_files_at_paths(tmp_path: Path) -> None:
+    for number, data in enumerate(JPEGS):
+        (tmp_path / f"{number}.jpg").write_bytes(data)
+    source = open_source(rows(image=[str(tmp_path / f"{number}.jpg") for number in range(6)]))
+    assert source[4][0].tobytes() == JPEGS[4]
+    (tmp_path / "2.jpg").unlink()
+    with pytest.raises(SampleError, match=r"Dataset\[2\].*2\.jpg can't be read: No such file") as raised:
+        source.fetch(np.arange(6))
+    assert raised.value.index == 2
+
+
+def test_cells_that_hold_nothing() -> None:
+    images = pa.array([None, {"bytes": None, "path": None}, *({"bytes": one, "path": None} for one in JPEGS[2:])])
+    source = open_source(datasets.Dataset(pa.table({"image": images, "label": [0, 1, None, 0, 1, 0]})))
+    assert source.fetch(np.array([0]))["image"].data == [None]
+    with pytest.raises(SampleError, match="has neither bytes nor path") as raised:
+        source.fetch(np.array([2, 1]))
+    assert raised.value.index == 1
+    assert source.fetch(np.array([2]))["label"] == [MISSING]
+    with pytest.raises(DataError, match="labels"):
+        source.targets  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.with_format("torch"),
+        lambda data: data.with_transform(lambda batch: batch),
+        lambda data: data.cast_column("image", datasets.Image(mode="L")),
+    ],
+    ids=["format", "transform", "mode"],
+)
+def test_what_a_dataset_does_itself_it_is_asked_for(change: Any) -> None:
+    source = open_source(change(rows()))
+    assert type(source) is DatasetSource
+
+
+def test_columns_of_other_names_are_listed() -> None:
+    with pytest.raises(ConfigError, match=r"'label'.*has the columns image .*, kind \(int64\)"):
+        open_source(rows().rename_column("label", "kind"))
+    with pytest.raises(DataError, match="empty"):
+        open_source(rows().select([]))
+
+
+def test_masks(tmp_path: Path) -> None:
+    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    buffer = io.BytesIO()
+    Pillow.fromarray(mask).save(buffer, "PNG")
+    features = datasets.Features(image=datasets.Image(), mask=datasets.Image())
+    one = {"image": {"bytes": JPEGS[0], "path": None}, "mask": {"bytes": buffer.getvalue(), "path": None}}
+    source = open_source(
+        datasets.Dataset.from_list([one], features=features), fields={"image": Image(), "mask": Mask()}
+    )
+    assert source[0]["mask"].tobytes() == buffer.getvalue()

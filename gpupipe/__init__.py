@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gpupipe.migration.dataloader import *
     from gpupipe.order import *
     from gpupipe.sources import (
+        Manifest as Manifest,
         Parquet as Parquet,
+        Query as Query,
         Source as Source,
         Stream as Stream,
         check_source as check_source,
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoader": "integrations.transformers"}
 _LATER |= {"from_dataloader": "migration.dataloader"}
-_LATER |= dict.fromkeys(("Parquet", "Source", "Stream", "check_source", "open_source"), "sources")
+_LATER |= dict.fromkeys(("Manifest", "Parquet", "Query", "Source", "Stream"), "sources")
+_LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted", "split"), "order")
 

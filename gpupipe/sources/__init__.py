@@ -1,4 +1,4 @@
-"""Where encoded images lie: image folders, WebDataset shards, a user's own dataset. All with random access."""
+"""Where encoded images lie: image folders, WebDataset shards, tables, a user's own dataset. All with random access."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from gpupipe.sources.source import Encoded, Source
 from gpupipe.sources.stream import Stream, StreamSource
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet
+from gpupipe.sources.tables.settings import Manifest, Query
 
 __all__ = [
     "DatasetSource",
     "Encoded",
     "FolderSource",
     "ItemSource",
+    "Manifest",
     "Parquet",
+    "Query",
     "ShardSource",
     "Source",
     "Stream",

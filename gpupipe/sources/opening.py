@@ -23,12 +23,14 @@ from gpupipe.sources.source import Source
 from gpupipe.sources.stream import Stream, StreamSource, is_iterable_dataset
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
+from gpupipe.sources.tables.settings import Manifest, Query
 
 __all__ = ["names_files", "open_source"]
 
 Open = Callable[[Any], Source]
 
 SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_source(
@@ -40,6 +42,8 @@ def open_source(
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
     - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
+    - a table that lists samples, in a file (.csv, .tsv, .jsonl, .ndjson, or a `Manifest`) or in a database (a
+      `Query`);
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
@@ -63,8 +67,12 @@ def open_source(
         from gpupipe.sources.tables.hugging_face import open_hugging_face
 
         return open_hugging_face(data, fields)
+    if isinstance(data, Manifest | Query):
+        return _open_table(data, fields, rebuild)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
+        if _is_table(data):
+            return _open_table(Manifest(data), fields, rebuild)
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
     if isinstance(data, Stream) or is_iterable_dataset(data):
         return StreamSource(data if isinstance(data, Stream) else Stream(data), fields)
@@ -117,6 +125,22 @@ def _with_fields(source: Source, fields: Mapping[str, Field] | None) -> Source:
         f"fields={dict(fields)!r}, but {source!r} was opened with {dict(source.fields)!r}: leave fields out, or pass "
         "them to open_source"
     )
+
+
+def _is_table(path: str | os.PathLike[str]) -> bool:
+    text = os.fspath(path)
+    return text.lower().endswith(TABLES) and not is_url(text) and not os.path.isdir(os.path.expanduser(text))
+
+
+def _open_table(data: Manifest | Query, fields: Mapping[str, Field] | None, rebuild: bool) -> Source:
+    library("pyarrow", "tables")
+    if isinstance(data, Query):
+        from gpupipe.sources.tables.query import open_query
+
+        return open_query(data, Schema.of(fields))
+    from gpupipe.sources.tables.manifest import open_manifest
+
+    return open_manifest(data, Schema.of(fields), rebuild=rebuild)
 
 
 def names_files(data: Any) -> bool:

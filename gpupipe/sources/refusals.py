@@ -18,9 +18,11 @@ OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives 
 FILES: dict[tuple[str, ...], str] = {
     (".zip", ".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
     (".parquet",): "Parquet, which is not read together with other kinds of data: pass the files of one kind",
-    (".arrow", ".feather", ".orc"): f"a table, which gpupipe does not read: pass {OWN} of row i",
-    (".csv", ".tsv", ".json", ".jsonl", ".txt"): f"a list in a text file, which gpupipe does not read: pass {OWN}, "
-    "or sort the files into one folder per class (links will do)",
+    (".arrow", ".feather", ".orc"): f"a table of a kind that gpupipe does not read: write it as Parquet, or pass {OWN} "
+    "of row i",
+    (".csv", ".tsv", ".jsonl", ".ndjson"): "a table in a list: pass it by itself",
+    (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
+    f"gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']); or pass {OWN}",
     (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not open: pass them "
     "opened, as np.load(path, mmap_mode='r') with fields={'image': gpupipe.Image()} for uint8 images, "
     f"or {OWN}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,18 +13,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Images, Mask, Points, Scalar, Schema, Text
-from gpupipe.errors import ConfigError
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.source import Encoded, as_column
 from gpupipe.sources.values import as_array
 from gpupipe.sources.wanted import is_own
 
-__all__ = ["BadCellError", "Path", "cells", "class_names", "located", "numbered", "type_at", "values"]
+__all__ = ["BadCellError", "Path", "cells", "class_names", "is_text", "located", "numbered", "type_at", "values"]
 
 Path = tuple[str, ...]
 """A column, and within it the keys of structs."""
 
 Read = Callable[[int, str], Encoded]
 """The file of a row at the path in its cell. Raises whatever is to be raised where it can't be read."""
+
+WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 
 Kind = Any  # pyarrow has no types for type checkers
 
@@ -47,7 +50,8 @@ def located(fields: Schema, schema: pa.Schema, where: str) -> dict[str, Path]:
 
 def _located(name: str, field: Field, schema: pa.Schema, where: str) -> Path:
     source = name if field.source is None else field.source
-    there = f"{where} has the columns {', '.join(f'{one.name} ({one.type})' for one in schema)}"
+    columns = [one.name + f" ({one.type})" * (not pa.types.is_null(one.type)) for one in schema]
+    there = f"{where} has the columns {', '.join(columns)}"
     if isinstance(source, int) or field.folder is not None:
         raise ConfigError(f"fields: {name!r} is {field!r}, but columns are found by their names; {there}")
     path = (source,) if source in schema.names else tuple(source.split("."))
@@ -87,7 +91,8 @@ def _is_list(kind: Kind) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_text(kind: Kind) -> bool:
+def is_text(kind: Kind) -> bool:
+    """Whether it is a type of strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind)) or str(kind) == "string_view"
 
 
@@ -104,7 +109,7 @@ def _is_number(kind: Kind) -> bool:
 def _is_file(kind: Kind) -> bool:
     """Bytes, a path, or a struct of one or both, as Hugging Face has it."""
     if not pa.types.is_struct(kind):
-        return _is_text(kind) or _is_binary(kind)
+        return is_text(kind) or _is_binary(kind)
     names = {kind.field(number).name for number in range(kind.num_fields)}
     return bool(names & {"bytes", "path"})
 
@@ -116,12 +121,12 @@ def _leaf(kind: Kind) -> Kind:
 
 
 def _is_value(kind: Kind) -> bool:
-    return _is_number(kind) or _is_text(kind)
+    return _is_number(kind) or is_text(kind)
 
 
 FORMS: tuple[tuple[Any, Callable[[Kind], bool], str], ...] = (
     (Image | Mask | Bytes, _is_file, "the bytes (binary), the path of a file (string), or a struct of bytes and path"),
-    (Text, _is_text, "string"),
+    (Text, is_text, "string"),
     (Scalar, _is_value, "numbers, or names of classes (string)"),
     (Array, lambda kind: _is_value(_leaf(kind)), "numbers, names of classes (string), or lists of these"),
     (Boxes | Points, lambda kind: _is_list(kind) and _is_number(_leaf(kind)), "lists of numbers"),
@@ -160,13 +165,25 @@ def _lists(array: pa.Array) -> pa.Array:
     return array.cast(pa.large_list(array.type.value_type))
 
 
-def class_names(column: pa.Array | pa.ChunkedArray) -> list[str] | None:
-    """The different texts in a column of names of classes, or of lists of these, sorted; None for numbers."""
-    if not _is_text(_leaf(column.type)):
+def class_names(column: pa.Array | pa.ChunkedArray, where: str) -> list[str] | None:
+    """The different texts in a column of names of classes, or of lists of these, sorted; None for numbers, which may be
+    written as text.
+
+    Raises DataError for some of both: the names that numbers would get are hardly what they say.
+    """
+    if not is_text(_leaf(column.type)):
         return None
     while _is_list(column.type):
         column = pc.list_flatten(column)
-    return sorted(pc.unique(column).drop_null().to_pylist())
+    names = sorted(pc.unique(column).drop_null().to_pylist())
+    numbers = [name for name in names if WHOLE.fullmatch(name)]
+    if numbers and len(numbers) < len(names):
+        text = next(name for name in names if not WHOLE.fullmatch(name))
+        raise DataError(
+            f"{where} has numbers, such as {numbers[0]!r}, and names, such as {text!r}: mend what is wrong; where both "
+            "are names of classes let all begin with a letter"
+        )
+    return None if numbers else names
 
 
 def numbered(column: pa.Array, names: pa.Array) -> pa.Array:
@@ -190,15 +207,22 @@ def values(field: Field, column: pa.Array, read: Read) -> Any:
         return [MISSING if text is None else text for text in column.to_pylist()]
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
+    if is_text(_leaf(column.type)):
+        column = _numbers(column)
     whole = None if column.null_count or _is_list(column.type) else _whole(column)
     return as_column(field, _each(field, column)) if whole is None else whole
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """Of whole numbers that are written as text."""
+    return _mapped(column, _numbers) if _is_list(column.type) else column.cast(pa.int64())
 
 
 def files(column: pa.Array, read: Read) -> list[Encoded | None]:
     """The bytes that cells hold, or whose path they hold; None for null."""
     if pa.types.is_struct(column.type):
         return _files_of_structs(column, read)
-    if _is_text(column.type):
+    if is_text(column.type):
         return [None if path is None else read(row, path) for row, path in enumerate(column.to_pylist())]
     if not _is_binary(column.type):  # all null
         return [None] * len(column)

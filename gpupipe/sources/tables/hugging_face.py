@@ -55,7 +55,8 @@ class HuggingFaceSource(RowSource):
         names = {
             name: found
             for name in paths.keys() - self._blobs
-            if isinstance(fields[name], Array) and (found := class_names(self._cells(paths[name]))) is not None
+            if isinstance(fields[name], Array)
+            and (found := class_names(self._cells(paths[name]), f"the dataset: {name!r}")) is not None
         }
         super().__init__(os.getcwd(), fields, paths, names)
         known = getattr(_feature(dataset, paths["label"]), "names", None) if "label" in paths else None

@@ -75,7 +75,8 @@ class ParquetSource(RowSource):
         names = {
             name: found
             for name in others.keys() - self._by_group.keys()
-            if isinstance(fields[name], Array) and (found := class_names(cells(self._known, paths[name]))) is not None
+            if isinstance(fields[name], Array)
+            and (found := class_names(cells(self._known, paths[name]), f"{footers[0].path}: {name!r}")) is not None
         }
         super().__init__(os.path.expanduser(settings.root or os.path.dirname(footers[0].path)), fields, paths, names)
         if self.classes is None and "label" in paths:

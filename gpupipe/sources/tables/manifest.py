@@ -1,0 +1,148 @@
+"""Files that list samples: CSV, TSV, JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+
+from gpupipe.batch import Bytes, Image, Mask, Schema, Text
+from gpupipe.errors import DataError
+from gpupipe.host.cache import digest
+from gpupipe.host.files import open_regular
+from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.reading import Stamp
+from gpupipe.sources.tables.settings import Manifest
+from gpupipe.sources.tables.table import TableSource, frozen
+
+__all__ = ["open_manifest"]
+
+# Types of columns are found in the first block: in the whole file, where it is not larger.
+LEAST_BLOCK, MOST_BLOCK = 1 << 20, 1 << 30
+SHOWN = 80
+
+
+def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) -> TableSource:
+    """The source for a manifest, which is read once and again when its size or time of change is another.
+
+    Raises DataError where it is missing, damaged or has no rows, ConfigError for a field that it has no column for.
+    """
+    path = Path(manifest.path).expanduser().absolute()
+    root = path.parent if manifest.root is None else Path(manifest.root).expanduser().absolute()
+    if not root.is_dir():
+        raise DataError(f"no folder at {root}, which the paths in {path} are below: check root")
+    asked = [[name, type(field).__name__, field.source] for name, field in fields.items()]
+    how = [manifest.columns and list(manifest.columns), manifest.delimiter, manifest.encoding]
+    try:
+        stamp = _stamp(path)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; check the path") from error
+    index = load_or_build(
+        path.parent,
+        f"{path.name}-{digest([asked, how, manifest.classes and list(manifest.classes)])}",
+        arrays={"table"},
+        stale=lambda info: "" if info["stamp"] == list(stamp) else f"{path} was changed",
+        build=lambda: _built(manifest, path, fields, stamp),
+        rebuild=rebuild,
+        beside=False,
+    )
+    return TableSource(str(path), str(root), index, fields)
+
+
+def _stamp(path: Path) -> Stamp:
+    with open(open_regular(path), "rb") as file:
+        return Stamp.of(file.fileno())
+
+
+def _built(manifest: Manifest, path: Path, fields: Schema, stamp: Stamp) -> BuiltIndex:
+    read = {".jsonl": _json_lines, ".ndjson": _json_lines}.get(path.suffix.lower(), _csv)
+    table = read(manifest, path, fields)
+    if _stamp(path) != stamp:
+        raise DataError(f"{path} was changed while it was read; open it again when it is whole")
+    return frozen(table, fields, str(path), manifest.classes, stamp=list(stamp))
+
+
+def _texts(fields: Schema) -> dict[str, Any]:
+    """Columns that hold texts, whatever those look like."""
+    kinds = (Text, Image, Mask, Bytes)
+    return {str(field.source or name): pa.string() for name, field in fields.items() if isinstance(field, kinds)}
+
+
+def _block(path: Path) -> int:
+    return min(max(path.stat().st_size + 1, LEAST_BLOCK), MOST_BLOCK)
+
+
+def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
+    wrong: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        wrong.append(row)
+        return "error"
+
+    tab = path.suffix.lower() == ".tsv"
+    try:
+        return pa.csv.read_csv(
+            path,
+            pa.csv.ReadOptions(
+                use_threads=False,  # with threads it can't number the lines
+                block_size=_block(path),
+                column_names=manifest.columns and list(manifest.columns),
+                encoding=manifest.encoding,
+            ),
+            pa.csv.ParseOptions(
+                delimiter=manifest.delimiter or ("\t" if tab else ","),
+                newlines_in_values=True,
+                invalid_row_handler=refuse,
+            ),
+            # Only nothing at all is a null: NA and null may be names.
+            pa.csv.ConvertOptions(
+                column_types=_texts(fields),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        if wrong:
+            row = wrong[0]
+            raise DataError(
+                f"{path} line {row.number} has {row.actual_columns} columns where the first has "
+                f"{row.expected_columns}: {row.text[:SHOWN]!r}; quote what has a delimiter in it"
+            ) from error
+        where = "" if manifest.encoding != "utf-8" else _first_wrong(path, lambda line: line.decode("utf-8"))
+        raise DataError(
+            f"{path}{where} can't be read as CSV: {error}; for another delimiter or encoding, or without names in the "
+            "first line, pass gpupipe.Manifest(path, delimiter=, encoding=, columns=)"
+        ) from error
+
+
+def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
+    texts = [(name, kind) for name, kind in _texts(fields).items() if "." not in name]
+    failed: Exception | None = None
+    for known in (texts, []):  # with none of them: where they are no texts, their types are told
+        try:
+            return pa.json.read_json(
+                path,
+                pa.json.ReadOptions(use_threads=False, block_size=_block(path)),
+                pa.json.ParseOptions(explicit_schema=pa.schema(known), unexpected_field_behavior="infer"),
+            )
+        except (pa.ArrowException, OSError, ValueError) as error:
+            failed = error
+    raise DataError(f"{path}{_first_wrong(path, json.loads)} can't be read as JSON lines: {failed}") from failed
+
+
+def _first_wrong(path: Path, parse: Callable[[bytes], Any]) -> str:
+    """Which line can't be parsed, for a message."""
+    with open(open_regular(path), "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                if line.strip():
+                    parse(line)
+            except (ValueError, RecursionError):
+                return f" line {number} ({line[:SHOWN]!r})"
+    return ""

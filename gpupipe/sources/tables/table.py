@@ -1,0 +1,160 @@
+"""A table in memory, as it was when it was read: it is kept in the cache folder, where other processes open it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gpupipe.batch import Array, Bytes, Image, Mask, Schema
+from gpupipe.errors import DataError
+from gpupipe.sources.building import BuiltIndex, reopen_index
+from gpupipe.sources.indexed import printable
+from gpupipe.sources.source import content_fingerprint
+from gpupipe.sources.storage import StoredIndex
+from gpupipe.sources.tables.columns import cells, class_names, is_text, located
+from gpupipe.sources.tables.rows import RowSource
+
+__all__ = ["TableSource", "frozen"]
+
+log = logging.getLogger("gpupipe")
+
+MOST_NAMED = 5
+
+
+class TableSource(RowSource):
+    """The rows of a manifest or of a query. Their keys are the paths of their images, where no two have the same one.
+
+    where: what the table is called in messages. index: what `frozen` made.
+    """
+
+    def __init__(self, where: str, root: str, index: StoredIndex, fields: Schema) -> None:
+        info = index.info
+        super().__init__(root, fields, {name: tuple(path) for name, path in info["paths"].items()}, info["names"])
+        self.where = where
+        self.index_path = index.path
+        self.fingerprint = index.fingerprint
+        (self._table,) = pa.ipc.open_stream(pa.py_buffer(index.arrays["table"])).read_all().to_batches()
+        self._keys = cells(self._table, self._paths[info["key"]]) if info["key"] else None
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return f"TableSource({self.where!r}, {len(self)} samples{classes})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.where, self.root, self.index_path, self.fingerprint, self.fields)
+
+    def _rows(self, indices: NDArray[np.int64]) -> pa.RecordBatch:
+        return self._table.take(pa.array(indices))
+
+    def _whole(self, name: str) -> pa.Array | None:
+        return None if isinstance(self.fields[name], Image | Mask | Bytes) else cells(self._table, self._paths[name])
+
+    def key(self, index: int) -> str:
+        """The path of its image, or its row."""
+        return str(index) if self._keys is None else printable(self._keys[index].as_py())
+
+    def location(self, index: int) -> str:
+        """The table and the row, of which the first is 0; and its path."""
+        return f"{self.where} row {index}" + ("" if self._keys is None else f" ({self.key(index)})")
+
+
+def _reopened(where: str, root: str, path: str, fingerprint: str, fields: Schema) -> TableSource:
+    return TableSource(where, root, reopen_index(path, fingerprint), fields)
+
+
+def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] | None, **info: Any) -> BuiltIndex:
+    """What is kept of a table: the columns of the fields; info: what else is noted of it.
+
+    Raises ConfigError for a field that has no column, DataError for a table without rows, and for names of classes that
+    `classes` lacks, or among which there are numbers.
+    """
+    paths = located(fields, table.schema, where)
+    if not table.num_rows:
+        raise DataError(f"{where} has no rows")
+    table = _large(table.select(list(dict.fromkeys(path[0] for path in paths.values())))).combine_chunks()
+    try:
+        table.validate(full=True)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise DataError(f"{where} is damaged, or its texts are not UTF-8: {error}") from error
+    names = {}
+    for name, path in paths.items():
+        some = class_names(cells(table, path), f"{where}: {name!r}") if isinstance(fields[name], Array) else None
+        if some is not None:
+            names[name] = _checked(some, classes if name == "label" else None, where)
+            listed = ", ".join(f"{one!r} is {number}" for number, one in enumerate(names[name][:MOST_NAMED]))
+            log.info("%s: %d classes of %r: %s ...", where, len(names[name]), name, listed)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    kept = {"paths": paths, "names": names, "key": _key(fields, paths, table), **info}
+    texts = [f"{name} {one.type}" for name, one in zip(table.column_names, table.columns, strict=True)]
+    texts += [name for some in names.values() for name in some]
+    parts = (part for column in table.columns for part in _parts(column.combine_chunks()))
+    return BuiltIndex(content_fingerprint(texts, parts), kept, {"table": np.frombuffer(sink.getvalue(), np.uint8)})
+
+
+def _large(table: pa.Table) -> pa.Table:
+    """Texts and bytes with offsets of 64 bits, so that a column of any size is one array."""
+    kinds = {"string": pa.large_string(), "string_view": pa.large_string(), "binary": pa.large_binary()}
+    kinds["binary_view"] = pa.large_binary()
+    columns = [
+        pa.field(one.name, kinds.get(str(one.type), one.type.value_type if _is_dictionary(one) else one.type))
+        for one in table.schema
+    ]
+    return table.cast(pa.schema(columns))
+
+
+def _is_dictionary(column: pa.Field) -> bool:
+    return bool(pa.types.is_dictionary(column.type))
+
+
+def _checked(names: list[str], classes: Sequence[str] | None, where: str) -> list[str]:
+    """The names in the order of their numbers. Raises DataError for one that has none."""
+    unknown = sorted(set(names) - set(classes or names))
+    if unknown:
+        raise DataError(f"{where}: {unknown[:MOST_NAMED]} are not among the {len(classes or ())} names of classes=")
+    return list(classes or names)
+
+
+def _key(fields: Schema, paths: Mapping[str, Sequence[str]], table: pa.Table) -> str | None:
+    """The first image field, if each row has a path of its own there."""
+    for name in fields.images[:1]:
+        column = cells(table, tuple(paths[name]))
+        if is_text(column.type) and not column.null_count and pc.count_distinct(column).as_py() == len(column):
+            return name
+    return None
+
+
+def _parts(array: pa.Array) -> Iterator[NDArray[Any]]:
+    """What a fingerprint is made of: not Arrow's own buffers, which may differ for the same values."""
+    kind, types = array.type, pa.types
+    yield np.packbits(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else np.empty(0, np.uint8)
+    if types.is_null(kind):
+        return
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        yield pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        yield from _parts(pc.list_flatten(array))
+    elif types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _parts(pc.struct_field(array, number))
+    elif types.is_dictionary(kind):
+        yield from _parts(array.dictionary_decode())
+    elif is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        plain = array.cast(pa.large_binary()).fill_null(b"")
+        yield pc.binary_length(plain).to_numpy(zero_copy_only=False)
+        _, offsets, data = plain.buffers()
+        first, last = np.frombuffer(offsets, np.int64)[[plain.offset, plain.offset + len(plain)]].tolist()
+        yield np.frombuffer(data or b"", np.uint8)[first:last]
+    elif types.is_decimal(kind):
+        yield from _parts(array.cast(pa.string()))
+    else:
+        yield np.ascontiguousarray(array.drop_null().to_numpy(zero_copy_only=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hostile import ADOBE, with_size, without, ycck
 from images import encode, picture, png16, png_file
 from PIL import Image, ImageOps
+from torchvision.datasets import ImageFolder
 
 import gpupipe
 from gpupipe.sources import headers
@@ -386,3 +388,67 @@ def test_one_thread_decodes_an_avif() -> None:
 
     loaded(Files([KINDS["AVIF"](Image.fromarray(picture(9, 9)))]), "torch", (9, 9))
     assert AvifImagePlugin.DEFAULT_MAX_THREADS == 1
+
+
+# Where they lie
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A class of JPEG and GIF, one of BMP and JPEG 2000, with a colour each."""
+    files = {"a/0.jpg": "JPEG", "a/1.gif": "GIF", "b/2.bmp": "BMP", "b/3.jp2": "JPEG2000", "b/4.GIF": "GIF"}
+    for name, kind in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(encode(np.full((8, 8, 3), 40 * int(Path(name).stem), np.uint8), kind))
+    return tmp_path
+
+
+def test_a_folder_has_what_imagefolder_takes(mixed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = [str(Path(path).relative_to(mixed)) for path, _ in ImageFolder(mixed).samples]
+    source = gpupipe.open_source(mixed)
+    assert [source.key(index) for index in range(len(source))] == theirs == ["a/0.jpg", "b/2.bmp"]
+    (said,) = [record.message for record in caplog.records if "leaves out" in record.message]
+    assert "(.avif, .gif, .j2k, .jp2): 3, as 1.gif" in said
+    assert "gpupipe.Image(suffix='.gif')" in said
+
+
+@pytest.mark.skipif("JPEG2000" not in headers.FORMATS, reason="Pillow was built without JPEG 2000")
+def test_other_formats_by_their_suffix(mixed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (mixed / "a/5.jp2").write_bytes((mixed / "b/3.jp2").read_bytes())
+    fields = {"image": gpupipe.Image(suffix=".jp2"), "label": gpupipe.Scalar()}
+    for engine in ENGINES:
+        images = loaded(mixed, engine, (8, 8), fields=fields)
+        assert [np.unique(image).tolist() for image in images] == [[120], [120]]
+    assert not [record for record in caplog.records if "leaves out" in record.message]
+
+
+def test_a_folder_of_others_alone_says_what_to_pass(mixed: Path) -> None:
+    (mixed / "a/0.jpg").unlink()
+    for fields in (None, {"image": gpupipe.Image(folder="a")}):
+        with pytest.raises(
+            gpupipe.DataError, match=r"no images in .* are images of formats which .*Image\(suffix='\.gif'\)"
+        ):
+            gpupipe.open_source(mixed, fields=fields)
+
+
+def test_shards_hold_every_format(tmp_path: Path) -> None:
+    """What is usual comes first; a sample without that has what it has."""
+    kinds = {"jpg": "JPEG", "gif": "GIF", "tif": "TIFF", "bmp": "BMP", "ppm": "PPM", "avif": "AVIF", "jp2": "JPEG2000"}
+    kinds = {name: kind for name, kind in kinds.items() if kind in headers.FORMATS}
+    path = tmp_path / "all.tar"
+    with tarfile.open(path, "w") as tar:
+        for label, (name, kind) in enumerate(kinds.items()):
+            members = {f"{label}.{name}": encode(np.full((8, 8, 3), 20 * label, np.uint8), kind)}
+            members |= {f"{label}.cls": str(label).encode(), f"{label}.depth.tif": encode(picture(8, 8), "TIFF")}
+            if name == "jpg":
+                members[f"{label}.gif"] = encode(picture(8, 8), "GIF")
+            for member, data in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    for engine in ENGINES:
+        for image, label in zip(loaded(str(path), engine, (8, 8)), range(len(kinds)), strict=True):
+            assert np.abs(image.astype(int) - 20 * label).max() <= 2
+    named = gpupipe.open_source(str(path), fields={"image": gpupipe.Image("avif;jp2;gif", missing="skip")})
+    assert named.key(0) == "0"
+    assert (named.sizes > 0).sum() == 2 + sum(name in kinds for name in ("avif", "jp2"))

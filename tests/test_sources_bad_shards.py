@@ -95,7 +95,7 @@ def test_files_that_are_no_tar(tmp_path: Path, data: bytes, message: str) -> Non
         ([("k.\x1b[31m", b""), ("k.\x1b[31m", b"")], r"has its member '\.\\x1b\[31m' twice"),
         ([("k.jpg", jpeg(0)), ("k.json", b"{")], "can't be parsed"),
         ([("k.jpg", jpeg(0)), ("k.json", b"[" * 100_000)], "can't be parsed"),
-        ([("k.cls", b"1"), ("k.gif", b"x")], "has a label but no image.*'k.cls' and 'k.gif'"),
+        ([("k.cls", b"1"), ("k.heic", b"x")], "has a label but no image.*'k.cls' and 'k.heic'"),
         ([("k.jpg", jpeg(0)), ("k.cls", b"1"), ("k.jpg", jpeg(1))], r"has its member '\.jpg' twice"),
         ([("k.jpg", jpeg(0)), ("k.cls", b"1"), ("k.JPG", jpeg(1))], r"has its member '\.jpg' twice"),
         (

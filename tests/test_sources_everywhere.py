@@ -11,6 +11,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,6 +100,31 @@ def parquet(place: Path, samples: tuple[Sample, ...], **options: Any) -> Made:
     return Made(place)
 
 
+def archive(place: Path, samples: tuple[Sample, ...]) -> Made:
+    with zipfile.ZipFile(place / "images.zip", "w") as file:
+        for number, sample in enumerate(samples[::-1]):
+            method = zipfile.ZIP_DEFLATED if number % 2 else zipfile.ZIP_STORED
+            file.writestr(f"images/{sample.name}", sample.data, method)
+    return Made(place / "images.zip")
+
+
+def database(place: Path, samples: tuple[Sample, ...]) -> Made:
+    with lmdb.open(str(place / "lmdb"), map_size=1 << 24) as opened, opened.begin(write=True) as transaction:
+        for sample in samples:
+            transaction.put(sample.name.encode(), sample.data)
+    return Made(place / "lmdb")
+
+
+def numbered_database(place: Path, samples: tuple[Sample, ...]) -> Made:
+    path = place / "images.lmdb"
+    with lmdb.open(str(path), map_size=1 << 24, subdir=False) as opened, opened.begin(write=True) as transaction:
+        transaction.put(b"num-samples", str(len(samples)).encode())
+        for number, sample in enumerate(samples, start=1):
+            transaction.put(b"image-%09d" % number, sample.data)
+            transaction.put(b"label-%09d" % number, str(sample.label).encode())
+    return Made(path)
+
+
 def hugging_face(_: Path, samples: tuple[Sample, ...]) -> Made:
     """With a mapping of indices, over two chunks."""
     datasets = pytest.importorskip("datasets")
@@ -162,6 +189,9 @@ KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "json lines": json_lines,
     "parquet of paths": parquet_of_paths,
     "query": query,
+    "zip": archive,
+    "lmdb": database,
+    "lmdb-numbered": numbered_database,
 }
 
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}

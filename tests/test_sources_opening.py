@@ -100,7 +100,7 @@ class TestFolderOfShards:
     [
         ("", "data is an empty path"),
         (["a.tar", ""], "data is an empty path"),
-        ("data.zip", "an archive .*unpack it"),
+        ("data.7z", "an archive .*unpack it"),
         ("train.FEATHER", r"a table of a kind .* \(encoded bytes, label\)"),
         ("labels.txt", "a list in a text file .* columns=\\['image', 'label'\\]"),
         ("images.h5", "arrays, .* pass them opened"),
@@ -129,13 +129,13 @@ def test_paths_of_other_kinds(path: Any, message: str, tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match=message):
         open_source(path)
     if path and isinstance(path, str) and ":" not in path:  # nor where it is there
-        (tmp_path / path).write_bytes(b"PK")
+        (tmp_path / path).write_bytes(b"7z")
         with pytest.raises(ConfigError, match=message):
             open_source(path)
 
 
 def test_a_folder_may_be_called_as_it_likes(root: Path, tmp_path: Path) -> None:
-    for name in ("data.zip", "cat.jpg", "a.csv"):
+    for name in ("data.zip", "data.7z", "cat.jpg", "a.csv"):
         (tmp_path / name).symlink_to(root)
         assert isinstance(open_source(tmp_path / name), FolderSource)
 

@@ -4,6 +4,7 @@ is wanted there need be no classes; other fields are in parallel folders."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -28,10 +29,14 @@ from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.wanted import ALONE, Names, Wanted, check_kind, wanted
 
-__all__ = ["EXTENSIONS", "FolderSource", "open_folder"]
+__all__ = ["EXTENSIONS", "OTHERS", "FolderSource", "open_folder"]
+
+log = logging.getLogger("gpupipe")
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Images, too, which it leaves out.
+OTHERS = (".avif", ".gif", ".j2k", ".jp2")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
@@ -95,11 +100,53 @@ class Layout:
         named = name.endswith(suffix) if suffix else name.lower().endswith(EXTENSIONS)
         return named and not name.endswith(self._beside)
 
+    def is_left_out(self, name: str) -> bool:
+        """Whether it is that of an image of another format, which no field takes."""
+        return name.lower().endswith(OTHERS) and not self.files[self.image][1] and not name.endswith(self._beside)
+
     @cached_property
     def _beside(self) -> tuple[str, ...]:
         """Suffixes of other fields' files in the images' folder."""
         own = ("", self.files[self.image][1])
         return tuple(suffix for folder, suffix in self.others if suffix not in own and self.within(folder) == self.base)
+
+    # What is there.
+
+    def walk(self, directory: str) -> Iterator[tuple[str, int, list[str]]]:
+        """Every directory from `directory` down: its path below the root, time of change, file names. Those `apart` are
+        left out if they lie in it. Raises DataError for a link to a folder above."""
+        return _walk(self.root, directory, self.apart - {self.within(directory)})
+
+    def class_names(self) -> list[str]:
+        """The folders of classes."""
+        with os.scandir(self.base) as entries:
+            names = sorted(entry.name for entry in entries if is_folder(entry))
+        return [name for name in names if f"{self.base}/{name}" not in self.apart]
+
+    def suffixes(self, folder: str) -> str:
+        """For a message: the suffixes of the first files in a folder, each with a name."""
+        names = islice(chain.from_iterable(sorted(files) for _, _, files in self.walk(folder)), CHUNK)
+        there = {os.path.splitext(name)[1]: printable(name) for name in names if not name.startswith(".")}
+        return ", ".join(f"{suffix} ({name})" for suffix, name in sorted(there.items())[:10]) or "none at all"
+
+    def size(self, path: str) -> int:
+        """The bytes of a file, -1 where there is none."""
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return -1
+
+    def measure(self, path: str) -> tuple[int, int, int, int]:
+        """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, and `fetch` says why."""
+        try:
+            with open(open_regular(path), "rb", buffering=0) as file:
+                descriptor = file.fileno()
+                size = os.fstat(descriptor).st_size
+                if size > MOST_BYTES:
+                    return size, *DAMAGED
+                return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)
+        except OSError:
+            return 0, *DAMAGED
 
 
 def files_of(schema: Schema) -> Wanted:
@@ -171,7 +218,7 @@ class FolderSource(IndexedSource):
     def _looked_for(self, file: int) -> str:
         folder, suffix = self._layout.files[file]
         named = f"with suffix={suffix!r} in the place of the image's" if suffix else "of an image's name"
-        there = _suffixes(self._layout.within(folder))
+        there = self._layout.suffixes(folder)
         return f"there is no file {named} in folder={folder!r}, but {there}; check folder and suffix"
 
     def location(self, index: int) -> str:
@@ -181,7 +228,7 @@ class FolderSource(IndexedSource):
     def _bad(self, index: int, path: str, reason: str) -> SampleError:
         location = self.location(index)
         which = "" if printable(path) == location else f"{printable(path)} "
-        return SampleError(index, location, which + reason, self._remedy("it", self.root))
+        return SampleError(index, location, which + reason, self._remedy("it", self._place))
 
 
 def open_folder(
@@ -222,36 +269,54 @@ def _index_name(files: Wanted) -> str:
 
 @dataclass
 class Listing:
-    """The images: `paths` below their folder. directories: the time of change of each, named as seen from the root, but
-    for a root whose time changes as the index is written there."""
+    """The images: `paths` below their folder. left_out: names of images of other formats. directories: the time of
+    change of each, named as seen from the root, but for a root whose time changes as the index is written there."""
 
     classes: list[str]
     paths: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     directories: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """For messages: what to do about what is left out."""
+        if not self.left_out:
+            return ""
+        suffix = os.path.splitext(self.left_out[0])[1]
+        return (
+            f"; there are images of formats which torchvision's ImageFolder leaves out, too ({', '.join(OTHERS)}): "
+            f"{len(self.left_out)}, as {printable(self.left_out[0])}; for those pass "
+            f"fields={{'image': gpupipe.Image(suffix={suffix!r}), 'label': gpupipe.Scalar()}}"
+        )
 
     def add(self, layout: Layout, directory: str, label: int) -> int:
         """Add the images below a directory; returns how many there are."""
         before = len(self.paths)
         above = len(_joined(layout.files[layout.image][0], ""))
-        for below, changed, files in sorted(_walk(layout.root, directory, layout.apart)):
+        for below, changed, files in sorted(layout.walk(directory)):
             self.directories[below] = changed
             self.paths += [_joined(below, file)[above:] for file in sorted(files) if layout.is_image(file)]
+            self.left_out += filter(layout.is_left_out, files)
         self.labels += [label] * (len(self.paths) - before)
         return len(self.paths) - before
 
 
 def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
-    listing = _listed(layout, files)
+    listing = listed(layout, files)
     for folder in layout.folders:
-        listing.directories |= {directory: changed for directory, changed, _ in _walk(layout.root, folder)}
+        listing.directories |= {directory: changed for directory, changed, _ in layout.walk(folder)}
     for directory in [below for below in listing.directories if layout.within(below) == layout.root]:
         del listing.directories[directory]
-    return measured(layout, files, listing)
+    return measured(layout, files, listing, {"kind": "folder", "top": _top(layout, files)})
 
 
-def measured(layout: Layout, files: Wanted, listing: Listing) -> BuiltIndex:
-    """The index of these files, of which the headers are read."""
+def measured(
+    layout: Layout, files: Wanted, listing: Listing, info: Mapping[str, Any], **more: NDArray[np.int64]
+) -> BuiltIndex:
+    """The index of these files, of which the headers are read. info, more: what this kind of data has besides."""
+    if listing.left_out:
+        log.warning("gpupipe: %s%s", layout.base, listing.told)
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
 
     def measure(paths: list[str], advance: Advance) -> NDArray[np.int64]:
@@ -266,45 +331,26 @@ def measured(layout: Layout, files: Wanted, listing: Listing) -> BuiltIndex:
         listing.classes,
         pack_strings(listing.paths),
         np.column_stack([np.array(listing.labels, np.int64), facts]),
-        {"kind": "folder", "classes": listing.classes, "directories": listing.directories, "top": _top(layout, files)},
+        {"classes": listing.classes, "directories": listing.directories, **info},
+        **more,
     )
 
 
 def _measure_files(layout: Layout, key: str) -> tuple[int, ...]:
     """Height, width and orientation of the image; and of each file its bytes, -1 where there is none."""
-    size, *header = _measure(f"{layout.base}/{key}")
+    size, *header = layout.measure(f"{layout.base}/{key}")
     numbers = range(len(layout.files))
-    return *header, *(size if number == layout.image else _size(layout.path(key, number)) for number in numbers)
+    return *header, *(size if number == layout.image else layout.size(layout.path(key, number)) for number in numbers)
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return -1
-
-
-def _measure(path: str) -> tuple[int, int, int, int]:
-    """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, and `fetch` says why."""
-    try:
-        with open(open_regular(path), "rb", buffering=0) as file:
-            descriptor = file.fileno()
-            size = os.fstat(descriptor).st_size
-            if size > MOST_BYTES:
-                return size, *DAMAGED
-            return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)
-    except OSError:
-        return 0, *DAMAGED
-
-
-def _listed(layout: Layout, files: Wanted) -> Listing:
+def listed(layout: Layout, files: Wanted) -> Listing:
     """Classes and samples in ImageFolder's order; without labels all images by directory and name. Raises DataError."""
-    listing = Listing(_class_names(layout) if files.labels else [])
+    listing = Listing(layout.class_names() if files.labels else [])
     folder, suffix = layout.files[layout.image]
     suffixes = suffix or ", ".join(EXTENSIONS)
     if not files.labels:
         if not listing.add(layout, folder, 0):
-            there = f" and suffix; there are {_suffixes(layout.base)}" if suffix else ""
+            there = f" and suffix; there are {layout.suffixes(folder)}" if suffix else listing.told
             raise DataError(f"no images in {layout.base} ({suffixes}): check the path{there}")
         return listing
     if not listing.classes:
@@ -318,15 +364,9 @@ def _listed(layout: Layout, files: Wanted) -> Listing:
         raise DataError(
             f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "
             f"{', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}; remove these folders or put images there "
-            f"({suffixes})"
+            f"({suffixes}){listing.told}"
         )
     return listing
-
-
-def _class_names(layout: Layout) -> list[str]:
-    with os.scandir(layout.base) as entries:
-        names = sorted(entry.name for entry in entries if is_folder(entry))
-    return [name for name in names if f"{layout.base}/{name}" not in layout.apart]
 
 
 def _top(layout: Layout, files: Wanted) -> str:
@@ -335,13 +375,6 @@ def _top(layout: Layout, files: Wanted) -> str:
         return ""
     names = sorted(name for name in os.listdir(layout.root) if not name.startswith(INDEX_NAME[:8]))
     return content_fingerprint(names, [])
-
-
-def _suffixes(folder: str) -> str:
-    """For a message: the suffixes of the first files in a folder, each with a name."""
-    names = islice(chain.from_iterable(sorted(files) for _, _, files in os.walk(folder)), CHUNK)
-    found = {os.path.splitext(name)[1]: name for name in names if not name.startswith(".")}
-    return ", ".join(f"{suffix} ({printable(name)})" for suffix, name in sorted(found.items())[:10]) or "none at all"
 
 
 def _joined(directory: str, name: str) -> str:
@@ -384,7 +417,7 @@ def _changes(layout: Layout, files: Wanted, info: dict[str, Any]) -> str:
     """
     if info.get("kind") != "folder":
         return "it belongs to other data"
-    if files.labels and _class_names(layout) != info["classes"]:
+    if files.labels and layout.class_names() != info["classes"]:
         return "class folders were added or removed"
     if _top(layout, files) != info.get("top", ""):
         return "files or folders were added or removed"

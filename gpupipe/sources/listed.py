@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -89,9 +88,8 @@ def _mark(index_path: str) -> Path:
 
 def _measured(layout: Layout, wanted: Wanted, listing: Listing, files: Sequence[str]) -> BuiltIndex:
     """The index, which says what `ListedSource.deep` does. That takes 22 us for a PNG, 97 for a TIFF."""
-    built = measured(layout, wanted, listing)
     deep = next(([file, mode] for file in files if (mode := _mode(file)).startswith(DEEP_MODES)), [])
-    return replace(built, info={**built.info, "deep": deep})
+    return measured(layout, wanted, listing, {"deep": deep})
 
 
 def _mode(file: str) -> str:

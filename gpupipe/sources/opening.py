@@ -20,6 +20,7 @@ from gpupipe.sources.patterns import is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
+from gpupipe.sources.stores.kinds import store_opener
 from gpupipe.sources.stream import Stream, StreamSource, is_iterable_dataset
 from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
@@ -41,6 +42,7 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
+    - a path of a .zip archive of an image folder, or of an LMDB database;
     - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
     - a table that lists samples, in a file (.csv, .tsv, .jsonl, .ndjson, or a `Manifest`) or in a database (a
       `Query`);
@@ -62,6 +64,9 @@ def open_source(
         fields = packing.fields
     if _is_parquet(data):
         return _parquet(data, fields)
+    store = store_opener(data)
+    if store is not None:
+        return store(fields, rebuild=rebuild)
     data = _loaded(data)
     if _is_hugging_face(data):
         from gpupipe.sources.tables.hugging_face import open_hugging_face

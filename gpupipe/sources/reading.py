@@ -76,6 +76,26 @@ class OpenFiles:
                 self._open.popitem(last=False)
         return file
 
+    def unchanged(self, path: str, stamp: Stamp, offset: int, size: int, what: str = "file") -> NDArray[np.uint8]:
+        """The same of a file that is as it was when it had that stamp. Raises ValueError, which says for a message what
+        became of it; `what` it is called there."""
+        try:
+            data, now = self.read(path, offset, size)
+        except OSError as error:
+            raise ValueError(f"can't be read: {error.strerror}") from error
+        if now.size != stamp.size:
+            how = "cut" if now.size < stamp.size else "changed"
+            raise ValueError(
+                f"the {what} has {now.size} bytes where the index says {stamp.size}: it was {how} since it was indexed"
+            )
+        if now != stamp:
+            raise ValueError(
+                f"the {what} was written to, or touched, since it was indexed: its time of change is another"
+            )
+        if len(data) != size:  # though the file is as long as it was
+            raise ValueError(f"the storage gave {len(data)} of its {size} bytes")
+        return data
+
 
 class _File:
     """An open file, closed when it is let go."""

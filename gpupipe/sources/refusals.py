@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpupipe.errors import ConfigError
-from gpupipe.sources.folder import EXTENSIONS
+from gpupipe.sources.folder import EXTENSIONS, OTHERS
 from gpupipe.sources.patterns import is_url
 
 __all__ = ["refuse", "refuse_list", "refuse_path"]
@@ -16,7 +16,7 @@ OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives 
 
 # By how a path ends.
 FILES: dict[tuple[str, ...], str] = {
-    (".zip", ".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
+    (".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
     (".parquet",): "Parquet, which is not read together with other kinds of data: pass the files of one kind",
     (".arrow", ".feather", ".orc"): f"a table of a kind that gpupipe does not read: write it as Parquet, or pass {OWN} "
     "of row i",
@@ -26,9 +26,10 @@ FILES: dict[tuple[str, ...], str] = {
     (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not open: pass them "
     "opened, as np.load(path, mmap_mode='r') with fields={'image': gpupipe.Image()} for uint8 images, "
     f"or {OWN}",
-    (".lmdb", ".mdb", ".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
+    (".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
     f"does not read: pass {OWN}, or write .tar shards from it",
-    EXTENSIONS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
+    EXTENSIONS
+    + OTHERS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
     (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video, and gpupipe takes images",
 }
 

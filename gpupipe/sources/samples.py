@@ -20,6 +20,8 @@ __all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "r
 
 # Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
 IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})
+# The image of a sample that has none of those.
+OTHER_EXTENSIONS = frozenset({"avif", "bmp", "gif", "j2k", "jp2", "pgm", "ppm", "tif", "tiff"})
 # What holds a label is read whole, by several threads at once.
 MOST_BYTES = {"cls": 4 << 10, "json": 1 << 20}
 NO_LABEL = -(2**63)
@@ -153,7 +155,7 @@ def _sample(key: str, parts: Parts, wanted: Wanted, shard: str) -> Sample | None
     files = tuple(_file(key, parts, names, named, shard) for names in wanted.files)
     cls, json = (_named(parts, "cls"), _named(parts, "json")) if wanted.labels else ((), ())
     if wanted.is_usual and files == (None,) and cls:
-        kinds = ", ".join(sorted(IMAGE_EXTENSIONS))
+        kinds = ", ".join(sorted(IMAGE_EXTENSIONS | OTHER_EXTENSIONS))
         _refuse(shard, key, parts, f"has a label but no image ({kinds}); its members: {_names(list(parts.values()))}")
     telling = [file for names, file in zip(wanted.files, files, strict=True) if wanted.tells(names)]
     return Sample(key, files, cls, json) if any(telling) or cls else None
@@ -163,7 +165,8 @@ def _file(key: str, parts: Parts, names: Names, named: Set[str], shard: str) -> 
     """The member with the first of these extensions that is there; no extensions: the image that none names."""
     if names:
         return next((parts[extension] for extension in names if extension in parts), None)
-    images = _of({extension: member for extension, member in parts.items() if extension not in named}, IMAGE_EXTENSIONS)
+    unnamed = {extension: member for extension, member in parts.items() if extension not in named}
+    images = _of(unnamed, IMAGE_EXTENSIONS) or [unnamed[one] for one in sorted(OTHER_EXTENSIONS & unnamed.keys())]
     if len(images) > 1:
         count = f"has {len(images)} images, {_names(images)}"
         _refuse(

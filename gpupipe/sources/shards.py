@@ -96,14 +96,9 @@ class ShardSource(IndexedSource):
         """A part of the sample's shard. Raises SampleError where that is gone or not as it was when it was indexed."""
         shard = self._shard(index)
         try:
-            data, stamp = self._open.read(self.shards[shard], offset, size)
-        except OSError as error:
-            raise self._bad(index, f"can't be read: {error.strerror}") from error
-        if stamp != self._stamps[shard]:
-            raise self._bad(index, _difference(self._stamps[shard], stamp))
-        if len(data) != size:  # though the file is as long as it was
-            raise self._bad(index, f"the storage gave {len(data)} of its {size} bytes")
-        return data
+            return self._open.unchanged(self.shards[shard], self._stamps[shard], offset, size, "shard")
+        except ValueError as error:
+            raise self._bad(index, str(error)) from error
 
     def _looked_for(self, file: int) -> str:
         members = [f".{name}" for name in self._wanted.files[file]] or sorted(IMAGE_EXTENSIONS)
@@ -120,13 +115,6 @@ class ShardSource(IndexedSource):
     def _bad(self, index: int, reason: str) -> SampleError:
         remedy = self._remedy("the shard", "PATTERN")
         return SampleError(index, self.location(index), reason, f"{remedy} (index: {self.index_path})")
-
-
-def _difference(indexed: Stamp, now: Stamp) -> str:
-    if indexed.size != now.size:
-        how = "cut" if now.size < indexed.size else "changed"
-        return f"the shard has {now.size} bytes where the index says {indexed.size}: it was {how} since it was indexed"
-    return "the shard was written to, or touched, since it was indexed: its time of change is another"
 
 
 def open_shards(

@@ -1,0 +1,178 @@
+"""Images in a zip archive that is laid out as an image folder, read where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import Field, Schema
+from gpupipe.errors import DataError
+from gpupipe.host.cache import digest
+from gpupipe.host.files import opened
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.folder import EXTENSIONS, FolderSource, Layout, files_of, listed, measured
+from gpupipe.sources.headers import DAMAGED, Header, probe, probe_bytes
+from gpupipe.sources.indexed import arrays_of
+from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
+from gpupipe.sources.source import Encoded
+from gpupipe.sources.storage import StoredIndex
+from gpupipe.sources.stores.zips import Member, Read, data_offset, directory, unpacked
+from gpupipe.sources.wanted import Wanted
+
+__all__ = ["ArchiveSource", "open_archive"]
+
+NO_MEMBER = Member(0, 0, -1, 0, False)
+
+
+class ArchiveSource(FolderSource):
+    """The images of a zip archive in the order of torchvision's ImageFolder. Made by `open_archive`."""
+
+    def __init__(self, archive: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
+        super().__init__(archive + index.info["top"], index, schema, wanted)
+        self._place = archive
+        self._members: NDArray[np.int64] = index.arrays["members"]
+        self._stamp = Stamp(*index.info["stamp"])
+        self._open = OpenFiles()
+
+    def _file(self, index: int, number: int) -> Encoded | None:
+        note(index)
+        if self._size(index, number) < 0:
+            return None
+        member = Member(*self._members[index, number].tolist())
+        try:
+            return unpacked(member, self._read)
+        except ValueError as error:
+            path = self._layout.path(str(self._keys[index]), number)
+            raise self._bad(index, path, str(error)) from error
+
+    def _read(self, offset: int, size: int) -> Encoded:
+        return _read(self._open, self._place, self._stamp, offset, size)
+
+    def _looked_for(self, file: int) -> str:
+        folder, suffix = self._layout.files[file]
+        return f"the archive has none in folder={folder!r} with suffix={suffix!r}; check both"
+
+
+def _read(files: OpenFiles, path: str, stamp: Stamp, offset: int, size: int) -> Encoded:
+    """Fewer bytes where the archive ends."""
+    return files.unchanged(path, stamp, offset, max(0, min(size, stamp.size - offset)), "archive")
+
+
+@dataclass(frozen=True)
+class _Inside(Layout):
+    """The same in an archive, with all that it holds by path; `read` gives its bytes."""
+
+    archive: str
+    members: Mapping[str, Member]
+    read: Read
+
+    def member(self, path: str) -> Member:
+        """What is at a path, which begins with the archive's."""
+        return self.members.get(path[len(self.archive) + 1 :], NO_MEMBER)
+
+    @cached_property
+    def directories(self) -> dict[str, list[str]]:
+        """By their paths below the root, with the names of their files."""
+        top = self.root[len(self.archive) + 1 :]
+        directories: dict[str, list[str]] = defaultdict(list)
+        for path in self.members:
+            directory, name = os.path.split(path)
+            if _lies_in(directory, top):
+                directories[directory[len(top) :].lstrip("/")] += [name] if name else []
+        return directories
+
+    def walk(self, directory: str) -> Iterator[tuple[str, int, list[str]]]:
+        top = self._below(self.within(directory))
+        apart = {self._below(path) for path in self.apart} - {top}
+        for below, names in self.directories.items():
+            if _lies_in(below, top) and not any(_lies_in(below, one) for one in apart):
+                yield os.path.join(directory, below[len(top) :].lstrip("/")).rstrip("/"), 0, names
+
+    def class_names(self) -> list[str]:
+        base = self._below(self.base)
+        inner = {below[len(base) :].lstrip("/").split("/")[0] for below in self.directories if _lies_in(below, base)}
+        return sorted(name for name in inner - {""} if f"{self.base}/{name}" not in self.apart)
+
+    def size(self, path: str) -> int:
+        return self.member(path).size
+
+    def measure(self, path: str) -> tuple[int, int, int, int]:
+        member = self.member(path)
+        try:
+            return member.size, *self._header(member)
+        except ValueError:
+            return member.size, *DAMAGED
+
+    def _header(self, member: Member) -> Header:
+        if member.size > MOST_BYTES:
+            return DAMAGED
+        if member.is_deflated:
+            return probe_bytes(unpacked(member, self.read).data)
+        begin = data_offset(member, self.read)
+        return probe(lambda offset, length: self.read(begin + offset, length).tobytes(), member.size)
+
+    def _below(self, path: str) -> str:
+        return path[len(self.root) + 1 :]
+
+
+def open_archive(
+    path: str | os.PathLike[str], fields: Mapping[str, Field] | None = None, *, rebuild: bool = False
+) -> ArchiveSource:
+    """Open a zip archive of an image folder, indexing it if it has no fresh index. A single folder around all that is
+    wanted is passed over.
+
+    Raises DataError for an archive that is cut or damaged or has no such images, ConfigError for a field that has no
+    folder of its own.
+    """
+    archive = Path(path).expanduser().absolute()
+    schema = Schema.of(fields)
+    files = files_of(schema)
+    try:
+        descriptor, stat = opened(archive)
+    except OSError as error:
+        raise DataError(f"archive {archive} can't be read: {error.strerror}; check the path") from error
+    os.close(descriptor)
+    now = [stat.st_size, stat.st_mtime_ns]
+    index = load_or_build(
+        archive.parent,
+        f".gpupipe-{digest(['zip', archive.name, files.files, files.image, files.labels])}.index",
+        arrays=arrays_of(files) | {"members"},
+        stale=lambda info: "" if info["stamp"] == now else f"{archive} was changed",
+        build=lambda: _scan(archive, files),
+        rebuild=rebuild,
+    )
+    source = ArchiveSource(str(archive), index, schema, files)
+    source.check_absent()
+    return source
+
+
+def _scan(archive: Path, files: Wanted) -> BuiltIndex:
+    members, stamp = directory(archive)
+    top = _top(members)
+    inside = Layout.of(f"{archive}{top}", files)
+    read = partial(_read, OpenFiles(), str(archive), stamp)
+    layout = _Inside(inside.root, inside.files, inside.image, str(archive), members, read)
+    listing = listed(layout, files)
+    listing.directories.clear()
+    numbers = range(len(layout.files))
+    places = [[layout.member(layout.path(key, number)) for number in numbers] for key in listing.paths]
+    return measured(layout, files, listing, {"stamp": stamp, "top": top}, members=np.array(places, np.int64))
+
+
+def _top(members: Mapping[str, Member]) -> str:
+    """The folder that all files are in, if images are in folders within it; "" or a path with a slash before it."""
+    tops = {path.partition("/")[0] for path in members}
+    is_around = len(tops) == 1 and all(path.count("/") > 1 for path in members if path.lower().endswith(EXTENSIONS))
+    return f"/{tops.pop()}" if is_around else ""
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(f"{folder}/")

@@ -18,6 +18,7 @@ import torch
 import torchvision
 from images import encode, picture, write_folder
 from PIL import Image
+from programs import DataAugmentationDINO
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -375,6 +376,53 @@ class TestMixing:
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
         assert "gpupipe can't read what it does" in line(made, "collate_fn").why
+
+
+class TestViews:
+    """DINO's transform, which gives a list of views."""
+
+    def test_of_dino(self, folder: Path) -> None:
+        transform = DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 8)
+        assert gpupipe.from_dataloader(DataLoader(ImageFolder(folder, transform))).recipe == gpupipe.dino_train()
+        loader = DataLoader(
+            ImageFolder(folder, DataAugmentationDINO((0.3, 1.0), (0.1, 0.3), 3, (24, 12))), batch_size=4
+        )
+        made = gpupipe.from_dataloader(loader, strict=True)
+        assert [(one.crop.size, one.crop.scale, one.views) for one in made.recipe.recipes] == [
+            *[((24, 24), (0.3, 1.0), 1)] * 2,
+            ((12, 12), (0.1, 0.3), 3),
+        ]
+        (views, labels), (their_views, their_labels) = next(iter(made)), next(iter(loader))
+        assert [one.shape for one in views] == [one.shape for one in their_views]
+        assert torch.equal(labels, their_labels)
+        found = torch.cat([views[0] for views, _ in made]), torch.cat([views[0] for views, _ in loader])
+        for axis in ((0, 2, 3), (0, 1, 2, 3)):
+            torch.testing.assert_close(found[0].mean(axis), found[1].mean(axis), rtol=0, atol=0.15)
+            torch.testing.assert_close(found[0].std(axis), found[1].std(axis), rtol=0, atol=0.15)
+        assert "1 view by Recipe of RandomResizedCrop" in line(made, "transform").now
+
+    def test_without_small_views(self, folder: Path) -> None:
+        transform = DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 0)
+        made = gpupipe.from_dataloader(DataLoader(ImageFolder(folder, transform)), strict=True)
+        assert made.recipe == gpupipe.dino_train(local_views=0)
+
+    def test_of_another_call(self, folder: Path) -> None:
+        class Stacked(DataAugmentationDINO):
+            def __call__(self, image: Image.Image) -> Any:
+                return super().__call__(image)[1:]
+
+        loader = DataLoader(ImageFolder(folder, Stacked((0.4, 1.0), (0.1, 0.4), 1, (16, 8))), batch_size=2)
+        made = gpupipe.from_dataloader(loader)
+        assert "Stacked can't be translated" in line(made, "transform").why
+        assert len(next(iter(made))[0]) == 2
+
+    def test_are_not_mixed(self, folder: Path) -> None:
+        mixup = v2.MixUp(num_classes=5)
+        transform = DataAugmentationDINO((0.4, 1.0), (0.1, 0.4), 1, (16, 8))
+        made = gpupipe.from_dataloader(
+            DataLoader(ImageFolder(folder, transform), 2, collate_fn=lambda batch: mixup(*default_collate(batch)))
+        )
+        assert "mixing of 3 views can't be translated" in line(made, "collate_fn").why
 
 
 class Own(ImageFolder):

@@ -6,6 +6,7 @@ import enum
 import inspect
 import io
 import pickle
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 from images import Numbered, encode, picture
-from PIL import Image
+from PIL import Image, ImageFilter
+from programs import GaussianBlur, RandomCutMix, RandomMixUp, Solarization
 from scipy import stats
 from torch.utils.data import default_collate
 from torchvision import models, transforms as v1, tv_tensors
@@ -398,7 +400,20 @@ def _zeros(image: torch.Tensor) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize(("lib", "alpha"), [("MixUp", 0.2), ("MixUp", 1.0), ("CutMix", 1.0), ("CutMix", 0.6)])
 def test_how_much_is_mixed(lib: str, alpha: float) -> None:
-    transform = getattr(v2, lib)(alpha=alpha, num_classes=2)
+    how_much_is_mixed(getattr(v2, lib)(alpha=alpha, num_classes=2))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [RandomMixUp(2, 0.4, 0.2), RandomMixUp(2, 1.0, 1.0), RandomCutMix(2, 0.7, 1.0), RandomCutMix(2)],
+    ids=str,
+)
+def test_how_much_is_mixed_by_those_of_the_references(transform: Any) -> None:
+    """As far as it is mixed at all."""
+    how_much_is_mixed(transform)
+
+
+def how_much_is_mixed(transform: Any) -> None:
     recipe = translated(TRAINED, transform)
     batches_of_two = replace(recipe, operations=(*recipe.operations[:-1], replace(recipe.mixing, alike=2)))
     made = mixing(batches_of_two, 5, 1, np.arange(2 * DRAWS), True)
@@ -406,6 +421,43 @@ def test_how_much_is_mixed(lib: str, alpha: float) -> None:
     labels, images = torch.tensor([0, 1]), torch.zeros(2, 1, 32, 32)
     theirs = drawn(lambda: transform(images, labels)[1][0, 0].item())
     same_distribution(made.shares[::2], list(theirs))
+
+
+# Transforms of Pillow's images that programs have of their own.
+
+
+class Wider(GaussianBlur):
+    """Something else under that name."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(self.radius_max + 1))
+
+
+Wider.__name__ = "GaussianBlur"
+
+
+def test_blur_and_solarization_of_pillows_images() -> None:
+    """Drawn as often; the blurred levels are near Pillow's."""
+    crop = v1.RandomResizedCrop(32)
+    for own, expected in [
+        (GaussianBlur(1.0), gpupipe.GaussianBlur(13, (0.1, 2.0))),
+        (GaussianBlur(0.3, 0.5, 1.0), gpupipe.RandomApply((gpupipe.GaussianBlur(7, (0.5, 1.0)),), 0.3)),
+        (Solarization(0.2), gpupipe.RandomSolarize(128, 0.2)),
+        (v1.RandomApply([Solarization(0.2)], 0.5), gpupipe.RandomApply((gpupipe.RandomSolarize(128, 0.2),), 0.5)),
+    ]:
+        assert translated(v1.Compose([crop, own])).operations[1] == expected
+    images = [Image.fromarray(picture(64, 64, number)) for number in range(3)]
+    for sigma in (0.2, 0.7, 1.3, 2.0):
+        for image in images:
+            pillows = torch.from_numpy(np.array(image.filter(ImageFilter.GaussianBlur(sigma)))).permute(2, 0, 1)
+            ours = v1.functional.gaussian_blur(v1.functional.pil_to_tensor(image), 13, sigma)
+            assert (ours.float() - pillows.float()).abs().mean() < 1
+    with pytest.raises(gpupipe.TranslationError, match="Wider can't be translated: a recipe has nothing like it"):
+        translated(v1.Compose([crop, Wider()]))
+    state = [random.getstate(), torch.get_rng_state()]
+    translated(v1.Compose([crop, GaussianBlur(), *F32]), RandomMixUp(3))
+    assert state[0] == random.getstate()
+    assert torch.equal(state[1], torch.get_rng_state())
 
 
 # Mixing in the collate_fn.
@@ -447,6 +499,11 @@ OURS = gpupipe.MixUpOrCutMix(7, 0.2, 0.9, alike=None)
         (default_collate, None),
         (MIXUP, gpupipe.MixUp(7, 0.2, alike=None)),
         (CUTMIX, gpupipe.CutMix(7, 0.9, alike=None)),
+        (RandomMixUp(7, 0.3, 0.2), gpupipe.MixUp(7, 0.2, 0.3, alike=None)),
+        (RandomCutMix(7, inplace=True), gpupipe.CutMix(7, 1.0, 0.5, alike=None)),
+        (within(v1.RandomChoice([RandomMixUp(7, 1.0, 0.2), RandomCutMix(7, 1.0, 0.9)])), OURS),
+        (within(v1.RandomChoice([MIXUP, CUTMIX])), OURS),
+        (v1.RandomChoice([CUTMIX, MIXUP], p=[3, 1]), gpupipe.MixUpOrCutMix(7, 0.2, 0.9, switch_p=0.75, alike=None)),
         (BOTH, OURS),
         (v2.RandomChoice([CUTMIX, MIXUP], p=[3, 1]), gpupipe.MixUpOrCutMix(7, 0.2, 0.9, switch_p=0.75, alike=None)),
         (v2.RandomChoice([MIXUP]), gpupipe.MixUp(7, 0.2, alike=None)),
@@ -499,6 +556,16 @@ def other_order(batch: Any) -> Any:
     return BOTH(labels, images)
 
 
+class Halved(RandomMixUp):
+    """Something else under that name."""
+
+    def mixed(self, batch: torch.Tensor, others: torch.Tensor, share: float) -> float:
+        return super().mixed(batch, others, share / 2)
+
+
+Halved.__name__ = "RandomMixUp"
+
+
 def twice(batch: Any) -> Any:
     return BOTH(*default_collate(default_collate(batch)))
 
@@ -526,9 +593,12 @@ def collated_otherwise(default_collate: Any) -> Callable[[Any], Any]:
         (within(list), "collate_fn=within.<locals>.collate_fn with type"),
         (within(v1.RandomChoice([GRAY])), "collate_fn=within.<locals>.collate_fn with RandomChoice, RandomGrayscale"),
         (
-            within(v1.RandomChoice([MIXUP, CUTMIX])),
-            "collate_fn=within.<locals>.collate_fn with RandomChoice, MixUp, Cut",
+            within(v1.RandomChoice([RandomMixUp(7), Halved(7)])),
+            "collate_fn=within.<locals>.collate_fn with RandomChoice, RandomMixUp, Ran",
         ),
+        (Halved(7), "collate_fn=Halved"),
+        (v1.RandomChoice([RandomMixUp(7, 1.0), RandomCutMix(7, 0.5)]), "RandomChoice of MixUp"),
+        (hooked(RandomMixUp(7)), "RandomMixUp._forward_hooks"),
         (Collator(v2.Identity()), "collate_fn=Collator with Identity"),
         (list, "collate_fn=list"),
         (len, "collate_fn=len"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from images import write_folder
+from programs import RandomCutMix, RandomMixUp
 from test_from_dataloader import RASampler
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate
@@ -31,6 +32,17 @@ SAMPLES = CLASSES * PER_CLASS  # 260: RASampler takes 256 of them
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+class Unlike(RandomMixUp):
+    """Something else under that name."""
+
+    def forward(self, batch: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        soft = torch.nn.functional.one_hot(target, CLASSES).to(batch.dtype)
+        return batch * 0.7 + batch.roll(1, 0) * 0.3, soft * 0.7 + soft.roll(1, 0) * 0.3
+
+
+Unlike.__name__ = "RandomMixUp"
+
+
 @dataclass(frozen=True)
 class Flags:
     """train.py's arguments that have to do with its loaders."""
@@ -43,6 +55,7 @@ class Flags:
     ranks: int = 1
     backend: str = "pil"
     use_v2: bool = False
+    mixup: Any = RandomMixUp
 
     @property
     def transforms(self) -> Any:
@@ -84,21 +97,13 @@ def eval_preset(flags: Flags) -> Preset:
     return Preset(flags, T.Resize(20, antialias=True), T.CenterCrop(16))
 
 
-class RandomMixUp(torch.nn.Module):
-    """In the place of the mixing that train.py has of its own for v1."""
-
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        soft = torch.nn.functional.one_hot(labels, CLASSES).to(images.dtype)
-        return images * 0.7 + images.roll(1, 0) * 0.3, soft * 0.7 + soft.roll(1, 0) * 0.3
-
-
 def collate_of(flags: Flags) -> Callable[[Any], Any]:
     T = flags.transforms
     options = []
     if flags.mixup_alpha > 0:
-        options.append(T.MixUp(alpha=flags.mixup_alpha, num_classes=CLASSES) if flags.use_v2 else RandomMixUp())
+        options.append((v2.MixUp if flags.use_v2 else flags.mixup)(alpha=flags.mixup_alpha, num_classes=CLASSES))
     if flags.cutmix_alpha > 0:
-        options.append(T.CutMix(alpha=flags.cutmix_alpha, num_classes=CLASSES))
+        options.append((v2.CutMix if flags.use_v2 else RandomCutMix)(alpha=flags.cutmix_alpha, num_classes=CLASSES))
     if not options:
         return default_collate
     mixup_cutmix = T.RandomChoice(options)
@@ -180,6 +185,8 @@ WHOLE = {
     "RandAugment, erasing": Flags(auto_augment="ra", random_erase=0.25),
     "AutoAugment": Flags(auto_augment="imagenet", use_v2=True),
     "the recipe of IMAGENET1K_V2": Flags("ta_wide", 0.1, 0.2, 1.0, ra_sampler=True, ranks=2, use_v2=True),
+    "mixing for v1": Flags("ta_wide", 0.1, 0.2, 1.0, ra_sampler=True, ranks=2),
+    "MixUp for v1": Flags(mixup_alpha=0.2),
     "CutMix alone": Flags(cutmix_alpha=1.0, use_v2=True),
 }
 
@@ -209,7 +216,11 @@ def test_evaluation_has_the_same_pixels(images: Path) -> None:
 
 AS_WRITTEN = {
     "AugMix": (Flags(auto_augment="augmix"), "transform", "AugMix"),
-    "mixing for v1": (Flags(mixup_alpha=0.2), "collate_fn", "MixUp, CutMix or RandomChoice of both of torchvision"),
+    "another mixing": (
+        Flags(mixup_alpha=0.2, mixup=Unlike),
+        "collate_fn",
+        "MixUp, CutMix or RandomChoice of both of torchvision",
+    ),
 }
 
 

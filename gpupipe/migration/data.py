@@ -10,6 +10,7 @@ from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.migration.datasets import Files, check_depth, files_of
 from gpupipe.migration.report import Line, described
 from gpupipe.recipe import MultiCrop, Recipe
+from gpupipe.recipe.translation.alike import views_like
 from gpupipe.recipe.translation.collating import mixing_of
 
 __all__ = ["Data", "data_of"]
@@ -62,6 +63,8 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
             part, was = "collate_fn", described(collate)
             mixing = mixing_of(collate)
             assert mixing is not None, collate
+            if isinstance(recipe, MultiCrop):
+                raise TranslationError(f"mixing of {recipe.views} views", "a recipe mixes one view", "leave it out")
             if batch_size % 2:
                 raise TranslationError(f"batch_size={batch_size}", "a recipe mixes pairs", "pass an even one")
             recipe = replace(recipe, operations=(*recipe.operations, mixing))
@@ -80,16 +83,19 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
     return Data(files.source(dataset), recipe, tuple(lines), {"on_error": "skip"} if files.skips else {})
 
 
-def _recipe(files: Files) -> Recipe:
+def _recipe(files: Files) -> Recipe | MultiCrop:
     recipes = [_read(transform) for transform in files.transforms]
     if any(recipe != recipes[0] for recipe in recipes):
         raise TranslationError("ConcatDataset", "its parts have different transforms", "pass each to a DataLoader")
     return recipes[0]
 
 
-def _read(transform: Any) -> Recipe:
+def _read(transform: Any) -> Recipe | MultiCrop:
     if transform is None:
         raise TranslationError("transform=None", "items are PIL images of any size", "pass a transform or recipe=")
+    views = views_like(transform)
+    if views:
+        return MultiCrop(tuple(replace(Recipe.from_torchvision(one), views=count) for one, count in views))
     try:
         return Recipe.from_torchvision(transform)
     except TranslationError as error:

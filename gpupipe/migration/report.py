@@ -60,7 +60,8 @@ def described(value: Any) -> str:
     if isinstance(name, str):
         return name
     if isinstance(value, MultiCrop):
-        return "; ".join(f"{recipe.views} views by {described(recipe)}" for recipe in value.recipes)
+        counts = [f"{recipe.views} view{'s' * (recipe.views > 1)}" for recipe in value.recipes]
+        return "; ".join(f"{count} by {described(one)}" for count, one in zip(counts, value.recipes, strict=True))
     if isinstance(value, Recipe):
         return f"Recipe of {', '.join(type(one).__name__ for one in value.operations)}, {value.dtype}"
     text = " ".join(repr(value).split())

@@ -12,6 +12,7 @@ from gpupipe.recipe.augmentations import Augmenting, walk
 from gpupipe.recipe.mixing import Mixing
 from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip, ResizeCenterCrop
 from gpupipe.recipe.recipe import DTYPES, Recipe
+from gpupipe.recipe.translation.alike import augmentation_like
 from gpupipe.recipe.translation.code import handed_on
 
 __all__ = ["AS_IT_IS", "Known", "Reader", "Reading", "check_own"]
@@ -56,16 +57,20 @@ class Reading:
         kind = type(transform)
         check_own(transform)
         reader = self._reader(transform)
-        if reader is None:
-            inner = handed_on(transform)
-            if self._reader(inner) is None and handed_on(inner) is None:
-                dotted, reason = f"{kind.__module__}.{kind.__qualname__}", "a recipe has nothing like it"
-                raise TranslationError(dotted, reason, self.alternatives.get(kind.__name__, AS_IT_IS))
-            self.read(inner)
-            return
-        said, self._said = self._said, kind.__name__
         try:
-            reader(self, **self._parameters(transform, reader))
+            alike = None if reader is not None else augmentation_like(transform)
+            if reader is None and alike is None:
+                inner = handed_on(transform)
+                if self._reader(inner) is None and handed_on(inner) is None:
+                    dotted, reason = f"{kind.__module__}.{kind.__qualname__}", "a recipe has nothing like it"
+                    raise TranslationError(dotted, reason, self.alternatives.get(kind.__name__, AS_IT_IS))
+                self.read(inner)
+                return
+            said, self._said = self._said, kind.__name__
+            if reader is not None:
+                reader(self, **self._parameters(transform, reader))
+            elif alike is not None:
+                self.augment(alike)
         except TranslationError:
             raise
         except ConfigError as error:

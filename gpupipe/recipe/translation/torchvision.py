@@ -27,10 +27,12 @@ def recipe_from_torchvision(transform: Any, collate_fn: Any = None) -> Recipe:
     """The recipe that does to RGB images what `transform` does, and to batches what `collate_fn` does.
 
     transform:  any of torchvision's, v1 or v2, also in Compose and torch.nn.Sequential, a weights' `transforms()`, and
-                objects that only hand an image on to one, as the presets of torchvision's references do.
-    collate_fn: None, torch's `default_collate`, torchvision's MixUp, CutMix or a RandomChoice of both, or a function
-                that does `return mixup(*default_collate(batch))` and no more. A last batch that is not full is not
-                mixed.
+                objects that only hand an image on to one, as the presets of torchvision's references do. Also DINO's
+                own GaussianBlur and Solarization, where they do as those; Pillow's blur, a series of boxes, becomes
+                torchvision's (0.6 levels apart in the mean).
+    collate_fn: None, torch's `default_collate`, torchvision's MixUp, CutMix, its references' RandomMixUp and
+                RandomCutMix, or a RandomChoice of both, or a function that does `return mixup(*default_collate(batch))`
+                and no more. A last batch that is not full is not mixed.
 
     dtype follows the transform's: images or uint8 tensors give "uint8", floats "float32". On the torch engine what
     evaluates Pillow's images has the original's levels, to the bit (within 1, bicubic on noise of black and white up to

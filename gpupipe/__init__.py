@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpupipe.order import *
     from gpupipe.sources import (
         Manifest as Manifest,
+        Mixture as Mixture,
         Parquet as Parquet,
         Query as Query,
         Source as Source,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoader": "integrations.transformers"}
 _LATER |= {"from_dataloader": "migration.dataloader"}
-_LATER |= dict.fromkeys(("Manifest", "Parquet", "Query", "Source", "Stream"), "sources")
+_LATER |= dict.fromkeys(("Manifest", "Mixture", "Parquet", "Query", "Source", "Stream"), "sources")
 _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted", "split"), "order")

@@ -9,6 +9,7 @@ from torch.utils.data import RandomSampler
 
 from gpupipe.order import (
     BlockShuffled,
+    Interleaved,
     Order,
     Repeated,
     SamplerOrder,
@@ -51,6 +52,8 @@ EVERY_ORDER: dict[str, Callable[[], Order]] = {
     "virtual": lambda: VirtualEpochs(Shuffled(SIZE), 29),
     "virtual-long": lambda: VirtualEpochs(BlockShuffled([5] * 5, window=3), 60),
     "virtual-of-repeated-users": lambda: VirtualEpochs(Repeated(Users(), 2), 41),
+    "mixture": lambda: Interleaved([Shuffled(20), Shuffled(5)], [20, 5], [0.7, 0.3], 170),
+    "mixture-schedule": lambda: Interleaved([Shuffled(17), BlockShuffled([9, 11], 1)], [17, 20], [[1, 0.2], 0.5]),
     "sampler": lambda: SamplerOrder(RandomSampler(range(SIZE))),
     "users": Users,
 }

@@ -32,7 +32,9 @@ def test_the_orders_epoch_stays_below_32_bits() -> None:
     order = VirtualEpochs(Subset([0, 5], shuffle=True), 4)  # two epochs of two in each
     last = everything(order, 0, 2**31 - 1)
     assert sorted(last[:2].tolist()) == sorted(last[2:].tolist()) == [0, 5]
-    with pytest.raises(ConfigError, match=r"epoch 2147483648 of 4 samples .* below 2\*\*32"):
+    with pytest.raises(
+        ConfigError, match=r"position 8589934595 of the stream of subset-.* its epoch 4294967296, .* below 2\*\*32"
+    ):
         everything(order, 0, 2**31)
 
 

@@ -58,6 +58,8 @@ def seeding(
     elif unknown := [source for source in sources if source.draws is None]:
         with kept(generators):
             watch = _Watch(seed_row)
+            for source in unknown:
+                source.asked = False
             yield watch
             drawn, asked = watch.drawn(), [source for source in unknown if source.asked]
         for source in asked:

@@ -41,13 +41,13 @@ from gpupipe.loader.place import Place, Point
 from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState, recipe_fingerprint
-from gpupipe.loader.stats import Meter, gpu_memory
+from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
 from gpupipe.loader.streaming import StreamReader, refuse_shuffling
 from gpupipe.loader.supply import Supply
-from gpupipe.order import Order, RankBatches, SamplerOrder, Sequential, Shuffled
+from gpupipe.order import Order, RankBatches, SamplerOrder
 from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
-from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
+from gpupipe.sources import ItemSource, Mixture, Source, StreamSource, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Loader(DataLoaderAttributes):
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields)
-        self.dataset: Any = self.source if names_files(data) else data
+        self.dataset: Any = self.source if names_files(data) or isinstance(data, Mixture) else data
         if recipe is not None:
             check_fields(recipe, self.source.fields)
         self.recipe = with_numbers(recipe, self.source, batch_size, every_sample=order is None)
@@ -208,7 +208,7 @@ class Loader(DataLoaderAttributes):
             refuse_shuffling(order, shuffle)
             reader = StreamReader(self.source, self.seed)
         self._reader = reader
-        self.order = _order(order, shuffle, len(self.source))
+        self.order = _order(order, shuffle, self.source)
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
         self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
@@ -223,7 +223,7 @@ class Loader(DataLoaderAttributes):
         self.sampler = epoch_sampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         work = made_by(self.settings, self.source, self._views, collate_fn)
-        self.meter = Meter()
+        self.meter = Meter(self.source)
         self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None
         lane = HandOver(where) if where.type == "cuda" and not self._draws_globally else None
@@ -365,6 +365,7 @@ class Loader(DataLoaderAttributes):
 
         Counters, over this loader's life (subtract two calls for any stretch between):
             batches, images, bytes_read: delivered, and the encoded bytes read for them.
+            images/NAME: of a mixture, those of each source.
             wait_s:   seconds in which the consumer stood in next() until the engine's batch was there. Without workers
                       that is the time to make the batches. For a GPU until the batch is on its way: the host's
                       seconds, not the GPU's.
@@ -377,13 +378,18 @@ class Loader(DataLoaderAttributes):
         Of the same iteration:
             first_batch_s: seconds from the first next() to the first batch; iter() has started the workers.
         Now:
+            epochs/NAME: of a mixture, how often all ranks have gone through each source, from epoch 0 to where this one
+                stands, resumes included; left out where `order` is none of the mixture's.
             queue_depth: batches that are made and wait to be taken; left out with DALI on the CPU, which does not tell.
             gpu_used_mb, gpu_torch_mb: on a GPU, its memory (in 1e6 bytes) that is in use by all processes, as the
                 driver says, and what of it torch has in this one, batches and model. DALI and CUDA hold the rest.
         """
         ready = self._supply.ready()
         depth = {} if ready is None else {"queue_depth": ready}
-        return self.meter.as_dict() | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
+        passes = epochs_by_source(
+            self.source, self.order, self.seed, self.epoch, self.batches.delivered(self._place.step)
+        )
+        return self.meter.as_dict() | passes | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
 
     def batch_indices(self, step: int) -> NDArray[np.int64]:
         """The samples that the order has for this rank at `step` of the current epoch, (N,) int64; nothing is loaded.
@@ -555,11 +561,11 @@ def _mended(
     return mended
 
 
-def _order(order: Any, shuffle: bool, size: int) -> Order:
-    """The order that the arguments mean for a source of `size` samples."""
+def _order(order: Any, shuffle: bool, source: Source) -> Order:
+    """The order that the arguments mean for the source."""
     if order is None:
-        return Shuffled(size) if shuffle else Sequential(size)
-    needed = samples_of(order)
+        return source.usual_order(shuffle)
+    needed, size = samples_of(order), len(source)
     if needed > size:
         raise ConfigError(
             f"order {type(order).__name__} is for a dataset of {needed} samples or more, but this one has {size}; "

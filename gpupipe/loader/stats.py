@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from gpupipe.device.finishing import Finished
 from gpupipe.host.tracing import Span, Stage
+from gpupipe.order import Interleaved, Order
+from gpupipe.sources import MixtureSource, Source
 
-__all__ = ["Meter", "gpu_memory"]
+__all__ = ["Meter", "epochs_by_source", "gpu_memory"]
 
 
 B = TypeVar("B")
@@ -34,9 +37,14 @@ class _Moment(NamedTuple):
 
 
 class Meter:
-    """Counts as batches pass. A `spans` that is a list, not None, also gets a span for each stage of each batch."""
+    """Counts as batches pass, of a mixture by source too.
 
-    def __init__(self) -> None:
+    A `spans` that is a list, not None, also gets a span for each stage of each batch.
+    """
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._mixture = source if isinstance(source, MixtureSource) else None
+        self._by_source = np.zeros(len(self._mixture.names) if self._mixture else 0, np.int64)
         self.spans: list[Span] | None = None
         self.finisher = "consumer"  # who finishes batches, in spans
         self.batches = self.images = self.bytes_read = 0
@@ -64,6 +72,9 @@ class Meter:
         self.images += len(batch.batch.job)
         self.bytes_read += batch.batch.bytes_read
         self.finish_s += batch.finish.seconds
+        if self._mixture is not None:
+            parts = self._mixture.part_of(batch.batch.job.indices)
+            self._by_source += np.bincount(parts, minlength=len(self._by_source))
         self._latest = _Moment(time.perf_counter(), self.images, self.bytes_read, self.wait_s)
         if self._first is None:
             self._first = self._latest
@@ -85,7 +96,20 @@ class Meter:
             "batches": self.batches,
             "images": self.images,
             "bytes_read": self.bytes_read,
-        }
+        } | _named("images", self._mixture, self._by_source.tolist())
+
+
+def epochs_by_source(source: Source, order: Order, seed: int, epoch: int, position: int) -> dict[str, float]:
+    """See `Loader.stats`; nothing for what is no mixture."""
+    if not isinstance(source, MixtureSource) or not isinstance(order, Interleaved):
+        return {}
+    drawn = order.drawn(seed, epoch, position)
+    return _named("epochs", source, [count / len(one) for count, one in zip(drawn, order.orders, strict=True)])
+
+
+def _named(what: str, mixture: MixtureSource | None, numbers: list[float]) -> dict[str, float]:
+    """A number for each source of a mixture."""
+    return {f"{what}/{name}": number for name, number in zip(mixture.names if mixture else (), numbers, strict=True)}
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:

@@ -8,9 +8,9 @@ import numpy as np
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.protocol import Indices, Order, check_order, digest, samples_of
+from gpupipe.order.protocol import Indices, Order, check_order, digest, name_of, samples_of
 
-__all__ = ["Repeated", "VirtualEpochs"]
+__all__ = ["Repeated", "VirtualEpochs", "stream"]
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,28 @@ class VirtualEpochs:
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The order's samples at these positions of its stream. Raises ConfigError past its epoch 2**32 - 1."""
-        whole, begin = divmod(epoch * int(self.num_samples), len(self.order))  # Python's integers: past 64 bits too
-        later, at = np.divmod(positions + begin, len(self.order))
-        found = np.empty(len(positions), np.int64)
-        for epochs_later in np.unique(later).tolist():
-            if whole + epochs_later >= 2**32:
-                raise ConfigError(
-                    f"VirtualEpochs: epoch {epoch} of {self.num_samples} samples lies in epoch {whole + epochs_later} "
-                    f"of the order of {len(self.order)}, which must stay below 2**32; give fewer num_samples"
-                )
-            rows = later == epochs_later
-            found[rows] = self.order.indices(seed, whole + epochs_later, at[rows])
-        return found
+        return stream(self.order, seed, epoch * int(self.num_samples), positions)
 
     @property
     def fingerprint(self) -> str:
         """Names the length, with a hash of the order's fingerprint."""
         return f"virtual-{self.num_samples}-{digest(self.order.fingerprint.encode())}"
+
+
+def stream(order: Order, seed: int, begin: int, positions: Indices) -> Indices:
+    """The samples at `begin` + `positions` of the endless stream of an order's own epochs.
+
+    Raises ConfigError past its epoch 2**32 - 1.
+    """
+    whole, first = divmod(begin, len(order))  # Python's integers: past 64 bits too
+    later, at = np.divmod(positions + first, len(order))
+    found = np.empty(len(positions), np.int64)
+    for epochs_later in np.unique(later).tolist():
+        if whole + epochs_later >= 2**32:
+            raise ConfigError(
+                f"position {begin + int(positions.max())} of the stream of {name_of(order)} lies in its epoch "
+                f"{whole + epochs_later}, which must stay below 2**32; give fewer num_samples"
+            )
+        rows = later == epochs_later
+        found[rows] = order.indices(seed, whole + epochs_later, at[rows])
+    return found

@@ -6,6 +6,7 @@ from gpupipe.sources.contract import check_source
 from gpupipe.sources.dataset import DatasetSource, ItemSource
 from gpupipe.sources.folder import FolderSource
 from gpupipe.sources.headers import explain_damage
+from gpupipe.sources.mixture import Mixture, MixtureSource
 from gpupipe.sources.opening import names_files, open_source
 from gpupipe.sources.shards import ShardSource
 from gpupipe.sources.source import Encoded, Source
@@ -20,6 +21,8 @@ __all__ = [
     "FolderSource",
     "ItemSource",
     "Manifest",
+    "Mixture",
+    "MixtureSource",
     "Parquet",
     "Query",
     "ShardSource",

@@ -14,6 +14,7 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.folder import EXTENSIONS, open_folder
+from gpupipe.sources.mixture import Mixture, MixtureSource
 from gpupipe.sources.needing import library
 from gpupipe.sources.packed import MARKS, packing_in
 from gpupipe.sources.patterns import is_url
@@ -58,6 +59,9 @@ def open_source(
     """
     if isinstance(data, Source):
         return _with_fields(data, fields)
+    if isinstance(data, Mixture):
+        opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field)
+        return MixtureSource(data, [opened(part) for part, _ in data.sources.values()])
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
     if fields is None and isinstance(data, (str, os.PathLike)) and (packing := packing_in(os.path.expanduser(data))):

@@ -15,6 +15,7 @@ from gpupipe.batch import Array, Columns, Field, Images, Index, Key, Schema
 from gpupipe.errors import DataError
 
 if TYPE_CHECKING:
+    from gpupipe.order import Order
     from gpupipe.sources.joined import JoinedSource
     from gpupipe.sources.lookups import Known
     from gpupipe.sources.subset import SubsetSource
@@ -89,7 +90,7 @@ class Source:
 
         "key" and "index" can be had of every source, whatever its fields. Raises DataError for what is not known.
         """
-        field = {"key": Key(), "index": Index(), **self.fields}.get(name)
+        field = self._kind(name)
         if isinstance(field, Key):
             return list(map(self.key, range(len(self))))
         if isinstance(field, Index):
@@ -101,6 +102,10 @@ class Source:
             f"{name!r} of all samples of {self!r} {why}; known are 'key' and 'index' of every source, 'label' of image "
             "folders and shards, columns of numbers and texts of tables"
         )
+
+    def _kind(self, name: str) -> Field | None:
+        """The field of a column; keys and indices are there without one."""
+        return {"key": Key(), "index": Index(), **self.fields}.get(name)
 
     # What follows has a body for every source; one of the user's own is not asked for it.
 
@@ -120,6 +125,12 @@ class Source:
             f"the labels of {self!r} are known only by reading every sample; where all are needed at once use an image "
             "folder or shards of which 'label' is a class number: gpupipe.Scalar() or, in shards, gpupipe.Scalar('cls')"
         )
+
+    def usual_order(self, shuffle: bool) -> Order:
+        """In which the samples come where a loader is given no `order`."""
+        from gpupipe.order import Sequential, Shuffled  # late: that imports torch
+
+        return Shuffled(len(self)) if shuffle else Sequential(len(self))
 
     @property
     def class_counts(self) -> dict[str | int, int]:

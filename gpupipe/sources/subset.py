@@ -47,7 +47,7 @@ class SubsetSource(Source):
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:
         """What the source knows of them, but that they are numbered from 0 on."""
-        if name == "index" or isinstance(self.fields.get(name), Index):
+        if isinstance(self._kind(name), Index):
             return super().column(name)
         known = self.source.column(name)
         return known[self._indices] if isinstance(known, np.ndarray) else [known[index] for index in self._indices]

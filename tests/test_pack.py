@@ -195,8 +195,7 @@ def test_large_images_are_shrunk_and_small_ones_copied(tmp_path: Path) -> None:
             assert got.getexif().get(0x0112, 1) == (6 if name == "b444.jpg" else 1)
     assert samples["x"]["jpg"] == small["x.jpg"]
     assert samples["y"]["webp"] == small["y.webp"]
-    with Image.open(io.BytesIO(samples["z"]["png"])) as lossless:
-        np.testing.assert_array_equal(np.asarray(lossless), picture(7, 9))
+    assert samples["z"]["bmp"] == small["z.bmp"]
 
 
 def test_keys_are_unique_and_plain(tmp_path: Path) -> None:

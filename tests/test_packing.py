@@ -16,6 +16,7 @@ from typing import Any
 
 import images
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from images import encode, picture
 from PIL import Image as PillowImage
@@ -237,6 +238,101 @@ class TestBadSamples:
     def test_none_of_them_is_good(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="none of 2 samples that were tried can be packed"):
             pack(open_source([(b"x", 1), (b"y", 2)]), tmp_path / "out", PackSettings(skip_bad=True))
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_files_of_every_format_stay_as_they_are(to: str, tmp_path: Path) -> None:
+    kinds = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF", "JPEG2000")
+    files = [encode(picture(30, 40, number), kind) for number, kind in enumerate(kinds)]
+    fields = {"image": Image(), "left": Image(), "mask": Mask()}
+    masks = [encode(picture(30, 40, number), kind, "L") for number, kind in enumerate(kinds)]
+    samples = [{"image": one, "left": one, "mask": mask} for one, mask in zip(files, masks, strict=True)]
+    for given in (fields, {"left": Image()}):
+        place = tmp_path / str(len(given))
+        packed = pack(open_source(samples, fields=given), place, PackSettings(to=to)).source
+        found = [sample_of(packed, number) for number in range(len(kinds))]
+        for name in given:
+            assert {value[name].tobytes() for value in found} == {value[name] for value in samples}
+
+
+def test_on_through_all_of_them(folder: Path, tmp_path: Path) -> None:
+    """From a folder to shards, to Parquet, to Hugging Face's layout and to shards: the same files and classes."""
+    first = source = open_source(folder)
+    for number, to in enumerate((*FORMATS, "shards")):
+        packed = pack(source, tmp_path / str(number), PackSettings(seed=number, samples_per_shard=9, to=to)).source
+        source = open_source(tmp_path / str(number))
+        assert source.fingerprint == packed.fingerprint
+        check_source(source)
+        assert source.fields == first.fields
+        assert source.classes == first.classes
+        pairs = [sorted((image.tobytes(), label) for image, label in one) for one in (first, source)]
+        assert pairs[0] == pairs[1]
+
+
+@pytest.mark.trainers("datasets")
+def test_datasets_knows_images_and_classes(folder: Path, tmp_path: Path) -> None:
+    import datasets
+
+    source = open_source(folder)
+    pack(source, tmp_path / "out", PackSettings(samples_per_shard=9, to="huggingface"))
+    splits = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert list(splits) == ["train"]
+    assert splits["train"].features == datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=source.classes)}
+    )
+    expected = {source.key(number): source[number] for number in range(len(source))}
+    rows = list(splits["train"].cast_column("image", datasets.Image(decode=False)))
+    assert {row["image"]["path"]: (row["image"]["bytes"], row["label"]) for row in rows} == {
+        key: (image.tobytes(), label) for key, (image, label) in expected.items()
+    }
+    assert splits["train"][0]["image"].size == PillowImage.open(io.BytesIO(rows[0]["image"]["bytes"])).size
+
+
+@pytest.mark.trainers("datasets")
+def test_datasets_knows_every_kind_of_field(tmp_path: Path) -> None:
+    import datasets
+
+    pack(open_source(Everything(), fields=EVERYTHING), tmp_path / "out", PackSettings(to="huggingface"))
+    found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))["train"]
+    for row in found:
+        expected = Everything()[int(row["key"])]
+        np.testing.assert_array_equal(np.asarray(row["right"]), expected["right"])
+        np.testing.assert_array_equal(np.asarray(row["mask"]), expected["mask"])
+        assert row["boxes"] == expected["boxes"].tolist()
+        assert row["grid"] == expected["grid"].tolist()
+        assert (row["caption"], row["score"], row["raw"]) == (expected["caption"], expected["score"], expected["raw"])
+    assert found.features["embedding"] == datasets.List(datasets.Value("float32"))
+
+
+def test_images_lie_in_parquet_as_they_are(tmp_path: Path) -> None:
+    """By row groups of 100, found without a dictionary, and read by pyarrow alone."""
+    files = [encode(picture(10, 10, number)) for number in range(230)]
+    pack(open_source([(file, n) for n, file in enumerate(files)]), tmp_path / "out", PackSettings(to="parquet"))
+    opened = pq.ParquetFile(tmp_path / "out" / "part-000000.parquet")
+    groups = [opened.metadata.row_group(number) for number in range(opened.metadata.num_row_groups)]
+    assert [group.num_rows for group in groups] == [100, 100, 30]
+    images = [group.column(0) for group in groups]
+    assert {(image.path_in_schema, image.compression) for image in images} == {("image.bytes", "UNCOMPRESSED")}
+    assert not any(image.has_dictionary_page or image.is_stats_set for image in images)
+    rows = opened.read().to_pylist()
+    assert {row["label"]: row["image"] for row in rows} == {
+        number: {"bytes": file, "path": str(number)} for number, file in enumerate(files)
+    }
+
+
+def test_numbers_that_parquet_has_not(tmp_path: Path) -> None:
+    fields: dict[str, Field] = {"wave": Array(), "one": Scalar()}
+    source = of({"wave": np.array([1j, 2]), "one": np.complex64(1j)}, fields=fields)
+    with pytest.raises(ConfigError, match="to='parquet': Parquet has no complex numbers; pack to shards"):
+        pack(source, tmp_path / "out", PackSettings(to="parquet"))
+    packed = pack(source, tmp_path / "shards").source
+    assert packed[0]["wave"].tolist() == [1j, 2]
+    assert packed[0]["one"] == 1j
+
+
+def test_a_stream_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"StreamSource\(.*\) gives its samples in a sequence"):
+        pack(open_source(gpupipe.Stream(lambda number: iter([]))), tmp_path / "out")
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -10,31 +10,32 @@ from numpy.typing import NDArray
 
 from gpupipe.sources.headers import FORMATS
 
-__all__ = ["as_png", "extension", "png_of_pixels", "shrunk"]
+__all__ = ["EXTENSIONS", "extension", "png_of_pixels", "shrunk"]
 
-MAGIC = {
-    b"\xff\xd8": "jpg",
-    b"\x89PNG": "png",
-    b"BM": "bmp",
-    b"GIF8": "gif",
-    b"II*\0": "tif",
-    b"MM\0*": "tif",
-}
+# Where in a file of each kind what tells it stands, and what.
+MAGIC = (
+    (0, b"\xff\xd8\xff", "jpg"),
+    (0, b"\x89PNG", "png"),
+    (8, b"WEBP", "webp"),
+    (0, b"BM", "bmp"),
+    (0, b"GIF8", "gif"),
+    (0, b"II*\0", "tif"),
+    (0, b"MM\0*", "tif"),
+    (0, b"P6", "ppm"),
+    (0, b"P3", "ppm"),
+    (0, b"P5", "pgm"),
+    (0, b"P2", "pgm"),
+    (4, b"ftypavi", "avif"),
+    (4, b"jP  ", "jp2"),
+    (0, b"\xff\x4f\xff\x51", "j2k"),
+)
+OTHER = "bin"
+EXTENSIONS = (*dict.fromkeys(name for _, _, name in MAGIC), OTHER)
 
 
 def extension(data: bytes) -> str:
-    """By which files of this kind are known; "bin" where it is none of these."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    return next((name for magic, name in MAGIC.items() if data.startswith(magic)), "bin")
-
-
-def as_png(data: bytes) -> bytes:
-    """An encoded image of any kind as an RGB PNG."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        return _saved(image.convert("RGB"))
+    """By which files of this kind are known."""
+    return next((name for at, magic, name in MAGIC if data.startswith(magic, at)), OTHER)
 
 
 def png_of_pixels(pixels: NDArray[Any]) -> bytes:

@@ -15,15 +15,13 @@ from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Images, In
 from gpupipe.batch.columns import Columns, array_of
 from gpupipe.batch.stored import schema_from_json, schema_to_json
 from gpupipe.errors import ConfigError
-from gpupipe.tools.packing.images import png_of_pixels
+from gpupipe.tools.packing.images import EXTENSIONS, png_of_pixels
 
 __all__ = ["Layout", "Part", "Stored", "digest", "laid_out", "stored"]
 
 Stored = bytes | str | NDArray[Any]
 """A field's value as a file of any format holds it: of images and masks the encoded file."""
 
-IMAGES = ("jpg", "png", "webp")
-MASKS = ("png", "jpg", "webp", "bmp", "gif", "tif", "bin")
 NAME = re.compile(r"[^a-z0-9_-]+")
 AS_PYTHON_HAS = ("int64", "float64")
 
@@ -151,8 +149,7 @@ def _source(name: str, field: Field, part: Part, to: str) -> str | None:
         return None
     if part.form != "file":
         return f"json:{name}" if part.place == "json" else part.place
-    kinds = MASKS if isinstance(field, Mask) else IMAGES
-    return ";".join(f"{part.place}.{kind}" if part.place else kind for kind in kinds)
+    return ";".join(f"{part.place}.{kind}" if part.place else kind for kind in EXTENSIONS)
 
 
 def stored(layout: Layout, columns: Columns, row: int = 0) -> dict[str, Stored]:

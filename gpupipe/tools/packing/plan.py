@@ -15,6 +15,7 @@ from gpupipe.host.files import read_regular, replacing
 from gpupipe.sources import FolderSource, Source
 from gpupipe.sources.indexed import IndexedSource
 from gpupipe.sources.packed import MOST_PLAN_BYTES, PLAN_NAME, Packing
+from gpupipe.sources.stream import StreamSource
 from gpupipe.sources.tar import BLOCK
 from gpupipe.tools.packing.layout import Layout, laid_out
 from gpupipe.tools.packing.samples import damage, fetched, sample
@@ -69,7 +70,9 @@ def ordered(source: Source, settings: PackSettings) -> NDArray[np.int64]:
 
 
 def check_destination(source: Source, folder: Path) -> None:
-    """Raise ConfigError for a folder that is no place to write to."""
+    """Raise ConfigError for a folder that is no place to write to, and for a source that can't be read in an order."""
+    if isinstance(source, StreamSource):
+        raise ConfigError(f"{source!r} gives its samples in a sequence, which can't be shared out: pack what it reads")
     if isinstance(source, FolderSource) and folder.resolve().is_relative_to(Path(source.root).resolve()):
         raise ConfigError(f"{folder} lies in the image folder {source.root} and would become a class: write elsewhere")
     others = [name for pattern in ("shard-*.tar", "*.parquet", "data/*.parquet") for name in folder.glob(pattern)]

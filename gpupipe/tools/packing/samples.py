@@ -17,7 +17,7 @@ from gpupipe.errors import DataError, SampleError, SkippedSampleError
 from gpupipe.sources import Source, explain_damage
 from gpupipe.sources.headers import DAMAGED, probe_bytes
 from gpupipe.sources.indexed import IndexedSource, printable
-from gpupipe.tools.packing.images import as_png, extension, shrunk
+from gpupipe.tools.packing.images import shrunk
 from gpupipe.tools.packing.layout import Layout, Stored, digest, stored
 from gpupipe.tools.packing.settings import PackSettings
 
@@ -113,8 +113,7 @@ def _image(data: bytes, settings: PackSettings) -> bytes:
         raise ValueError(explain_damage(data))
     if settings.max_size is not None and min(height, width) > settings.max_size:
         return shrunk(data, settings.max_size, settings.quality, orientation)
-    plain = settings.to != "shards" or extension(data) in ("jpg", "png", "webp")
-    return data if plain else as_png(data)  # what reads shards knows these
+    return data
 
 
 def damage(source: Source, index: int) -> str:

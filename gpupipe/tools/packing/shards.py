@@ -52,5 +52,5 @@ def _members(layout: Layout, values: dict[str, Stored]) -> Iterator[tuple[str, b
 
 def _npy(array: np.ndarray[Any, Any]) -> bytes:
     buffer = io.BytesIO()
-    npy.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    npy.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
     return buffer.getvalue()

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from images import write_folder
 
+from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch
 from gpupipe.tools.cli import COMMANDS, index, main
 
 GPUPIPE = [sys.executable, "-m", "gpupipe"]
@@ -158,3 +159,48 @@ def _living(group: int) -> list[str]:
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(str(process))
     return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> list[str]:
+    """A table of paths and names of classes, and the options that say so."""
+    paths = sorted(write_folder(tmp_path / "data", classes=2, per_class=2).glob("*/*.jpg"))
+    lines = [f"{path.relative_to(tmp_path)},{path.parent.name},{number / 2}" for number, path in enumerate(paths)]
+    (tmp_path / "data.csv").write_text("\n".join(["path,class,score", *lines]))
+    return [str(tmp_path / "data.csv"), "--field", "image=Image:path", "--field", "label=Scalar:class"]
+
+
+def test_a_table_by_its_fields(table: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", *table]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-2:] == ["label: 0 is class_0", "label: 1 is class_1"]
+    assert "heights" not in out
+    sheet = str(tmp_path / "sheet.png")
+    assert main(["show", *table, "-o", sheet, "--engine", "torch", "--count", "3"]) == 0
+    data, *fields = table
+    assert main(["show", data, *fields[:2], "-o", sheet, "--engine", "torch", "--count", "3"]) == 0  # without labels
+    assert main(["index", data, *fields[:2], "--field", "label=Scalar:score"]) == 0
+    assert "labels are no class numbers" in capsys.readouterr().out
+
+
+def test_what_is_measured_is_image_and_label(
+    table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    monkeypatch.setattr("gpupipe.tools.benchmark.runner.measure", lambda *args: asked.append(args[1]) or [])
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *table, "--batch-size", "4", "--size", "32"]) == 1
+    stream = GpupipeTorch(1).open(asked[0])
+    _, labels = next(iter(stream))
+    stream.close()
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
+    for command in ("bench", "profile"):
+        assert main([command, *table[:3]]) == 2
+        assert "--field: image; pass image=Image:... and label=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["image", "=Image", "image=", "image=image:a", "image=__import__", "image=Loader:a"])
+def test_a_field_that_is_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["index", "data.csv", "--field", text])
+    assert f"{text!r} is not NAME=KIND[:SOURCE], with KIND one of Image, Mask" in capsys.readouterr().err

@@ -82,8 +82,14 @@ def _tiles(loader: Loader, epoch: int, position: int) -> Iterator[Tile]:
     """What the loader gives at a position of an epoch: a tile for each view."""
     row = position % loader.batch_size
     loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
-    images, labels = next(iter(loader))
-    label = _name(loader.source.classes, int(labels[row])) if labels.ndim == 1 else _mixed(loader, epoch, position)
+    batch = next(iter(loader))
+    if isinstance(batch, dict):  # of other fields than image and label
+        batch = batch[loader.source.fields.images[0]], batch.get("label")
+    images, labels = batch
+    if labels is not None and labels.ndim == 1:
+        label = _name(loader.source.classes, labels[row].item())
+    else:
+        label = "" if labels is None else _mixed(loader, epoch, position)
     for view, recipe in zip(images if isinstance(images, list) else [images], _views(loader), strict=True):
         yield Tile(_levels(view[row].cpu(), recipe), label)
         label = ""
@@ -116,7 +122,9 @@ def _mixed(loader: Loader, epoch: int, position: int) -> str:
     return " + ".join(f"{name} {part:.0%}" for name, (part, _) in zip(names, parts, strict=True))
 
 
-def _name(classes: list[str] | None, label: int) -> str:
+def _name(classes: list[str] | None, label: int | float) -> str:
+    if isinstance(label, float):
+        return f"{label:g}"
     return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
 
 

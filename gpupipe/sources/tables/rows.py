@@ -42,6 +42,7 @@ class RowSource(Source):
         self.root = root
         self.fields = fields
         self._paths = dict(paths)
+        self.names = dict(names)
         self._names = {name: pa.array(some, pa.large_string()) for name, some in names.items()}
         if "label" in names:
             self.classes = list(names["label"])

@@ -20,11 +20,11 @@ NOISE_SIDE = 512
 NOISE_LIMIT = 15.0  # gray levels; measured for the smallest of 16 crops: antialiased 6, unfiltered above 30
 
 
-def expected_labels(data: str) -> dict[int, int] | None:
+def expected_labels(settings: BenchSettings) -> dict[int, int] | None:
     """How many images each label has; None for more than `COUNTED` images."""
     from gpupipe.sources import open_source
 
-    source = open_source(data)
+    source = open_source(settings.data, fields=settings.fields)
     if len(source) > COUNTED:
         return None
     return dict(collections.Counter(np.asarray(source.targets).tolist()))

@@ -53,12 +53,12 @@ class Host:
     def prepare(self, folders: list[str]) -> bool:
         """Let the contender bring the folders into its own format; whether there was something to do."""
         prepare = getattr(self.contender, "prepare", None)
-        done = [prepare(replace(self.settings, data=folder)) for folder in folders] if prepare else []
+        done = [prepare(replace(self.settings, data=folder, fields=None)) for folder in folders] if prepare else []
         return any(done)
 
     def noise(self, folder: str) -> float:
         """The smallest standard deviation, in gray levels, among crops of the white noise in `folder`."""
-        settings = replace(self.settings, data=folder, size=NOISE_OUTPUT, batch_size=16, workers=1)
+        settings = replace(self.settings, data=folder, fields=None, size=NOISE_OUTPUT, batch_size=16, workers=1)
         images = first_batch(self.contender, settings)
         channel = images[..., 0] if images.shape[-1] == 3 else images[:, 0]
         scale = IMAGENET_STD[0] * 255 if settings.dtype == "float32" else 1

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpupipe.batch import Field
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import at_least
 
@@ -27,6 +28,7 @@ class BenchSettings:
     rounds:     how often each contender is measured, in turn with the others.
     dtype:      of the images: "float32", normalized, or "uint8", as decoded.
     timeout:    seconds without an answer after which a contender counts as hanging.
+    fields:     of the samples, as `open_source` takes them: image and label.
     """
 
     data: str
@@ -38,6 +40,7 @@ class BenchSettings:
     rounds: int = 5
     dtype: str = "float32"
     timeout: float = 300.0
+    fields: dict[str, Field] | None = None
 
     def __post_init__(self) -> None:
         at_least(self, "batch_size size workers threads rounds", 1)

@@ -99,7 +99,7 @@ def measure(
     """
     for name in names:
         reference(name)
-    labels = checks.expected_labels(settings.data)
+    labels = checks.expected_labels(settings)
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         noise = checks.noise_folder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpupipe-"))))

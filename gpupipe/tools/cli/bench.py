@@ -9,7 +9,7 @@ from gpupipe.host.progress import steps
 from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.contenders import CONTENDERS, describe, reference
 from gpupipe.tools.benchmark.measurement import BenchSettings
-from gpupipe.tools.cli.options import Subparsers, add_command, add_output, option, require
+from gpupipe.tools.cli.options import Subparsers, add_command, add_fields, add_output, fields_of, option, require
 
 __all__ = ["add_parser", "run"]
 
@@ -25,8 +25,9 @@ folder. Writes a table here, and results.csv, results.json and results.png into 
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "bench", run, "compare gpupipe with other loaders here", description=DESCRIPTION)
     parser.add_argument(
-        "data", nargs="?", metavar="DATA", help="image folder or tar shards; default: a made sample set"
+        "data", nargs="?", metavar="DATA", help="image folder, tar shards or a table; default: a made sample set"
     )
+    add_fields(parser)
     option(parser, "--batch-size", 128, "N", "images a batch")
     option(parser, "--workers", usable_cpus(), "N", "DataLoader processes")
     option(parser, "--threads", usable_cpus(), "N", "DALI threads")
@@ -72,5 +73,6 @@ def settings_from(args: argparse.Namespace) -> BenchSettings:
     from gpupipe.tools.benchmark.sample_set import sample_set
 
     values = {name: getattr(args, name) for name in ("batch_size", "size", "workers", "threads", "seconds", "rounds")}
-    settings = BenchSettings(data=args.data or "", timeout=args.timeout, **values)  # checked before anything is made
+    values |= {"timeout": args.timeout, "fields": fields_of(args, pair=True)}
+    settings = BenchSettings(data=args.data or "", **values)  # checked before anything is made
     return settings if args.data else replace(settings, data=str(sample_set()))

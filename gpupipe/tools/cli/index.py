@@ -7,8 +7,18 @@ import time
 
 import numpy as np
 
+from gpupipe.errors import DataError
 from gpupipe.sources import Source
-from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_label_field, data_of, print_some
+from gpupipe.tools.cli.options import (
+    DATA,
+    Subparsers,
+    add_command,
+    add_fields,
+    add_label_field,
+    data_of,
+    fields_of,
+    print_some,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -16,7 +26,8 @@ DAMAGED_FOUND = 3
 
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
-is. Prints what is in the data and lists damaged images."""
+is. Prints what is in the data and lists damaged images. Tables are read and kept in the cache folder, and the numbers
+of names of classes are printed; their images are not looked at."""
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
@@ -25,7 +36,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="+", **DATA)
     parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
-    parser.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
+    add_fields(which)
     add_label_field(parser)
 
 
@@ -39,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.tools.pack import damage
 
     start = time.perf_counter()
-    fields = {"image": Image()} if args.no_labels else None
+    fields = {"image": Image()} if args.no_labels else fields_of(args)
     source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
     seconds = time.perf_counter() - start
     damaged, rows = summary(source)
@@ -49,27 +62,35 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(name, value)
     Console().print(table)
     print(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
+    for name, names in getattr(source, "names", {}).items():
+        print_some(name, (f"{number} is {one}" for number, one in enumerate(names)), len(names))
     lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())
     print_some("damaged", lines, len(damaged))
     return DAMAGED_FOUND if len(damaged) else 0
 
 
 def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
-    """Indices of the damaged samples, and the lines of the table."""
+    """Indices of the samples that are known to be damaged, and the lines of the table."""
+    rows = {"samples": f"{len(source):,}", "classes": _classes(source)}
     shapes = source.shapes(np.arange(len(source)))
-    assert shapes is not None, "a folder and shards are indexed"
+    if shapes is None:
+        return np.empty(0, np.int64), rows
     good = shapes[:, 0] > 0
-    labelled = "label" in source.fields
-    classes = source.classes if source.classes is not None or not labelled else np.unique(source.targets)
-    rows = {
-        "samples": f"{len(source):,}",
-        "classes": f"{len(classes):,}" if classes is not None else "no labels",
+    return np.flatnonzero(~good), rows | {
         "bytes": f"{int(getattr(source, 'sizes', np.zeros(1)).sum()):,}",
         "heights": _spread(shapes[good, 0]),
         "widths": _spread(shapes[good, 1]),
         "damaged": f"{int((~good).sum()):,}",
     }
-    return np.flatnonzero(~good), rows
+
+
+def _classes(source: Source) -> str:
+    if "label" not in source.fields:
+        return "no labels"
+    try:
+        return f"{len(np.unique(source.targets) if source.classes is None else source.classes):,}"
+    except DataError:
+        return "labels are no class numbers"
 
 
 def _spread(values: np.ndarray) -> str:

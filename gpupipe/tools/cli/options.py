@@ -9,17 +9,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gpupipe.batch import Array, Boxes, Bytes, Field, Image, Index, Key, Mask, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError
 
 __all__ = [
-    *("DATA", "ENGINES", "Subparsers", "add_command", "add_label_field", "add_output", "data_of", "option"),
-    *("print_some", "require"),
+    *("DATA", "ENGINES", "Subparsers", "add_command", "add_fields", "add_label_field", "add_output", "data_of"),
+    *("fields_of", "option", "print_some", "require"),
 ]
 
 MOST_PRINTED = 50
+KINDS = {kind.__name__: kind for kind in (Image, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
 Subparsers = Any  # argparse's own class for them is a private one
-DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, or .tar shards: paths, 'a-{000..009}.tar'"}
+DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, .tar shards: paths, 'a-{000..009}.tar', a table: a.csv"}
 ENGINES: dict[str, Any] = {"choices": ("auto", "dali", "torch"), "default": "auto", "help": "default: auto"}
+FIELD = "a field of the samples, as image=Image:path or label=Scalar; may be repeated (default: image and label)"
 LABEL_FIELD = "the field of shards' .json members that holds the label (default: label)"
 
 
@@ -48,6 +51,31 @@ def option(parser: argparse.ArgumentParser, name: str, default: Any, metavar: st
 def add_label_field(parser: argparse.ArgumentParser) -> None:
     """--label-field, as `open_source` takes it."""
     parser.add_argument("--label-field", default="label", metavar="F", help=LABEL_FIELD)
+
+
+def add_fields(parser: Any) -> None:
+    """--field, for `fields_of`."""
+    parser.add_argument("--field", type=_field, action="append", metavar="NAME=KIND[:SOURCE]", help=FIELD)
+
+
+def fields_of(args: argparse.Namespace, *, pair: bool = False) -> dict[str, Field] | None:
+    """The fields as `open_source` takes them. Raises ConfigError for others than image and label where a `pair` of them
+    is needed."""
+    fields = dict(args.field) if args.field else None
+    if pair and not Schema.of(fields).is_pair:
+        raise ConfigError(
+            f"--field: {', '.join(fields or {})}; pass image=Image:... and label=Scalar:..., in this order"
+        )
+    return fields
+
+
+def _field(text: str) -> tuple[str, Field]:
+    """Name and field of "image=Image:path". Raises ArgumentTypeError."""
+    name, _, rest = text.partition("=")
+    kind, _, source = rest.partition(":")
+    if not name or kind not in KINDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=KIND[:SOURCE], with KIND one of {', '.join(KINDS)}")
+    return name, KINDS[kind](source or None)
 
 
 def add_output(parser: argparse.ArgumentParser, folder: str) -> None:

@@ -6,7 +6,18 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gpupipe.host.system import usable_cpus
-from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_output, data_of, option, require
+from gpupipe.tools.cli.options import (
+    DATA,
+    ENGINES,
+    Subparsers,
+    add_command,
+    add_fields,
+    add_output,
+    data_of,
+    fields_of,
+    option,
+    require,
+)
 
 if TYPE_CHECKING:
     from gpupipe.tools.profiling.rounds import ProfileSettings
@@ -30,6 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     help = "say what holds up training on this machine"
     parser = add_command(subparsers, "profile", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="*", **DATA)
+    add_fields(parser)
     option(parser, "--model", "resnet50", "NAME", "one of torchvision's, 'timm:NAME', or 'tiny'")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help=f"images a step (default: {GPU_BATCH}, on a CPU {CPU_BATCH})"
@@ -49,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", *(() if args.model == "tiny" or args.model.startswith("timm:") else ("torchvision",)))
     from gpupipe.host.machine import machine
     from gpupipe.host.progress import minutes
+    from gpupipe.sources import open_source
     from gpupipe.tools.benchmark.sample_set import sample_set
     from gpupipe.tools.profiling import report
     from gpupipe.tools.profiling.rounds import measure, open_loader, training_step
@@ -58,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     facts = machine() | {"model": args.model}  # before the measurement: its load average says if the machine was idle
     data = data_of(args) if args.data else sample_set()
-    with open_loader(data, settings) as loader, minutes(args.minutes) as say:
+    source = open_source(data, fields=fields_of(args, pair=True))
+    with open_loader(source, settings) as loader, minutes(args.minutes) as say:
         args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
         step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
         seconds = SECONDS if args.steps is None else 0.0

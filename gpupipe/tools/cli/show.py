@@ -13,7 +13,7 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe import MultiCrop, Recipe
-from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, data_of, option
+from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_fields, data_of, fields_of, option
 
 __all__ = ["add_parser", "run"]
 
@@ -40,6 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
     help = "write a contact sheet of what the model will see"
     parser = add_command(subparsers, "show", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="+", **DATA)
+    add_fields(parser)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
     recipes = f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without"
     option(parser, "--recipe", "train", "RECIPE", f"{recipes} arguments that returns one")
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     sheet_format(args.output)  # a wrong name is better known before the work than after
     recipe = recipe_of(args)
-    source = open_source(data_of(args))
+    source = open_source(data_of(args), fields=fields_of(args))
     loader = Loader(
         source,
         recipe,

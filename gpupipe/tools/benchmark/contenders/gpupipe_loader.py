@@ -51,7 +51,7 @@ class GpupipeTorch:
 
     def open(self, settings: BenchSettings) -> BatchStream:
         """Open the data (indexing it at the first time) and start the engine."""
-        source = open_source(settings.data)
+        source = open_source(settings.data, fields=settings.fields)
         return gpupipe.Loader(
             source,
             gpupipe.imagenet_train(settings.size, dtype=settings.dtype),

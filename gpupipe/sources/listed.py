@@ -23,7 +23,7 @@ __all__ = ["MAYBE_DEEP", "ListedSource", "open_listed"]
 
 
 MAYBE_DEEP = (".png", ".pgm", ".ppm", ".tif", ".tiff")
-DEEP_MODES = ("I", "F", "LAB")
+DEEP_MODES = ("I", "F")
 
 
 class ListedSource(FolderSource):

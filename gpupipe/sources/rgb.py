@@ -16,7 +16,7 @@ BITS_PER_SAMPLE = 258  # a TIFF's tag
 
 
 def as_rgb(image: Image.Image, background: Background = None) -> Image.Image:
-    """The image's first frame as Pillow's `convert("RGB")` has it, but for two things: of gray of 16 bits, which Pillow
+    """The image's frame as Pillow's `convert("RGB")` has it, but for two things: of gray of 16 bits, which Pillow
     clips to white, the high bytes, as Pillow itself reads colours of 16 bits; and transparency over `background`.
 
     Raises ValueError where values of 32 bits are no pixels.
@@ -26,7 +26,8 @@ def as_rgb(image: Image.Image, background: Background = None) -> Image.Image:
     elif image.mode in ("I", "F"):
         _check_range(image)
     if background is None or not image.has_transparency_data:
-        return image.convert("RGB")
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
     canvas = Image.new("RGBA", image.size, (*background, 255))
     return Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
 

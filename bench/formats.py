@@ -7,7 +7,7 @@ bytes, held in memory, all make the same uint8 random resized crops to 224: Pill
 the torch engine without workers, and DALI's on the CPU with one thread. The process and all its threads have one CPU.
 First the pixels are compared: the torch engine's have to be Pillow's to the bit. Then they are measured in turn, each
 kind by itself; median, smallest and largest of the rounds. Writes results.md (the table of docs/formats.md),
-formats.csv and formats.json.
+formats.csv and formats.json; with --page, puts the table into that page, in the place of the one there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import statistics
 import sys
 import time
@@ -107,6 +108,9 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
     "PGM, 16 bit": lambda image: encoded(_deep(image), "PPM", "I;16"),
 }
 """A file of each format and kind of an RGB image."""
+
+TABLE = re.compile(r"^\| format \|.*\n(\|.*\n)+(\n.*; Pillow [\d.]+; .*\n)?", re.MULTILINE)
+"""The table in a page, and the line about where it was measured."""
 
 NEEDED = {"AVIF": "AVIF", "JPEG 2000": "JPEG2000"}
 
@@ -221,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=32, metavar="N", help="of each kind (default: 32)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of each contender (default: 5)")
     parser.add_argument("--only", type=words, default=available(), metavar="A,B", help="formats, as PNG,WebP")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/formats.md")
     args = parser.parse_args(argv)
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before the first thread
     data = args.data or str(sample_set())
@@ -234,6 +239,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = f"{markdown(rows)}\n\n{where}; {facts['date'][:10]}"
     print(text)
     write(args.out, "formats", text, rows, {"environment": facts})
+    if args.page:
+        args.page.write_text(TABLE.sub(lambda _: text + "\n", args.page.read_text(), count=1))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
 import tarfile
 import zlib
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile import ADOBE, with_size, without, ycck
-from images import encode, picture, png16, png_file
+from images import encode, picture, png16, png_file, write_folder
 from PIL import Image, ImageOps
 from torchvision.datasets import ImageFolder
 
@@ -22,6 +24,7 @@ from gpupipe.sources import headers
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
+import formats
 from formats import KINDS as MEASURED, encoded
 
 ENGINES = ["torch", "dali"]
@@ -50,6 +53,21 @@ def bmp16(pixels: np.ndarray) -> bytes:
     head = b"".join(number.to_bytes(4, "little", signed=True) for number in (40, width, -height))
     head += b"\1\0\x10\0" + bytes(4) + rows.nbytes.to_bytes(4, "little") + bytes(16)
     return b"BM" + (54 + rows.nbytes).to_bytes(4, "little") + bytes(4) + b"\x36\0\0\0" + head + rows.tobytes()
+
+
+def tiff(size: tuple[int, int], bits: tuple[int, ...], strip: bytes) -> bytes:
+    """Uncompressed, of as many samples a pixel as there are numbers of bits: what Pillow reads and can't write."""
+    photometric, count = (2 if len(bits) == 3 else 1), len(bits)
+    values = {256: size[1], 257: size[0], 258: bits[0], 259: 1, 262: photometric, 273: 8, 277: count, 278: size[0]}
+    values |= {279: len(strip)}
+    where = 8 + len(strip)
+    more = np.array(bits, "<u2").tobytes()
+    directory = len(values).to_bytes(2, "little")
+    for tag, value in values.items():
+        far = tag == 258 and count > 1
+        entry = (tag, 4 if tag in (273, 279) else 3, count if tag == 258 else 1, where if far else value)
+        directory += b"".join(number.to_bytes(n, "little") for number, n in zip(entry, (2, 2, 4, 4), strict=True))
+    return b"II*\0" + (where + len(more)).to_bytes(4, "little") + strip + more + directory + bytes(4)
 
 
 def pnm(magic: str, most: int, values: np.ndarray) -> bytes:
@@ -121,6 +139,9 @@ ODD: dict[str, Callable[[Image.Image], bytes]] = {
     "TIFF LAB": lab,
     "TIFF 32 bits": lambda image: encoded(image.convert("L"), "TIFF", "I"),
     "TIFF floats": lambda image: encoded(image.convert("L"), "TIFF", "F"),
+    "TIFF 16 bits": lambda image: tiff(
+        (image.height, image.width), (16,) * 3, (np.asarray(image).astype("<u2") * 250 + 77).tobytes()
+    ),
     "BMP gray": _as("BMP", "L"),
     "BMP 1 bit": _as("BMP", "1"),
     "BMP 32 bits": lambda image: encoded(see_through(image, "RGB"), "BMP", "RGBA"),
@@ -283,21 +304,11 @@ def test_a_transparent_level_of_16_bits(engine: str) -> None:
 
 
 def test_12_bits_of_a_tiff() -> None:
-    """Two levels in three bytes, which Pillow reads and can't write."""
+    """Two levels in three bytes, which Pillow gives as they are."""
     levels = gray16(6, 8) >> 4
     first, second = levels[:, ::2].astype(int), levels[:, 1::2].astype(int)
-    packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1).astype(np.uint8).tobytes()
-    data = bytearray(encode(np.zeros((6, 8), np.uint8), "TIFF", "L"))
-    tags = Image.open(io.BytesIO(bytes(data))).tag_v2
-    (at,) = tags[273]
-    data[at : at + 48] = b""
-    data += packed
-    for tag, old, new in ((258, 8, 12), (273, at, len(data) - 72), (279, 48, 72)):
-        found = data.index(tag.to_bytes(2, "little"))
-        value = data.index(old.to_bytes(2, "little"), found + 8)
-        assert value == found + 8
-        data[value : value + 2] = new.to_bytes(2, "little")
-    (pixels,) = loaded(Files([bytes(data)]), "torch", (6, 8))
+    packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1)
+    (pixels,) = loaded(Files([tiff((6, 8), (12,), packed.astype(np.uint8).tobytes())]), "torch", (6, 8))
     np.testing.assert_array_equal(pixels[..., 0], levels >> 4)
 
 
@@ -452,3 +463,28 @@ def test_shards_hold_every_format(tmp_path: Path) -> None:
     named = gpupipe.open_source(str(path), fields={"image": gpupipe.Image("avif;jp2;gif", missing="skip")})
     assert named.key(0) == "0"
     assert (named.sizes > 0).sum() == 2 + sum(name in kinds for name in ("avif", "jp2"))
+
+
+# Figures
+
+
+def test_the_table_is_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny run, and the page's own table."""
+    root = Path(__file__).parent.parent
+    page = tmp_path / "page.md"
+    page.write_text((root / "docs/formats.md").read_text())
+    monkeypatch.setattr(formats.os, "sched_setaffinity", lambda *_: None)  # of this process
+    folder = write_folder(tmp_path / "data", classes=1, per_class=2, sizes=((40, 50),))
+    options = ["--out", str(tmp_path / "out"), "--images", "2", "--rounds", "1", "--page", str(page)]
+    formats.main([str(folder), *options, "--only", "JPEG,BMP"])
+    kinds = ["JPEG", "JPEG, progressive", "JPEG, gray", "JPEG, CMYK", "BMP", "BMP, palette"]
+    made = (tmp_path / "out" / "results.md").read_text()
+    assert made in page.read_text()
+    assert [row["kind"] for row in json.loads((tmp_path / "out" / "formats.json").read_text())["rows"]] == kinds
+    by = re.findall(r"^\| ([^|]*) \| ([^|]*?), [\d,]+ \(.*?\) \| ([^|]*), [\d,]+ \(", made, re.MULTILINE)
+    assert by[0] == ("JPEG", "C++ kernel", "DALI")
+    assert by[4] == ("BMP", "Pillow", "Pillow, beside DALI")
+    told = (root / "docs/formats.md").read_text()
+    assert re.findall(r"^\| ([^|]*) \| (?:C\+\+ kernel|nvImageCodec|Pillow), \d", told, re.MULTILINE) == list(MEASURED)
+    stored = root / "bench/results/cpu-2-cores/formats/results.md"
+    assert stored.read_text() in told

@@ -57,6 +57,7 @@ class ParquetSource(RowSource):
         paths = located(fields, schema, footers[0].path)
         groups = [RowGroup(footer, number) for footer in footers for number in range(footer.metadata.num_row_groups)]
         self._settings = settings
+        self._schema = schema
         self._folder = os.path.commonpath([os.path.dirname(footer.path) for footer in footers])
         self._memory = settings.memory or default_memory()
         self._groups = RowGroups(groups, self._memory)
@@ -167,10 +168,11 @@ class ParquetSource(RowSource):
 
     def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
         if name in self._by_group:
-            part = self._by_group[name]
+            part, top = self._by_group[name], self._paths[name][0]
             found = [self._had(name, index, lambda at: self._groups.row(*at, part)) for index in indices.tolist()]
-            together = pa.table({self._paths[name][0]: pa.chunked_array(found)})
-            return self._values(name, field, cells(together, self._paths[name]), indices)
+            kind = found[0].type if found else self._schema.field(top).type
+            column = cells(pa.table({top: pa.chunked_array(found, kind)}), self._paths[name])
+            return self._values(name, field, column, indices)
         if name not in self._blobs:
             return super()._made(name, field, rows, indices)
         files: list[Any] = [None] * len(indices)

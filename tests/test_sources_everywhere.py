@@ -20,6 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import h5py
 import lmdb
 import numpy as np
 import pyarrow as pa
@@ -177,6 +178,22 @@ def query(place: Path, samples: tuple[Sample, ...]) -> Made:
     return Made(gpupipe.Query(f"sqlite:///{place}/data.db", text))
 
 
+def hdf5(place: Path, samples: tuple[Sample, ...]) -> Made:
+    with h5py.File(place / "images.h5", "w") as file:
+        images = file.create_dataset("images", len(samples), h5py.vlen_dtype(np.uint8))
+        for row, sample in enumerate(samples):
+            images[row] = np.frombuffer(sample.data, np.uint8)
+        file["labels"] = [sample.label for sample in samples]
+    return Made(place / "images.h5")
+
+
+def numpy_arrays(place: Path, samples: tuple[Sample, ...]) -> Made:
+    """The files as strings of one length, filled up with zeros."""
+    np.save(place / "image.npy", np.array([sample.data for sample in samples]))
+    np.save(place / "label.npy", [sample.label for sample in samples])
+    return Made({"image": place / "image.npy", "label": place / "label.npy"})
+
+
 KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder": folder,
     "shards": shards,
@@ -192,6 +209,8 @@ KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "zip": archive,
     "lmdb": database,
     "lmdb-numbered": numbered_database,
+    "hdf5": hdf5,
+    "npy": numpy_arrays,
 }
 
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}

@@ -43,7 +43,8 @@ def open_source(
     - a path of a folder: an image folder, or .tar shards, as `gpupipe pack` writes them;
     - a path, brace pattern or glob of .tar files, or a list of these: WebDataset shards;
     - the same of .parquet files, of which a folder may have others below it, or a `Parquet`;
-    - a path of a .zip archive of an image folder, or of an LMDB database;
+    - a path of a .zip archive of an image folder, of an LMDB database, or of arrays: HDF5, .npz, .npy; a dict of
+      paths of .npy files, each with the name that its array has here;
     - a Hugging Face dataset, or the folder to which one was saved by `save_to_disk`;
     - a table that lists samples, in a file (.csv, .tsv, .jsonl, .ndjson, or a `Manifest`) or in a database (a
       `Query`);

@@ -42,6 +42,16 @@ class Stamp(NamedTuple):
         stat = os.fstat(descriptor)
         return cls(stat.st_size, stat.st_mtime_ns)
 
+    def difference(self, now: Stamp, what: str) -> str:
+        """For a message: what became of the file that had this stamp, and now another; empty for the same."""
+        if self.size != now.size:
+            how = "cut" if now.size < self.size else "changed"
+            return (
+                f"the {what} has {now.size} bytes where the index says {self.size}: it was {how} since it was indexed"
+            )
+        touched = f"the {what} was written to, or touched, since it was indexed: its time of change is another"
+        return touched if self != now else ""
+
 
 class OpenFiles:
     """Files that are read from, of which the ones used last stay open, for a network file system may take long to open.
@@ -83,15 +93,9 @@ class OpenFiles:
             data, now = self.read(path, offset, size)
         except OSError as error:
             raise ValueError(f"can't be read: {error.strerror}") from error
-        if now.size != stamp.size:
-            how = "cut" if now.size < stamp.size else "changed"
-            raise ValueError(
-                f"the {what} has {now.size} bytes where the index says {stamp.size}: it was {how} since it was indexed"
-            )
-        if now != stamp:
-            raise ValueError(
-                f"the {what} was written to, or touched, since it was indexed: its time of change is another"
-            )
+        changed = stamp.difference(now, what)
+        if changed:
+            raise ValueError(changed)
         if len(data) != size:  # though the file is as long as it was
             raise ValueError(f"the storage gave {len(data)} of its {size} bytes")
         return data

@@ -21,11 +21,10 @@ FILES: dict[tuple[str, ...], str] = {
     (".arrow", ".feather", ".orc"): f"a table of a kind that gpupipe does not read: write it as Parquet, or pass {OWN} "
     "of row i",
     (".csv", ".tsv", ".jsonl", ".ndjson"): "a table in a list: pass it by itself",
+    (".zip", ".lmdb", ".mdb", ".h5", ".hdf5", ".npy", ".npz"): "a store in a list: pass it by itself",
     (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
     f"gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']); or pass {OWN}",
-    (".h5", ".hdf5", ".npy", ".npz", ".zarr", ".pt", ".pth", ".pkl"): "arrays, which gpupipe does not open: pass them "
-    "opened, as np.load(path, mmap_mode='r') with fields={'image': gpupipe.Image()} for uint8 images, "
-    f"or {OWN}",
+    (".zarr", ".pt", ".pth", ".pkl"): f"arrays, which gpupipe does not open: pass {OWN}, or write them to .npy files",
     (".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
     f"does not read: pass {OWN}, or write .tar shards from it",
     EXTENSIONS

@@ -27,6 +27,7 @@ MOST_TEXT = 64 << 20
 """Bytes of a text or a JSON document; an object of Python's takes some ten times as much."""
 
 NUMBERS = "biufc"
+TEXTS = "SU"
 FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
@@ -124,11 +125,9 @@ def _number(text: str) -> int | float:
     raise ValueError(f"{text[:40]!r} is no number")
 
 
-def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
-    """The array of an .npy file's bytes, a view into them. Raises ValueError where it is none, or not of numbers.
-
-    NumPy's own reader takes the memory that a header claims before it looks for it.
-    """
+def npy_header(data: NDArray[np.uint8]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether columns come first, dtype and where the values begin, of the bytes with which an .npy file begins.
+    Raises ValueError where they are none, or of an array of objects or records."""
     file = io.BytesIO(data[: 64 << 10].tobytes())
     try:
         version = npy.read_magic(file)
@@ -136,9 +135,20 @@ def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
         shape, columns_first, dtype = read(file)
     except Exception as error:  # of damaged headers NumPy raises TokenError and others, too
         raise ValueError(f"its .npy has a header that can't be read ({type(error).__name__}: {error})") from None
-    if dtype.kind not in NUMBERS:
+    if dtype.kind not in NUMBERS + TEXTS:
         raise ValueError(f"its .npy holds {dtype}, no numbers" + ", and pickles are never loaded" * dtype.hasobject)
-    values, size = data[file.tell() :], math.prod(shape) * dtype.itemsize
+    return shape, columns_first, dtype, file.tell()
+
+
+def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
+    """The array of an .npy file's bytes, a view into them. Raises ValueError where it is none, or not of numbers.
+
+    NumPy's own reader takes the memory that a header claims before it looks for it.
+    """
+    shape, columns_first, dtype, begin = npy_header(data)
+    if dtype.kind in TEXTS:
+        raise ValueError(f"its .npy holds {dtype}, no numbers")
+    values, size = data[begin:], math.prod(shape) * dtype.itemsize
     if len(values) != size:
         raise ValueError(f"its .npy has {len(values):,} bytes of values where its header says {size:,}")
     return values.view(dtype).reshape(shape, order="F" if columns_first else "C")

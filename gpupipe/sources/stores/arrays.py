@@ -1,0 +1,237 @@
+"""Samples that are rows of arrays, of NumPy's files or of HDF5: encoded images, pixels, labels, boxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch import Array, Boxes, Columns, Field, Image, Images, Index, Key, Points, Scalar, Schema, Text
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.indexed import printable
+from gpupipe.sources.reading import Stamp
+from gpupipe.sources.source import Source, as_column, content_fingerprint
+from gpupipe.sources.stores.hdf5 import Hdf5File
+from gpupipe.sources.stores.npy import NpyFile, NpzFile
+from gpupipe.sources.stores.rows import ArrayFile, Held, Rows
+from gpupipe.sources.values import as_given
+from gpupipe.sources.wanted import is_own
+
+__all__ = ["FILES", "ArraySource", "open_arrays"]
+
+FILES: dict[str, Callable[[str], ArrayFile]] = {
+    ".npy": NpyFile,
+    ".npz": NpzFile,
+    ".h5": Hdf5File,
+    ".hdf5": Hdf5File,
+}
+MOST_TOLD = 12
+PADDING = 16
+
+Data = str | dict[str, str]
+"""The path of a file, or paths of .npy files by the names that their arrays have here."""
+
+
+class ArraySource(Source):
+    """Row i of each array is sample i. Made by `open_arrays`."""
+
+    def __init__(self, data: Data, fields: Mapping[str, Field] | None) -> None:
+        self._data = data
+        self.fields = Schema.of(fields)
+        files = _opened(data)
+        self._stamps = [file.stamp for file in files]
+        there = {name: file for file in files for name in file.names()}
+        names = {name: _array_of(name, field, there) for name, field in self.fields.items() if not is_own(name, field)}
+        self._rows = {name: there[array].rows(array) for name, array in names.items()}
+        self._places = [f"{there[array].path}, {array!r}" for array in names.values()]
+        self._size = self._counted(names)
+        self._number_classes()
+        self._check_forms()
+        held = [rows.values for rows in self._rows.values() if isinstance(rows, Held)]
+        kinds = [f"{array}: {self._rows[name].dtype} {self._rows[name].shape}" for name, array in names.items()]
+        texts = [str(text) for values in held if values.dtype.kind not in "biufc" for text in values]
+        numbers = [values for values in held if values.dtype.kind in "biufc"]
+        self.fingerprint = content_fingerprint([*kinds, *(self.classes or ()), *texts], numbers)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"ArraySource({self._data!r}, {len(self)} samples)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._data, self.fields, self.fingerprint, self._stamps)
+
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """All fields: images as encoded, or as pixels."""
+        if len(indices) and not 0 <= indices.min() <= indices.max() < self._size:
+            raise IndexError(f"{self!r} has no sample {indices.min()} or {indices.max()}")
+        return {name: self._column(name, field, indices) for name, field in self.fields.items()}
+
+    def _column(self, name: str, field: Field, indices: NDArray[np.int64]) -> Any:
+        if isinstance(field, Index):
+            return indices.astype(np.int64)
+        if isinstance(field, Key):
+            return list(map(self.key, indices.tolist()))
+        if isinstance(field, Array) and (numbers := self._numbers(name)) is not None:
+            return numbers[indices]
+        values = [self._value(name, field, index) for index in indices.tolist()]
+        if isinstance(field, Image):
+            return Images(values, self.shapes(indices) if name == self.fields.images[0] else None)
+        return as_column(field, values)
+
+    def _value(self, name: str, field: Field, index: int) -> Any:
+        note(index)
+        try:
+            return as_given(field, _plain(field, self._rows[name].read(index)))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SampleError(index, self.location(index), f"its field {name!r}: {error}") from error
+
+    def _numbers(self, name: str) -> NDArray[Any] | None:
+        """A number for each sample, integers as int64, where they are held."""
+        rows = self._rows.get(name)
+        if not isinstance(rows, Held) or rows.values.ndim > 1 or rows.dtype.kind not in "biuf":
+            return None
+        return rows.values.astype(np.int64 if rows.dtype.kind in "iu" else rows.dtype, copy=False)
+
+    def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Of pixels; not known of encoded images."""
+        shape = self._rows[self.fields.images[0]].shape if self.fields.images else ()
+        return np.tile(np.array([*shape[1:3], 1], np.int32), (len(indices), 1)) if len(shape) > 2 else None
+
+    def location(self, index: int) -> str:
+        """The row, of the first field's array."""
+        return printable(f"row {index} of {self._places[0]}")
+
+    def column(self, name: str) -> NDArray[Any] | list[Any]:
+        """Numbers are known without reading images."""
+        values = self._numbers(name)
+        return super().column(name) if values is None else values
+
+    @cached_property
+    def targets(self) -> NDArray[np.int64]:
+        """All labels, where they are integers. Raises DataError where they are not."""
+        labels: NDArray[Any] | None = self._numbers("label")
+        if labels is None or labels.dtype != np.int64:
+            raise DataError(f"the labels of {self!r} are no list of integers")
+        labels = labels.view()  # which becomes read-only by itself
+        labels.setflags(write=False)
+        return labels
+
+    def _counted(self, names: Mapping[str, str]) -> int:
+        """The samples. Raises ConfigError where arrays differ in their number, DataError where there are none."""
+        counts = {name: rows.shape[0] for name, rows in self._rows.items()}
+        if len(set(counts.values())) > 1:
+            rows = ", ".join(f"{names[name]!r} {count:,}" for name, count in counts.items())
+            raise ConfigError(f"{self._data!r}: arrays differ in their rows: {rows}; name those that belong together")
+        size = next(iter(counts.values()), 0)
+        if not size:
+            raise DataError(f"{self._data!r} has no rows in {', '.join(names.values()) or 'any array'}")
+        return size
+
+    def _number_classes(self) -> None:
+        """Texts under a Scalar are names of classes: their numbers take their place."""
+        for name, rows in list(self._rows.items()):
+            if type(self.fields[name]) is Scalar and isinstance(rows, Held) and rows.dtype.kind in "OUS":
+                names, numbers = np.unique(rows.values.astype(str), return_inverse=True)
+                self._rows[name] = Held(numbers.astype(np.int64))
+                if name == "label":
+                    self.classes = names.tolist()
+                    self.class_to_idx = {text: number for number, text in enumerate(names.tolist())}
+
+    def _check_forms(self) -> None:
+        """Raise DataError where of the first row a field can't be made, for then it can't of any."""
+        for name, field in self.fields.items():
+            if name not in self._rows:
+                continue
+            try:
+                value = self._rows[name].read(0)
+            except ValueError:  # that row alone may be damaged
+                continue
+            try:
+                as_given(field, _plain(field, value))
+            except (ValueError, TypeError, OverflowError) as error:
+                rows = self._rows[name]
+                raise DataError(
+                    f"{self._data!r}: the field {name!r} can't be made of an array {rows.dtype} {rows.shape}: {error}"
+                ) from error
+
+
+def _plain(field: Field, value: Any) -> Any:
+    """A row as a user would give it: bytes for what is opaque, text for characters, boxes and points in rows."""
+    if isinstance(value, np.void):  # filled up with zeros to the longest; some may be the file's own
+        data = value.tobytes()
+        return data[: len(data.rstrip(b"\0")) + PADDING]
+    if isinstance(value, np.bytes_ | np.str_) or (isinstance(value, np.ndarray) and value.dtype.kind in "SU"):
+        value = value.item()
+    if isinstance(field, Text) and isinstance(value, bytes):
+        return value.decode()
+    if isinstance(field, Boxes | Points) and isinstance(value, np.ndarray) and value.ndim == 1:
+        return value.reshape(-1, 4 if isinstance(field, Boxes) else 2)
+    if isinstance(value, str) and not isinstance(field, Text):
+        raise TypeError(f"it is text ({value[:40]!r})")
+    return value
+
+
+def _opened(data: Data) -> Sequence[ArrayFile]:
+    """Raises DataError for a file that can't be opened."""
+    parts = [(data, "")] if isinstance(data, str) else [(path, name) for name, path in data.items()]
+    files = []
+    for path, name in parts:
+        try:
+            files.append(NpyFile(path, name) if name else FILES[os.path.splitext(path)[1].lower()](path))
+        except OSError as error:
+            raise DataError(f"{path} can't be read: {error.strerror}; check the path") from error
+    return files
+
+
+def _array_of(name: str, field: Field, there: Mapping[str, ArrayFile]) -> str:
+    """The array of a field: under its source, or else its own name, or that with an s."""
+    if isinstance(field.source, int) or field.folder is not None:
+        raise ConfigError(f"fields: {name!r} is {field!r}, but arrays are found by their names; pass that as source")
+    for array in [name, f"{name}s"] if field.source is None else [field.source.strip("/")]:
+        if array in there:
+            return array
+    known = [f"{array} {rows.dtype} {rows.shape}" for array, rows in _known(there)]
+    raise ConfigError(
+        f"fields: {name!r} is to be in the array {field.source or name!r}, which is not there, but "
+        f"{', '.join(known) or 'none'}{' ...' if len(there) > MOST_TOLD else ''}: name it, as fields={{{name!r}: "
+        f"gpupipe.{type(field).__name__}({next(iter(there), 'name')!r})}}"
+    )
+
+
+def _known(there: Mapping[str, ArrayFile]) -> list[tuple[str, Rows]]:
+    known = []
+    for array, file in list(there.items())[:MOST_TOLD]:
+        try:
+            known.append((array, file.rows(array)))
+        except (DataError, ConfigError):
+            continue
+    return known
+
+
+def open_arrays(data: Any, fields: Mapping[str, Field] | None = None, *, rebuild: bool = False) -> ArraySource:
+    """Open an .npy, .npz, .h5 or .hdf5 file, or a dict of .npy files. There is no index; `rebuild` does nothing.
+
+    Raises DataError for a file that is missing, cut, damaged or being written to, or has no rows; ConfigError for a
+    field whose array is not there, and for arrays of different lengths.
+    """
+    if isinstance(data, Mapping):
+        return ArraySource({name: _absolute(path) for name, path in data.items()}, fields)
+    return ArraySource(_absolute(data), fields)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _reopened(data: Data, fields: Schema, fingerprint: str, stamps: Sequence[Stamp]) -> ArraySource:
+    source = ArraySource(data, fields)
+    if (source.fingerprint, source._stamps) != (fingerprint, stamps):
+        raise DataError(f"{data!r} was changed while a loader used it: make the loader again")
+    return source

@@ -1,0 +1,348 @@
+"""Arrays of NumPy's and of HDF5 files: what a row is as a field of each kind, and each kind of damage by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from images import encode, picture
+from tars import jpeg
+
+import gpupipe
+from gpupipe.batch import Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
+from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.sources import check_source, open_source
+from gpupipe.sources.stores import npy
+
+N = 5
+PIXELS = np.stack([picture(20, 30, number) for number in range(N)])
+FILES = [jpeg(number) for number in range(N)]
+LABELS = np.array([3, 1, 4, 1, 5], np.uint8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An HDF5 file with arrays of every kind, five rows each."""
+    path = tmp_path_factory.mktemp("hdf5") / "all.h5"
+    longest = max(map(len, FILES))
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["images"], file["labels"] = PIXELS, LABELS
+        file["deep/gray"], file["deep/one"] = PIXELS[..., 0], PIXELS[..., :1]
+        file.create_dataset("chunked", data=PIXELS, chunks=(2, 7, 30, 3), compression="gzip")
+        encoded = file.create_dataset("encoded", N, h5py.vlen_dtype(np.uint8))
+        boxes = file.create_dataset("flat boxes", N, h5py.vlen_dtype(np.float32))
+        file["opaque"] = np.array([np.void(data.ljust(longest, b"\0")) for data in FILES])
+        file["strings"] = np.array(FILES)
+        file["masks"] = (PIXELS[..., 0] > 99).astype(np.int16)
+        file["boxes"] = np.arange(N * 8, dtype=np.float64).reshape(N, 2, 4)
+        file["points"] = np.arange(N * 6).reshape(N, 3, 2)
+        file["embeddings"] = np.arange(N * 3, dtype=np.float16).reshape(N, 3)
+        file["captions"] = ["a", "ü", "", "d" * 9, "e"]
+        file["names"] = np.array([b"dog", b"cat", b"dog", b"ant", b"cat"])
+        file["floats"], file["channels first"] = PIXELS / 255, PIXELS.transpose(0, 3, 1, 2)
+        file["six"], file["number"], file["none"] = np.arange(6), 3, np.zeros((0, 2))
+        file["records"] = np.zeros(N, [("x", "f4"), ("y", "i4")])
+        for row, data in enumerate(FILES):
+            encoded[row] = np.frombuffer(data, np.uint8)
+            boxes[row] = np.arange(4 * row)
+    return path
+
+
+def everything(**fields: Any) -> dict[str, Any]:
+    return {"image": Image("encoded"), **fields}
+
+
+class TestFields:
+    """Against what h5py and NumPy read."""
+
+    @pytest.mark.parametrize("name", ["images", "chunked", "deep/gray", "/deep/one"])
+    def test_pixels(self, path: Path, name: str) -> None:
+        source = open_source(path, fields={"image": Image(name), "label": Scalar()})
+        check_source(source)
+        assert source.shapes(np.arange(N)).tolist() == [[20, 30, 1]] * N
+        expected = np.broadcast_to(PIXELS[..., :1], PIXELS.shape) if "deep" in name else PIXELS
+        for row in range(N):
+            image, label = source[row]
+            assert np.array_equal(image, expected[row])
+            assert label == LABELS[row]
+
+    @pytest.mark.parametrize("name", ["encoded", "opaque", "strings"])
+    def test_files(self, path: Path, name: str) -> None:
+        source = open_source(path, fields={"image": Image(name)})
+        check_source(source)
+        assert source.shapes(np.arange(N)) is None
+        for row in range(N):
+            data = source[row]["image"].tobytes()
+            assert data[: len(FILES[row])] == FILES[row]
+            assert data[len(FILES[row]) :].strip(b"\0") == b""
+            assert len(data) <= len(FILES[row]) + 16
+
+    def test_all_other_kinds(self, path: Path) -> None:
+        fields = everything(
+            boxes=Boxes(),
+            flat=Boxes("flat boxes"),
+            points=Points(),
+            mask=Mask(),
+            embedding=Array(),
+            caption=Text(),
+            data=Bytes("encoded"),
+            name=Scalar("names"),
+            key=Key(),
+            index=Index(),
+        )
+        source = open_source(path, fields=fields)
+        check_source(source)
+        columns = source.fetch(np.array([3, 1]))
+        with h5py.File(path) as file:
+            for place, row in enumerate((3, 1)):
+                assert np.array_equal(columns["boxes"][place], file["boxes"][row])
+                assert np.array_equal(columns["flat"][place], file["flat boxes"][row].reshape(-1, 4))
+                assert np.array_equal(columns["points"][place], file["points"][row])
+                assert np.array_equal(columns["mask"][place], file["masks"][row])
+                assert np.array_equal(columns["embedding"][place], file["embeddings"][row])
+                assert columns["caption"][place] == file["captions"].asstr()[row]
+                assert columns["data"][place] == FILES[row]
+        assert columns["name"].tolist() == [0, 1]  # of ant, cat, dog
+        assert columns["key"] == ["3", "1"]
+        assert columns["index"].tolist() == [3, 1]
+
+    def test_what_is_known_without_reading(self, path: Path) -> None:
+        source = open_source(path)  # image and label are in arrays that are named in the plural
+        assert source.targets.tolist() == LABELS.tolist()
+        assert source.targets.dtype == np.int64
+        assert source.column("label").tolist() == LABELS.tolist()
+        assert source.location(3) == f"row 3 of {path}, 'images'"
+        named = open_source(path, fields={"image": Image(), "label": Scalar("names")})
+        assert named.classes == ["ant", "cat", "dog"]
+        assert named.targets.tolist() == [2, 1, 2, 0, 1]
+        assert named.fingerprint != source.fingerprint
+        texts = open_source(path, fields=everything(caption=Text()))
+        with pytest.raises(DataError, match=r"the labels of .* are no list of integers"):
+            _ = texts.targets
+
+    def test_pixels_are_as_those_of_a_dataset(self, path: Path) -> None:
+        recipe = gpupipe.imagenet_train(16, dtype="uint8")
+        data = [(PIXELS[row], int(LABELS[row])) for row in range(N)]
+        options: dict[str, Any] = {"seed": 1, "shuffle": True, "engine": "torch", "device": "cpu"}
+        first = list(gpupipe.Loader(open_source(path), recipe, 2, num_workers=2, **options))
+        other = list(gpupipe.Loader(data, recipe, 2, num_workers=0, **options))
+        assert len(first) == len(other) == 3
+        for (images, labels), (other_images, other_labels) in zip(first, other, strict=True):
+            assert torch.equal(images, other_images)
+            assert torch.equal(labels, other_labels)
+
+    @pytest.mark.parametrize(
+        ("field", "error", "message"),
+        [
+            (Image("floats"), DataError, r"can't be made of an array float64 \(5, 20, 30, 3\): .*images are uint8"),
+            (Image("channels first"), DataError, r"uint8 \(5, 3, 20, 30\): .*pixels are uint8 \(height, width, 3"),
+            (Image("captions"), DataError, "it is text"),
+            (Image("number"), DataError, "'number' has no rows"),
+            (Image("none"), DataError, "has no rows in none"),
+            (Array("records"), DataError, r"'records' is of \[.*\], no plain values"),
+            (
+                Image("nothing"),
+                ConfigError,
+                r"in the array 'nothing', which is not there, but .*, captions object \(5,\)",
+            ),
+            (Image("deep"), ConfigError, "in the array 'deep', which is not there"),
+            (Image(0), ConfigError, "arrays are found by their names"),
+        ],
+        ids=str,
+    )
+    def test_arrays_that_do_not_fit(self, path: Path, field: Any, error: Any, message: str) -> None:
+        with pytest.raises(error, match=message):
+            open_source(path, fields={"field": field})
+
+    def test_arrays_of_different_lengths(self, path: Path) -> None:
+        with pytest.raises(ConfigError, match="arrays differ in their rows: 'encoded' 5, 'six' 6"):
+            open_source(path, fields=everything(label=Scalar("six")))
+
+    def test_a_bad_row_is_named(self, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            boxes = file.create_dataset("boxes", 3, h5py.vlen_dtype(np.float32))
+            boxes[0], boxes[1], boxes[2] = np.zeros(4), np.zeros(5), np.zeros(0)
+            file["image"] = PIXELS[:3]
+        source = open_source(tmp_path / "a.h5", fields={"image": Image(), "boxes": Boxes()})
+        with pytest.raises(SampleError, match=r"row 1 of .*a\.h5.*its field 'boxes': cannot reshape"):
+            source.fetch(np.arange(3))
+
+
+WRITE = """
+import sys, h5py, numpy
+file = h5py.File(sys.argv[1], sys.argv[2], libver="latest")
+if "images" not in file:
+    file["images"], file["labels"] = numpy.zeros((4, 8, 8, 3), "u1"), numpy.arange(4)
+if sys.argv[3] == "swmr":
+    file.swmr_mode = True
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+class TestHdf5Files:
+    @pytest.mark.parametrize(
+        ("mode", "message"),
+        [("plain", "another process has it open for writing"), ("swmr", "another process writes to it, or was killed")],
+    )
+    def test_another_process_writes(self, tmp_path: Path, mode: str, message: str) -> None:
+        path = tmp_path / "a.h5"
+        command = [sys.executable, "-c", WRITE, str(path), "w", mode]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdin is not None
+            assert writer.stdout.readline() == b"open\n"
+            with pytest.raises(DataError, match=rf"a\.h5 can't be opened: {message}"):
+                open_source(path)
+            writer.stdin.close()
+        assert len(open_source(path)) == 4
+
+    def test_a_file_that_is_cut(self, tmp_path: Path, path: Path) -> None:
+        data = path.read_bytes()
+        for size, message in ((len(data) - 700, "it is cut"), (700, "it is cut"), (300, "it is no HDF5 file")):
+            (tmp_path / "a.h5").write_bytes(data[:size])
+            with pytest.raises(DataError, match=rf"a\.h5 can't be opened: {message}"):
+                open_source(tmp_path / "a.h5")
+
+    def test_a_file_that_is_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"a\.hdf5 can't be read: No such file"):
+            open_source(tmp_path / "a.hdf5")
+        os.mkfifo(tmp_path / "a.h5")
+        with pytest.raises(DataError, match=r"a\.h5 can't be read: it is a FIFO"):
+            open_source(tmp_path / "a.h5")
+
+    def test_a_file_that_changes_meanwhile(self, tmp_path: Path, path: Path) -> None:
+        copy = tmp_path / "a.h5"
+        copy.write_bytes(path.read_bytes())
+        source = open_source(copy)
+        os.utime(copy, (1, 1))
+        with pytest.raises(SampleError, match=r"row 2 of .*a\.h5.*the file was written to"):
+            source.fetch(np.array([2]))
+
+    def test_what_lies_in_other_files(self, tmp_path: Path, path: Path) -> None:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["linked"] = h5py.ExternalLink(str(path), "images")
+            file.create_dataset("raw", (2, 4, 4), "u1", external=[("/etc/passwd", 0, 32)])
+            layout = h5py.VirtualLayout((N, 20, 30, 3), "u1")
+            layout[:] = h5py.VirtualSource(str(path), "images", (N, 20, 30, 3))
+            file.create_virtual_dataset("virtual", layout)
+        for name in ("linked", "raw", "virtual"):
+            with pytest.raises((DataError, ConfigError), match=r"lies in other files|is not there"):
+                open_source(tmp_path / "a.h5", fields={"image": Image(name)})
+
+    def test_each_process_has_its_own(self, path: Path) -> None:
+        source = open_source(path, fields={"image": Image("chunked"), "label": Scalar()})
+        source.fetch(np.arange(N))
+        mine = source._rows["image"].file._file
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            same = np.array_equal(source.fetch(np.array([4]))["image"].data[0], PIXELS[4])
+            os.write(write, b"%d%d" % (same, source._rows["image"].file._file is not mine))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 2) == b"11"
+        assert np.array_equal(source[0][0], PIXELS[0])
+
+    def test_without_h5py(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "h5py", None)
+        with pytest.raises(ConfigError, match=r"needs h5py, .*pip install 'gpupipe\[arrays\]'"):
+            open_source(path)
+
+
+class TestNumpy:
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_archives(self, tmp_path: Path, save: Any) -> None:
+        save(tmp_path / "a.npz", images=PIXELS, labels=LABELS, other=np.arange(3))
+        source = open_source(tmp_path / "a.npz")
+        check_source(source)
+        assert source.targets.tolist() == LABELS.tolist()
+        for row in (4, 0, 2):
+            assert np.array_equal(source[row][0], PIXELS[row])
+
+    def test_files_by_name(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "train_x.npy", PIXELS)
+        np.save(tmp_path / "y.npy", LABELS.astype(">i4"))
+        data = {"image": tmp_path / "train_x.npy", "label": str(tmp_path / "y.npy")}
+        source = open_source(data)
+        check_source(source)
+        assert np.array_equal(source[2][0], PIXELS[2])
+        assert source.targets.tolist() == LABELS.tolist()
+        alone = open_source(tmp_path / "train_x.npy", fields={"image": Image("train_x")})
+        assert np.array_equal(alone[4]["image"], PIXELS[4])
+
+    def test_rows_are_read_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        np.savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS)
+        source = open_source(tmp_path / "a.npz")
+        sizes, own = [], npy.OpenFiles.read
+
+        def read(files: Any, path: str, offset: int, size: int) -> Any:
+            sizes.append(size)
+            return own(files, path, offset, size)
+
+        monkeypatch.setattr(npy.OpenFiles, "read", read)
+        source.fetch(np.array([1, 3]))
+        assert sizes == [PIXELS[0].nbytes] * 2
+
+    def test_classes_by_name(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "a.npz", image=PIXELS, label=np.array(["b", "a", "b", "ü", "a"]))
+        source = open_source(tmp_path / "a.npz")
+        assert source.classes == ["a", "b", "ü"]
+        assert source.targets.tolist() == [1, 0, 1, 2, 0]
+        text = open_source(tmp_path / "a.npz", fields={"image": Image(), "label": Text()})
+        assert text[3]["label"] == "ü"
+
+    def test_pickles_are_never_loaded(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "a.npy", np.array([{"x": 1}, None]), allow_pickle=True)
+        np.savez_compressed(tmp_path / "a.npz", image=np.array([{"x": 1}, None]))
+        for name in ("a.npy", "a.npz"):
+            with pytest.raises(DataError, match=r"holds object, no numbers, and pickles are never loaded"):
+                open_source(tmp_path / name, fields={"image": Image("a" if name == "a.npy" else "image")})
+
+    @pytest.mark.parametrize("cut", [5, 100, 5000, -1])
+    def test_a_file_that_is_cut(self, tmp_path: Path, cut: int) -> None:
+        np.save(tmp_path / "image.npy", PIXELS)
+        data = (tmp_path / "image.npy").read_bytes()
+        (tmp_path / "image.npy").write_bytes(data[:cut])
+        with pytest.raises(DataError, match=r"image\.npy (is cut or damaged|its \.npy has a header)"):
+            open_source(tmp_path / "image.npy", fields={"image": Image()})
+
+    def test_columns_first(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", np.asfortranarray(PIXELS))
+        with pytest.raises(DataError, match=r"has its columns first: write it by np\.save"):
+            open_source(tmp_path / "image.npy", fields={"image": Image()})
+
+    def test_what_is_too_large_to_be_read_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        np.savez_compressed(tmp_path / "a.npz", images=PIXELS, labels=LABELS)
+        monkeypatch.setattr(npy, "MOST_HELD", 1000)
+        with pytest.raises(ConfigError, match=r"'images' is compressed and has 9,128 bytes, more than the 1,000"):
+            open_source(tmp_path / "a.npz")
+
+    def test_a_file_that_changes_meanwhile(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", PIXELS)
+        source = open_source(tmp_path / "image.npy", fields={"image": Image()})
+        reopen, arguments = source.__reduce__()
+        np.save(tmp_path / "image.npy", PIXELS[:4])
+        with pytest.raises(SampleError, match=r"row 1 of .*image\.npy.*it was cut since"):
+            source[1]
+        with pytest.raises(DataError, match="was changed while a loader used it"):
+            reopen(*arguments)
+
+
+def test_a_dict_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pass one of its parts"):
+        open_source({"image": tmp_path / "a.npy", "label": [1, 2]})
+
+
+def test_encoded_png(tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", np.array([encode(PIXELS[0], "PNG"), encode(PIXELS[1], "PNG")]))
+    source = open_source(tmp_path / "image.npy", fields={"image": Image()})
+    with gpupipe.Loader(source, gpupipe.imagenet_eval(20, dtype="uint8"), 2, engine="torch", num_workers=0) as loader:
+        assert next(iter(loader))["image"].shape == (2, 3, 20, 20)

@@ -55,19 +55,32 @@ def bmp16(pixels: np.ndarray) -> bytes:
     return b"BM" + (54 + rows.nbytes).to_bytes(4, "little") + bytes(4) + b"\x36\0\0\0" + head + rows.tobytes()
 
 
-def tiff(size: tuple[int, int], bits: tuple[int, ...], strip: bytes) -> bytes:
-    """Uncompressed, of as many samples a pixel as there are numbers of bits: what Pillow reads and can't write."""
-    photometric, count = (2 if len(bits) == 3 else 1), len(bits)
-    values = {256: size[1], 257: size[0], 258: bits[0], 259: 1, 262: photometric, 273: 8, 277: count, 278: size[0]}
-    values |= {279: len(strip)}
-    where = 8 + len(strip)
-    more = np.array(bits, "<u2").tobytes()
-    directory = len(values).to_bytes(2, "little")
-    for tag, value in values.items():
-        far = tag == 258 and count > 1
-        entry = (tag, 4 if tag in (273, 279) else 3, count if tag == 258 else 1, where if far else value)
-        directory += b"".join(number.to_bytes(n, "little") for number, n in zip(entry, (2, 2, 4, 4), strict=True))
-    return b"II*\0" + (where + len(more)).to_bytes(4, "little") + strip + more + directory + bytes(4)
+def tiff(size: tuple[int, int], bits: tuple[int, ...], parts: list[bytes], tile: int = 0) -> bytes:
+    """Uncompressed, with as many samples a pixel as there are numbers of bits, in a strip or in tiles: what Pillow reads
+    and can't write."""
+    height, width = size
+    offsets = tuple(np.cumsum([8, *map(len, parts)])[:-1].tolist())
+    counts = tuple(map(len, parts))
+    tags = {256: (width,), 257: (height,), 258: bits, 259: (1,), 262: (2 if len(bits) == 3 else 1,), 277: (len(bits),)}
+    if tile:
+        tags |= {322: (tile,), 323: (tile,), 324: offsets, 325: counts}
+    else:
+        tags |= {273: offsets, 278: (height,), 279: counts}
+    body = b"".join(parts)
+    directory = len(tags).to_bytes(2, "little")
+    for tag, values in sorted(tags.items()):
+        data = np.array(values, "<u4").tobytes()
+        if len(values) > 1:
+            body, data = body + data, (8 + len(body)).to_bytes(4, "little")
+        directory += tag.to_bytes(2, "little") + b"\4\0" + len(values).to_bytes(4, "little") + data
+    return b"II*\0" + (8 + len(body)).to_bytes(4, "little") + body + directory + bytes(4)
+
+
+def tiled(pixels: np.ndarray) -> bytes:
+    height, width = pixels.shape[:2]
+    padded = np.pad(pixels, ((0, -height % 16), (0, -width % 16), (0, 0)))
+    rows = padded.reshape(len(padded) // 16, 16, -1, 16, 3).swapaxes(1, 2)
+    return tiff((height, width), (8, 8, 8), [tile.tobytes() for row in rows for tile in row], tile=16)
 
 
 def pnm(magic: str, most: int, values: np.ndarray) -> bytes:
@@ -129,7 +142,7 @@ ODD: dict[str, Callable[[Image.Image], bytes]] = {
     "TIFF packbits": _as("TIFF", compression="packbits"),
     "TIFF predictor": _as("TIFF", compression="tiff_lzw", tiffinfo={317: 2}),
     "TIFF strips": _as("TIFF", compression="tiff_lzw", tiffinfo={278: 2}),
-    "TIFF tiles": _as("TIFF", tiffinfo={322: 16, 323: 16}),
+    "TIFF tiles": lambda image: tiled(np.asarray(image)),
     "TIFF big": _as("TIFF", big_tiff=True),
     "TIFF pages": lambda image: animated(image, "TIFF"),
     "TIFF alpha": lambda image: encoded(see_through(image, "RGB"), "TIFF", "RGBA"),
@@ -140,7 +153,7 @@ ODD: dict[str, Callable[[Image.Image], bytes]] = {
     "TIFF 32 bits": lambda image: encoded(image.convert("L"), "TIFF", "I"),
     "TIFF floats": lambda image: encoded(image.convert("L"), "TIFF", "F"),
     "TIFF 16 bits": lambda image: tiff(
-        (image.height, image.width), (16,) * 3, (np.asarray(image).astype("<u2") * 250 + 77).tobytes()
+        (image.height, image.width), (16,) * 3, [(np.asarray(image).astype("<u2") * 250 + 77).tobytes()]
     ),
     "BMP gray": _as("BMP", "L"),
     "BMP 1 bit": _as("BMP", "1"),
@@ -308,7 +321,7 @@ def test_12_bits_of_a_tiff() -> None:
     levels = gray16(6, 8) >> 4
     first, second = levels[:, ::2].astype(int), levels[:, 1::2].astype(int)
     packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1)
-    (pixels,) = loaded(Files([tiff((6, 8), (12,), packed.astype(np.uint8).tobytes())]), "torch", (6, 8))
+    (pixels,) = loaded(Files([tiff((6, 8), (12,), [packed.astype(np.uint8).tobytes()])]), "torch", (6, 8))
     np.testing.assert_array_equal(pixels[..., 0], levels >> 4)
 
 

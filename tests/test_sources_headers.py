@@ -32,6 +32,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("PPM", "L", {}),
     ("TIFF", "RGB", {}),
     ("GIF", "P", {}),
+    *((kind, "RGB", {}) for kind in ("AVIF", "JPEG2000") if kind in headers.FORMATS),
 ]
 
 
@@ -46,12 +47,21 @@ def test_every_kind_gives_its_size(kind: str, mode: str, options: dict[str, Any]
     assert explain_damage(data) == ""
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("kind", sorted({"JPEG", "PNG", "WEBP", "AVIF"} & set(headers.FORMATS)))
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     assert probe_bytes(encode(PIXELS, kind, exif=exif)) == Header(HEIGHT, WIDTH, orientation)
+
+
+@pytest.mark.parametrize("kind", sorted(set(headers.FORMATS) - {"PPM"}))
+def test_files_longer_than_the_prefix(kind: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (250, 300, 3)).astype(np.uint8)
+    data = encode(noise, kind, "P" if kind == "GIF" else "RGB", **{"quality": 100} if kind in ("JPEG", "AVIF") else {})
+    data = encode(noise, kind, lossless=True) if kind == "WEBP" else data
+    assert len(data) > PREFIX
+    assert probe_bytes(data) == Header(250, 300, 1)
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 255])

@@ -182,8 +182,8 @@ def _is_alike(stream: Any, encoded: Pixels, background: Background) -> bool:
         return bool(stream.num_channels in (1, 3))
     if background is not None or stream.codec_name not in ("png", "webp"):
         return False
-    before = encoded.tobytes().partition(b"IDAT")[0] if stream.codec_name == "png" else b""
-    return bool(stream.height) and b"acTL" not in before
+    content = encoded.tobytes() if stream.codec_name == "png" else b""
+    return bool(stream.height) and content.find(b"acTL", 0, content.find(b"IDAT")) < 0
 
 
 def mentions_exif(encoded: Pixels) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -123,13 +124,14 @@ def _names(source: Source, other: Source, on: str, fields: Sequence[str] | None)
 def _matched(source: Source, other: Source, own: str, theirs: str) -> NDArray[np.int64]:
     """Of each sample of the source that of the other which has the same value; NONE where none has."""
     ours, values = _values(source, own), _values(other, theirs)
-    rows: dict[Any, int] = {}
-    for row, value in enumerate(values):
-        if value is not MISSING and rows.setdefault(value, row) != row:
-            raise DataError(
-                f"join: {theirs!r} is {value!r} in {other.location(rows[value])} and in {other.location(row)} of "
-                f"{other!r}: nothing says which is meant; leave one out, by filter or select"
-            )
+    rows = {value: row for row, value in enumerate(values) if value is not MISSING}
+    if len(rows) < len(values) - values.count(MISSING):
+        value = next(value for value, count in Counter(values).items() if count > 1 and value is not MISSING)
+        first = values.index(value)
+        raise DataError(
+            f"join: {theirs!r} is {value!r} in {other.location(first)} and in {other.location(rows[value])} of "
+            f"{other!r}: nothing says which is meant; leave one out, by filter or select"
+        )
     matched = np.fromiter((rows.get(value, NONE) for value in ours), np.int64, len(ours))
     if (matched == NONE).all():
         raise DataError(
@@ -142,7 +144,7 @@ def _matched(source: Source, other: Source, own: str, theirs: str) -> NDArray[np
 def _values(source: Source, name: str) -> list[Any]:
     column = source.column(name)
     values = column.tolist() if isinstance(column, np.ndarray) else column
-    if not all(isinstance(value, str | int | float) or value is MISSING for value in values):
+    if not {type(value) for value in values} <= {str, int, float, bool, type(MISSING)}:
         raise DataError(f"join: {name!r} of {source!r} is not one text or number for each sample")
     return values
 

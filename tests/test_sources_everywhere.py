@@ -194,6 +194,25 @@ def numpy_arrays(place: Path, samples: tuple[Sample, ...]) -> Made:
     return Made({"image": place / "image.npy", "label": place / "label.npy"})
 
 
+def chosen(place: Path, samples: tuple[Sample, ...]) -> Made:
+    """By index and by column, from more samples."""
+    (place / "twice").mkdir()
+    both = [*shards(place, samples[::-1]).data, *shards(place / "twice", samples).data]
+    backwards = open_source(both).select(range(47, -1, -1))
+    return Made(backwards.filter(lambda columns: columns["index"] >= 24))
+
+
+def joined(place: Path, samples: tuple[Sample, ...]) -> Made:
+    """Images of one file, labels of another."""
+    keyed = [(sample.name.removesuffix(".jpg"), sample) for sample in samples]
+    images = write_tar(place / "images.tar", [(f"{key}.jpg", sample.data) for key, sample in keyed])
+    labels = write_tar(
+        place / "labels.tar", [(f"{key}.txt", str(sample.label).encode()) for key, sample in keyed[::-1]]
+    )
+    left = open_source(images, fields={"image": gpupipe.Image()})
+    return Made(left.join(open_source(labels, fields={"label": gpupipe.Scalar("txt")})))
+
+
 KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder": folder,
     "shards": shards,
@@ -211,6 +230,8 @@ KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "lmdb-numbered": numbered_database,
     "hdf5": hdf5,
     "npy": numpy_arrays,
+    "chosen": chosen,
+    "joined": joined,
 }
 
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}

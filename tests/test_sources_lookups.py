@@ -114,6 +114,21 @@ def test_filters_that_choose_nothing_or_need_pixels_say_so(folder: Any) -> None:
         folder.filter(lambda columns: columns["image"] == 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "above", "unequal"), [({}, [2], [0, 1, 2]), ({"missing": "default", "default": 9}, [1, 2], [0, 1, 2])]
+)
+def test_what_samples_lack_is_in_no_range(tmp_path: Path, options: Any, above: list[int], unequal: list[int]) -> None:
+    """As in pandas: of numbers it is NaN, of texts None."""
+    (tmp_path / "data.csv").write_text("image,score,text\na.jpg,1,x\nb.jpg,,\nc.jpg,3,z\n")
+    fields = {"image": gpupipe.Image(), "score": gpupipe.Scalar(**options), "text": gpupipe.Text(missing="skip")}
+    source = open_source(tmp_path / "data.csv", fields=fields)
+    assert source.filter(lambda columns: columns["score"] > 2).column("index").tolist() == list(range(len(above)))
+    assert source.filter(lambda columns: columns["score"] > 2).column("key") == [source.key(index) for index in above]
+    assert len(source.filter(lambda columns: columns["score"] != 2)) == len(unequal)
+    assert source.filter(lambda columns: columns["text"] == "z").column("key") == [source.key(2)]
+    assert source.filter(lambda columns: [text is None for text in columns["text"]]).column("key") == [source.key(1)]
+
+
 def test_select_is_a_subset_of_torchs(folder: Any) -> None:
     for indices in ([5, 0, -1], np.array([5, 0, 11]), range(4)):
         assert folder.select(indices).fingerprint == open_source(Subset(folder, list(indices))).fingerprint

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import MISSING
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.source import Source
 from gpupipe.sources.subset import SubsetSource
@@ -16,14 +17,24 @@ __all__ = ["Known", "filtered"]
 
 
 class Known(Mapping[str, NDArray[Any]]):
-    """The columns of a source that are known, each asked for when it is used; those of texts are arrays of objects."""
+    """The columns of a source that are known, each asked for when it is used; those of texts are arrays of objects.
+
+    What a sample lacks is the field's default where `missing` says so; else NaN among numbers and None among others.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         column = self._source.column(name)
-        return column if isinstance(column, np.ndarray) else np.fromiter(column, object, len(column))
+        if isinstance(column, np.ndarray):
+            return column
+        field, there = self._source.fields.get(name), [value for value in column if value is not MISSING]
+        absent = field.absent if field is not None and field.missing == "default" else None
+        values = column if len(there) == len(column) else [absent if value is MISSING else value for value in column]
+        if there and all(isinstance(value, int | float | np.number) for value in there):
+            return np.array(values, np.float64 if absent is None else None)
+        return np.fromiter(values, object, len(values))
 
     def __iter__(self) -> Iterator[str]:
         """All that could be: fields, "key" and "index"."""

@@ -8,11 +8,15 @@ import inspect
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from images import encode, picture
+from images import encode, picture, write_folder
 from modules import MODULES
+from tars import write_samples
 from torch.utils.data import DataLoader
 
 import gpupipe
@@ -108,6 +112,26 @@ def test_links_lead_somewhere(page: str) -> None:
         found = (ROOT / page).parent / target if target else ROOT / page
         assert found.exists(), target
         assert not anchor or anchor in heading_anchors(found), anchor
+
+
+@pytest.mark.parametrize("section", ["Lookups", "Mixtures"])
+def test_the_data_page_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_folder(tmp_path / "photos")
+    keys = [str(path.relative_to(folder)) for path in folder.rglob("*.jpg")]
+    pq.write_table(pa.table({"file": keys, "embedding": [[1.5, 2.0]] * len(keys)}), "embeddings.parquet")
+    write_samples(tmp_path / "drawings.tar", count=8)
+    text = (ROOT / "docs" / "data.md").read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)  # the project's own page
+    with names["train"] as loader:
+        assert len(list(loader)) == len(loader) > 0
+    expected = {
+        "Lookups": "[1.5 2. ] 0 {'class_0': 2, 'class_1': 2, 'class_2': 0}",
+        "Mixtures": "'epochs/photos': 2.33",
+    }
+    assert expected[section] in capsys.readouterr().out
 
 
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:

@@ -347,14 +347,21 @@ def test_of_several_processes_one_scans(tmp_path: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == [folder.INDEX_NAME, "class_0", "class_1", "class_2"]
 
 
-def test_bench_index_open(tmp_path: Path) -> None:
-    script = Path(__file__).parent.parent / "bench/index_open.py"
-    command = [sys.executable, str(script), "--samples", "200000", "--classes", "20", "--folder", str(tmp_path)]
+def bench_open(*options: object) -> list[list[str]]:
+    """The rows of its table."""
+    script = Path(__file__).parent.parent / "bench/sources_open.py"
+    command = [sys.executable, str(script), *map(str, options)]
     run = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
-    figures = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines()}
-    assert figures["samples"] == 200_000
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in run.stdout.splitlines()[2:]]
+
+
+def test_bench_sources_open(tmp_path: Path) -> None:
+    rows = bench_open("--samples", 200_000, "--classes", 20, "--folder", tmp_path, "--only", "folder")
     # the index has 12 MiB: whoever copied it twice would have grown by as much more
-    assert figures["private_mib_after"] - figures["private_mib_before"] < 18
+    assert all(float(row[-1]) < 18 for row in rows)
+    assert [row[:3] for row in rows] == [["folder", when, "200,000"] for when in ("first", "again")]
+    rows = bench_open("--samples", 300, "--classes", 20, "--folder", tmp_path, "--only", "csv,jsonl,sqlite")
+    assert [row[:3] for row in rows[::2]] == [[kind, "first", "300"] for kind in ("csv", "jsonl", "sqlite")]
     assert list(tmp_path.iterdir()) == []
 
 

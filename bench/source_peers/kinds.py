@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import shutil
 import tarfile
@@ -52,8 +53,17 @@ def write_tar(place: Path, folder: str) -> None:
                 tar.addfile(member, io.BytesIO(text))
 
 
+def write_csv(place: Path, folder: str) -> None:
+    paths, labels = images(folder)
+    with open(place / "data.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("image", "label"), *zip(paths, labels, strict=True)])
+
+
 KINDS = {
     "tar": Kind("tar shards", write_tar, str, ("webdataset", "source_peers.rivals:Tar")),
+    "csv": Kind(
+        "CSV of paths", write_csv, lambda place: place / "data.csv", ("torch Dataset", "source_peers.rivals:Csv")
+    ),
 }
 
 

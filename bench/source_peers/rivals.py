@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import webdataset
 from peers.common import Peer
 from torch.utils.data import DataLoader, Dataset
-from torchvision.io import ImageReadMode, decode_image
+from torchvision.io import ImageReadMode, decode_image, read_file
 
 from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import (
@@ -22,7 +23,7 @@ from gpupipe.tools.benchmark.contenders.torch_loader import (
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from source_peers.kinds import prepare, stored
 
-__all__ = ["Rival", "Tar", "decoded"]
+__all__ = ["Csv", "Rival", "Tar", "decoded"]
 
 Sample = tuple[torch.Tensor, int]
 """An image, uint8 (3, height, width), and its label."""
@@ -77,6 +78,32 @@ class Rival(Peer):
             ),
             "cpu",
         )
+
+
+class OfRows(Sequence[Sample]):
+    """The rows of a CSV file, as many training scripts have it."""
+
+    def __init__(self, path: Path) -> None:
+        with open(path, newline="") as file:
+            self.rows = [(row["image"], int(row["label"])) for row in csv.DictReader(file)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        path, label = self.rows[index]
+        return decode_image(read_file(path), ImageReadMode.RGB), label
+
+
+class Csv(Rival):
+    """A torch Dataset of a user's own."""
+
+    name = "torch Dataset"
+    kind = "csv"
+
+    def samples(self, place: Path) -> Sequence[Sample]:
+        """Read line by line."""
+        return OfRows(place / "data.csv")
 
 
 class InTurn(Sequence[Sample]):

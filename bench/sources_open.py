@@ -1,0 +1,154 @@
+"""How long data of many samples takes to open, and how much private memory that takes.
+
+    python bench/sources_open.py [--samples 1000000] [--classes 1000] [--only folder,csv] [--folder FOLDER]
+
+Makes each kind of data with so many samples, without their images, and opens it in a new process: for the first time,
+and again, when what was found is in the cache folder. It prints the seconds that `open_source` and a first batch of 256
+labels and keys take, and the private memory (Private_Clean and Private_Dirty of /proc/self/smaps_rollup) that opening
+adds. A folder is made with its index: what is timed is never the first scan of its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.sources.folder import INDEX_NAME
+from gpupipe.sources.storage import pack_strings, write_index
+
+__all__ = ["KINDS", "main", "measure"]
+
+CHILD = """
+import json, sys, time
+import numpy as np
+import gpupipe
+from gpupipe.sources import open_source
+
+def private():
+    with open("/proc/self/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) / 1024
+
+data = eval(sys.argv[1])
+before = private()
+start = time.perf_counter()
+source = open_source(data)
+opened = time.perf_counter()
+after = private()
+again = time.perf_counter()
+rows = np.linspace(0, len(source) - 1, 256).astype(np.int64)
+source.targets[rows], [source.key(row) for row in rows.tolist()]
+done = time.perf_counter()
+print(json.dumps({"samples": len(source), "open_s": opened - start, "batch_s": done - again,
+                  "private_mib": after - before}))
+"""
+
+
+def labels_of(samples: int, classes: int) -> NDArray[np.int64]:
+    """Class by class."""
+    return np.arange(samples, dtype=np.int64) * classes // samples
+
+
+def names_of(samples: int, classes: int) -> Iterator[tuple[str, str]]:
+    """A path as long as ImageNet's and a class name for each sample."""
+    for number, label in enumerate(labels_of(samples, classes).tolist()):
+        name = f"n{label:08d}"
+        yield f"{name}/{name}_{number}.JPEG", name
+
+
+def write_folder(folder: Path, samples: int, classes: int) -> str:
+    """Class folders without images, and the index that says there are images in them."""
+    names = [f"n{number:08d}" for number in range(classes)]
+    for name in names:
+        (folder / name).mkdir(parents=True)
+    blob, offsets = pack_strings([path for path, _ in names_of(samples, classes)])
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": labels_of(samples, classes),
+        "sizes": np.full(samples, 110_000, np.int64),
+        "heights": np.full(samples, 400, np.int32),
+        "widths": np.full(samples, 500, np.int32),
+        "orientations": np.ones(samples, np.uint8),
+        "keys": blob,
+        "key_offsets": offsets,
+    }
+    directories = {name: (folder / name).stat().st_mtime_ns for name in names}
+    info = {"kind": "folder", "classes": names, "directories": directories}
+    write_index(folder / INDEX_NAME, "made", info, arrays)
+    return repr(str(folder))
+
+
+def write_csv(folder: Path, samples: int, classes: int) -> str:
+    """With names of classes."""
+    with open(folder / "data.csv", "w") as file:
+        file.write("image,label\n")
+        file.writelines(f"{path},{name}\n" for path, name in names_of(samples, classes))
+    return repr(str(folder / "data.csv"))
+
+
+def write_json_lines(folder: Path, samples: int, classes: int) -> str:
+    """The same."""
+    with open(folder / "data.jsonl", "w") as file:
+        file.writelines(f'{{"image": "{path}", "label": "{name}"}}\n' for path, name in names_of(samples, classes))
+    return repr(str(folder / "data.jsonl"))
+
+
+def write_sqlite(folder: Path, samples: int, classes: int) -> str:
+    """The same, whose query is run each time."""
+    with closing(sqlite3.connect(folder / "data.db")) as database:
+        database.execute("CREATE TABLE images (id INTEGER PRIMARY KEY, image TEXT, label TEXT)")
+        database.executemany("INSERT INTO images (image, label) VALUES (?, ?)", names_of(samples, classes))
+        database.commit()
+    return f"gpupipe.Query({f'sqlite:///{folder}/data.db'!r}, 'SELECT image, label FROM images ORDER BY id')"
+
+
+KINDS: dict[str, Callable[[Path, int, int], str]] = {
+    "folder": write_folder,
+    "csv": write_csv,
+    "jsonl": write_json_lines,
+    "sqlite": write_sqlite,
+}
+"""What writes each, and says by what expression it is opened."""
+
+
+def measure(data: str, cache: Path) -> dict[str, float]:
+    """Open it in a new process; seconds and MiB by name."""
+    command = [sys.executable, "-c", CHILD, data]
+    run = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | {"GPUPIPE_CACHE": str(cache)}
+    )
+    figures: dict[str, float] = json.loads(run.stdout)
+    return figures
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make, open, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--only", default=",".join(KINDS), metavar="A,B", help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--folder", type=Path, help="where to make it; default: a temporary folder")
+    args = parser.parse_args(argv)
+    print("| data | | samples | open, s | first batch, s | private memory, MiB |\n|---|---|---|---|---|---|")
+    for kind in args.only.split(","):
+        with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
+            (Path(temporary) / "data").mkdir()
+            data = KINDS[kind](Path(temporary) / "data", args.samples, args.classes)
+            for time in ("first", "again"):
+                made = measure(data, Path(temporary) / "cache")
+                figures = f"{made['open_s']:.3f} | {made['batch_s']:.4f} | {made['private_mib']:.1f}"
+                print(f"| {kind} | {time} | {made['samples']:,} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

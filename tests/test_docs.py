@@ -134,6 +134,36 @@ def test_the_data_page_runs(section: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert expected[section] in capsys.readouterr().out
 
 
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What examples of docs/data.md read, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "lists"):
+        (tmp_path / folder).mkdir()
+    rows = [(number, f"{number}.jpg", number % 2) for number in range(8)]
+    for number, path, _ in rows:
+        (tmp_path / "photos" / path).write_bytes(encode(picture(70, 80, number)))
+    for table, root in (("train.csv", "photos/"), ("lists/val.csv", "")):
+        lines = [f"{root}{path},{('cat', 'dog')[label]},{number}" for number, path, label in rows]
+        (tmp_path / table).write_text("\n".join(["path,class,score", *lines]))
+    with sqlite3.connect(tmp_path / "photos.db") as database:
+        database.execute("CREATE TABLE photos (id INTEGER, path TEXT, label INTEGER)")
+        database.executemany("INSERT INTO photos VALUES (?, ?, ?)", rows)
+
+
+@pytest.mark.usefixtures("photos")
+def test_tables_and_databases() -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    names: dict[str, Any] = {}
+    for heading in ("Tables that list samples", "Databases"):
+        (block,) = re.findall(r"```python\n(.*?)```", page.split(f"## {heading}\n")[1].split("\n## ")[0], re.DOTALL)
+        exec(block, names)  # the project's own page
+        gpupipe.check_source(names["train"])
+    assert names["val"].class_to_idx == {"cat": 0, "dog": 1}
+    with names["loader"] as loader:
+        assert len(list(loader)) == 1
+
+
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:
     page = (ROOT / "docs" / "migration.md").read_text()
     told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))))

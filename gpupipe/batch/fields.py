@@ -65,7 +65,8 @@ class Field:
 
     source:  where in a sample it lies; None: under the field's own name. In shards the members' extensions, of which
              one is there ("jpg;png;webp"), or a key of a .json member ("json:score", "json:objects.boxes"). In a
-             user's dataset a key of its dict, or a place in its tuple (an int).
+             user's dataset a key of its dict, or a place in its tuple (an int). In a table a column, or what is at
+             keys of objects in it ("target.boxes").
     folder, suffix: for image folders: the folder, below the root, that has a file for each image, and that file's
              suffix in the place of the image's ("masks", ".png").
     missing: what becomes of a sample that lacks the field: "error" (a SampleError), "skip" (the next good sample takes

@@ -3,8 +3,8 @@ info, the arrays' names), all others are arrays.
 
 It is read into memory and checked, by the archive's checksums, when it is opened. As a memory map it would end the
 process with a bus error where the file is cut, and a flipped bit would be another label. 1.28 million samples take
-80 ms and 79 MB, where a map took 8 ms (`python bench/sources_open.py`, one core of an Intel Xeon); worker processes that
-are forked share the memory.
+80 ms and 79 MB, where a map took 8 ms (`python bench/sources_open.py`, one core of an Intel Xeon); worker processes
+that are forked share the memory.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Each operation is done to four images of each size (noise, ramps, a dark and a flat one) at `--steps` magnitudes over
 its whole range, by the plain reference and by the C++ kernels in each instruction set that this CPU has. The table has
-the largest difference to torchvision in levels of 0 to 255, and the share of all levels that differ. SOLARIZE_ADD is
-compared with Pillow's table look-up, as in timm.
+the largest difference to torchvision in levels of 0 to 255, and the share of all levels that differ. SOLARIZE_ADD and
+AFFINE_BICUBIC are compared with Pillow's functions, as timm calls them.
 """
 
 from __future__ import annotations
@@ -115,12 +115,26 @@ def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:
                 }
                 for truth, matrix in matrices.items():
                     yield Case(op, matrix, truth, fill)
+                    if op is Op.AFFINE_BILINEAR:
+                        yield Case(Op.AFFINE_BICUBIC, matrix, partial(pillow_bicubic, matrix=matrix, fill=fill), fill)
+
+
+def pillow_bicubic(images: torch.Tensor, matrix: NDArray[np.float32], fill: tuple[float, ...] | None) -> torch.Tensor:
+    """Its pixels' centres lie at halves."""
+    a, b, c, d, e, f = matrix.astype(np.float64).tolist()
+    data = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)
+    how = {"resample": Image.Resampling.BICUBIC, "fillcolor": tuple(map(int, fill or (0, 0, 0)))}
+    return _by_pillow(images, lambda image: image.transform(image.size, Image.Transform.AFFINE, data, **how))
 
 
 def pillow_solarize_add(images: torch.Tensor, more: int) -> torch.Tensor:
     """As timm's `solarize_add`."""
     table = [min(255, level + more) if level < 128 else level for level in range(256)] * 3
-    made = [np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).point(table)) for image in images]
+    return _by_pillow(images, lambda image: image.point(table))
+
+
+def _by_pillow(images: torch.Tensor, function: Callable[[Image.Image], Image.Image]) -> torch.Tensor:
+    made = [np.array(function(Image.fromarray(image.permute(1, 2, 0).numpy()))) for image in images]
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
 
 

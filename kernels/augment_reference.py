@@ -3,7 +3,7 @@
 Arithmetic is in float32, each operation rounded by itself (nothing fused), in the order written here. It follows
 torchvision v2's functions on uint8 (torchvision/transforms/v2/functional), whose levels it gives; where torch fuses a
 multiplication and an addition there, a level may differ by 1. Where an affine operation reads within 1e-5 of the middle
-between two pixels, the nearest one may be the other.
+between two pixels, the nearest one may be the other. The bicubic one is Pillow's (src/libImaging/Geometry.c), within 1.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _step(image: torch.Tensor, op: Op, values: torch.Tensor, fill: Fill) -> torc
     """One operation on one image, uint8 (height, width, 3)."""
     if op is Op.IDENTITY:
         return image
-    if op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR):
-        return _affine(image, values, op is Op.AFFINE_BILINEAR, fill)
+    if op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC):
+        return _affine(image, values, op, fill)
     return FUNCTIONS[op](image, values)
 
 
@@ -155,16 +155,20 @@ def _reflected(at: torch.Tensor, size: int) -> torch.Tensor:
     return torch.where(folded < size, folded, period - folded)
 
 
-def _affine(image: torch.Tensor, values: torch.Tensor, bilinear: bool, fill: Fill) -> torch.Tensor:
+def _affine(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> torch.Tensor:
     height, width = image.shape[:2]
     down = torch.arange(height, device=image.device).float().unsqueeze(1)
     right = torch.arange(width, device=image.device).float().unsqueeze(0)
     x = values[0] * right + (values[1] * down + values[2])
     y = values[3] * right + (values[4] * down + values[5])
     color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill, dtype=torch.float32, device=image.device)
-    if not bilinear:
+    if op is Op.AFFINE_NEAREST:
         pixels, inside = _pixels(image, y.round(), x.round())  # half to even, as torch's grid_sample
         return torch.where(inside, pixels, color).round().to(torch.uint8)
+    if op is Op.AFFINE_BICUBIC:
+        inside = (y >= -0.5) & (y < height - 0.5) & (x >= -0.5) & (x < width - 0.5)
+        made = _cubic(image, torch.where(inside, y, 0), torch.where(inside, x, 0))
+        return torch.where(inside.unsqueeze(-1), made, color.round().to(torch.uint8))
     top, left = y.floor(), x.floor()
     lower, right_share = (y - top).unsqueeze(-1), (x - left).unsqueeze(-1)
     total = torch.zeros_like(image, dtype=torch.float32)
@@ -188,6 +192,32 @@ def _pixels(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> tuple[torc
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     at = torch.where(inside, y, 0).long(), torch.where(inside, x, 0).long()
     return image[at].float(), inside.unsqueeze(-1)
+
+
+def _cubic(image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Along four rows, then along the column of what they give, without rounding between."""
+    rows, below = _neighbours(y, image.shape[0])
+    columns, beside = _neighbours(x, image.shape[1])
+    return _levels(_weighed([_weighed([image[row, at].float() for at in columns], beside) for row in rows], below))
+
+
+def _neighbours(place: torch.Tensor, size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The pixel before each place along an axis, the one before that, and the next two; the shares of the last three.
+
+    Keys' cubic with a = -1. Those beyond the border are the outermost one.
+    """
+    first = place.floor()
+    part = (place - first).unsqueeze(-1)
+    shares = [((2 - part) * part - 1) * part, ((1 - part) * part + 1) * part, (part - 1) * part * part]
+    return [(first + distance).clamp(0, size - 1).long() for distance in (0, -1, 1, 2)], shares
+
+
+def _weighed(pixels: Sequence[torch.Tensor], shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What is flat stays so: the first pixel, and a share of what each other one differs from it."""
+    total = pixels[0]
+    for pixel, share in zip(pixels[1:], shares, strict=True):
+        total = total + (pixel - pixels[0]) * share
+    return total
 
 
 FUNCTIONS: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

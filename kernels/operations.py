@@ -52,6 +52,9 @@ class Op(IntEnum):
     """The weights of the middle pixel, its neighbours, theirs, ...; see `gaussian_weights`. Borders are reflected."""
     SOLARIZE_ADD = 15
     """Level that is added to levels below 128, as in timm."""
+    AFFINE_BICUBIC = 16
+    """As the other two, from sixteen pixels by Pillow's cubic filter: those beyond the border are as the outermost
+    ones, and the fill stands where a coordinate lies more than half a pixel outside."""
 
 
 _FACTORS = (0, 1e30)  # whose products with levels float32 holds

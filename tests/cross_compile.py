@@ -70,8 +70,10 @@ def finish_cases() -> dict[str, Any]:
 
 def augment_cases() -> dict[str, Any]:
     block = {"PIXELS": augment.PIXELS, "FAR": False}
+    whole = {**block, "WORDS": True, "FILL": True}
     return {
-        "apply": compiled(augment_kernels.apply, {**block, "WORDS": True, "FILL": True}, augment.WARPS),
+        "apply": compiled(augment_kernels.apply, {**whole, "BICUBIC": False}, augment.WARPS),
+        "apply bicubic": compiled(augment_kernels.apply, {**whole, "BICUBIC": True}, augment.WARPS),
         "filter rows": compiled(augment_kernels.filter_rows, block, augment.WARPS),
         "tables": compiled(tables.make_tables, {"PIXELS": augment.TABLE_PIXELS}, augment.TABLE_WARPS),
     }

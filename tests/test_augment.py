@@ -71,7 +71,8 @@ def program(*steps: tuple[Op, Any]) -> tuple[NDArray[np.int32], NDArray[np.float
 
 
 def near_a_tie(matrix: NDArray[np.float32], height: int, width: int) -> torch.Tensor:
-    """Where a coordinate lies in the middle between two pixels, so that its last bit decides which is the nearest."""
+    """Where a coordinate lies in the middle between two pixels, so that its last bit decides which is the nearest, or
+    whether it lies outside."""
     a, b, c, d, e, f = matrix.astype(np.float64)
     y, x = np.mgrid[:height, :width]
     x, y = a * x + b * y + c, d * x + e * y + f
@@ -86,7 +87,7 @@ def test_levels_are_torchvisions(size: tuple[int, int]) -> None:
         wanted = case.truth(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         got = augment_reference(images, *case.program(len(images)), case.fill)
         apart = (got.int() - wanted.int()).abs()
-        if case.op is Op.AFFINE_NEAREST:
+        if case.op in (Op.AFFINE_NEAREST, Op.AFFINE_BICUBIC):
             apart = apart * ~near_a_tie(case.values, *size)
         assert apart.max() <= (0 if case.op in EXACT else 1), case
         seen.add(case.op)
@@ -164,7 +165,9 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
     # Coordinates that overflow to infinity, that are no numbers, that no int32 holds.
     wild = [[1e38] * 6, [3e38, -3e38, 1, -3e38, 3e38, 1], [3e38, 3e38, -3e38, 0, 1, 0], [1, 0, 2**31, 0, 1, -(2**31)]]
     steps: list[tuple[Op, Any]] = [
-        (op, matrix) for op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR) for matrix in [*turned, *halves, *wild]
+        (op, matrix)
+        for op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC)
+        for matrix in [*turned, *halves, *wild]
     ]
     for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.SHARPNESS):
         steps += [(op, factor) for factor in (0, 0.1, 0.73, 1, 1.9, 17, 1e30)]
@@ -291,7 +294,7 @@ ONE = program((Op.BRIGHTNESS, 0.5))
         ({"out": torch.zeros(1, 4, 5, 3, dtype=torch.uint8, device="meta")}, "out is on meta, images are on cpu"),
         ({"ops": ONE[0].astype(np.int64)}, r"ops are int64 \(1, 1\), but int32 \(1, K\)"),
         ({"ops": ONE[0][0]}, r"ops are int32 \(1,\)"),
-        ({"ops": np.full((1, 1), 16, np.int32)}, "ops hold 16 to 16; operations are numbered 0 to 15"),
+        ({"ops": np.full((1, 1), 17, np.int32)}, "ops hold 17 to 17; operations are numbered 0 to 16"),
         ({"ops": np.full((1, 1), -1, np.int32)}, "ops hold -1"),
         ({"values": ONE[1][..., :5]}, r"values are float32 \(1, 1, 5\), but float32 \(1, 1, 6\)"),
         ({"values": ONE[1].astype(np.float64)}, "values are float64"),

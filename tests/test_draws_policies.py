@@ -185,12 +185,15 @@ def test_arguments_are_timms(timm: Any, increasing: bool, sign: int, monkeypatch
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def pillow(timm: Any, name: str, image: torch.Tensor, value: float) -> torch.Tensor:
+BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+
+
+def pillow(timm: Any, name: str, image: torch.Tensor, value: float, resample: Any = BILINEAR) -> torch.Tensor:
     """timm's operation on a Pillow image."""
     arguments = () if name in ("AutoContrast", "Equalize", "Invert") else (value,)
     if name in ("Posterize", "Solarize", "SolarizeAdd"):
         arguments = (int(value),)
-    settings = {"fillcolor": (124, 116, 104), "resample": Image.Resampling.BILINEAR}
+    settings = {"fillcolor": (124, 116, 104), "resample": resample}
     made = timm.NAME_TO_OP[name](Image.fromarray(image.numpy()), *arguments, **settings)
     return torch.from_numpy(np.array(made))
 
@@ -207,6 +210,36 @@ def test_operations_are_timms_on_pillow_images_nearly(timm: Any, name: str) -> N
         difference = (ours.int() - pillow(timm, name, image, value.item()).int()).abs().amax(-1)
         assert difference.float().quantile(0.9) <= 2, level
     assert (ours != image).any()
+
+
+@pytest.mark.trainers("timm")
+@pytest.mark.parametrize("name", [name for name, op in OPERATIONS.items() if op is Op.AFFINE_BILINEAR])
+def test_bicubic_moves_are_timms_on_pillow_images(timm: Any, name: str) -> None:
+    image = torch.from_numpy(picture(64, 80, seed=3))
+    for level in (0.0, 1.5, 6.0, 9.9):
+        value = argument(name, np.array([level]), np.array([-1.0]), True)
+        op = np.array([[Op.AFFINE_BICUBIC]], np.int32)
+        ours = augment_reference(image[None], op, _values(name, value, (64, 80))[None], (124, 116, 104))[0]
+        assert (ours.int() - pillow(timm, name, image, value.item(), BICUBIC).int()).abs().max() <= 1, level
+
+
+def test_timm_draws_a_filter_for_each_operation() -> None:
+    def drawn(**settings: Any) -> Any:
+        policy = TimmRandAugment(9, num_ops=3, magnitude_std=0.5, **settings)
+        return augmentation(Recipe((RandomResizedCrop(64), policy)), 1, 0, np.arange(3000))
+
+    plain, cubic, some = (drawn(), drawn(interpolation="bicubic"), drawn(interpolation="random"))
+    moved = plain.ops == Op.AFFINE_BILINEAR
+    for made in (cubic, some):
+        np.testing.assert_array_equal(made.values, plain.values)
+        np.testing.assert_array_equal(made.ops[~moved], plain.ops[~moved])
+    assert set(cubic.ops[moved]) == {Op.AFFINE_BICUBIC}
+    assert set(some.ops[moved]) == {Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC}
+    by_step = [(some.ops[:, step][moved[:, step]] == Op.AFFINE_BICUBIC) for step in range(3)]
+    for step in by_step:
+        assert stats.binomtest(int(step.sum()), len(step), 0.5).pvalue > SURELY
+    both = (some.ops[moved.all(axis=1)] == Op.AFFINE_BICUBIC).astype(int)  # each its own
+    assert stats.chisquare(np.bincount(both @ [1, 2, 4], minlength=8)).pvalue > SURELY
 
 
 def test_timm_draws() -> None:

@@ -88,6 +88,24 @@ CARRIED: dict[str, tuple[dict[str, Any], Any]] = {
         {"auto_augment": "rand-m6-mstd0.5-inc1"},
         (*PLAIN[:2], TimmRandAugment(6, magnitude_std=0.5), PLAIN[2]),
     ),
+    "RandAugment by a random filter": (
+        {"auto_augment": "rand-m6-mstd0.5-inc1", "interpolation": "random"},
+        (
+            RandomResizedCrop(SIZE, interpolation="random"),
+            PLAIN[1],
+            TimmRandAugment(6, magnitude_std=0.5, interpolation="random"),
+            PLAIN[2],
+        ),
+    ),
+    "RandAugment by a bicubic filter": (
+        {"auto_augment": "rand-m6-p1.0", "interpolation": "bicubic"},
+        (
+            RandomResizedCrop(SIZE, interpolation="bicubic"),
+            PLAIN[1],
+            TimmRandAugment(6, increasing=False, p=1, interpolation="bicubic"),
+            PLAIN[2],
+        ),
+    ),
     "RandAugment, other settings": (
         {"auto_augment": "rand-m6-n3-p0.7", "mean": (0.5, 0.5, 0.5)},
         (
@@ -147,10 +165,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "vertical flip": ({"vflip": 0.3}, r"RandomVerticalFlip\(p=0.3\).*vflip=0"),
     "rkrc": ({"train_crop_mode": "rkrc"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
     "rkrr": ({"train_crop_mode": "rkrr"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
-    "RandAugment by a random filter": (
-        {"auto_augment": "rand-m9", "interpolation": "bicubic"},
-        r"RandAugment\(interpolation='bicubic'\).*interpolation='bilinear'",
-    ),
     "RandAugment of other operations": ({"auto_augment": "rand-m9-tweights"}, r"RandAugment\(ops=.*leave '-t...' out"),
     "RandAugment of uniform levels": ({"auto_augment": "rand-m9-mstd101"}, r"magnitude_std=inf.*at most 100"),
     "RandAugment of higher levels": ({"auto_augment": "rand-m15-mmax20"}, r"magnitude_max=20.*leave '-mmax' out"),
@@ -180,6 +194,16 @@ def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:
         Recipe.from_timm(**TRAIN | arguments)
     assert raised.value.operation
     assert raised.value.alternative
+
+
+def test_other_filters_of_policies_are_refused() -> None:
+    from timm.data.auto_augment import rand_augment_transform
+    from timm.data.transforms import RandomResizedCropAndInterpolation
+
+    crop = RandomResizedCropAndInterpolation(SIZE)
+    for filters in (Image.Resampling.LANCZOS, (Image.Resampling.NEAREST, Image.Resampling.BICUBIC)):
+        with pytest.raises(gpupipe.TranslationError, match=r"RandAugment\(interpolation=.*'bicubic' or 'random'"):
+            Recipe.from_timm([crop, rand_augment_transform("rand-m9", {"interpolation": filters})])
 
 
 @pytest.mark.parametrize(
@@ -340,6 +364,8 @@ DRAWN = [
     "grayscale and blur",
     "erasing",
     "RandAugment",
+    "RandAugment by a random filter",
+    "RandAugment by a bicubic filter",
     "3-Augment",
 ]
 
@@ -403,7 +429,7 @@ JITTER = ColorJitter(0.4, 0.4, 0.4)
 CHANGED = {"vflip": 0.2, "auto_augment": "augmix-m4"}
 IN_PART: dict[str, tuple[dict[str, Any], str, Any]] = {
     "RandAugment": (
-        {"interpolation": "bicubic", "auto_augment": "rand-m6-mstd0.5", "re_prob": 0.2},
+        {"interpolation": "bicubic", "auto_augment": "rand-m6-mstd0.5-tweights", "re_prob": 0.2},
         "RandAugment",
         (
             RandomResizedCrop(SIZE, interpolation="bicubic"),

@@ -341,12 +341,16 @@ def test_the_schedule_does_every_operation_once_and_in_order(in_place: bool) -> 
 
 
 def test_a_task_says_how_far_its_lead_reads_and_with_which_values() -> None:
-    ops = np.array([[Op.GAUSSIAN_BLUR], [Op.AFFINE_BILINEAR], [Op.SHARPNESS], [Op.INVERT]], np.int32)
-    values = np.array([[0.5, 0.2, 0.1, 0, 0.01, 0, 0], *[range(7)] * 3], np.float32)[:, None]
+    leads = [Op.GAUSSIAN_BLUR, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.SHARPNESS, Op.INVERT]
+    ops = np.array(leads, np.int32)[:, None]
+    values = np.array([[0.5, 0.2, 0.1, 0, 0.01, 0, 0], *[range(7)] * 4], np.float32)[:, None]
     (step,) = schedule(ops, values)
-    assert step.tasks[:, 5].tolist() == [4, 1, 1, 0]
-    assert np.array_equal(step.tasks[:3, FIELDS:].view(np.float32), values[:3, 0])
+    assert step.tasks[:, 5].tolist() == [4, 1, 2, 1, 0]
+    assert np.array_equal(step.tasks[:4, FIELDS:].view(np.float32), values[:4, 0])
     assert step.reach == 4
+    assert [schedule(ops[row : row + 1], values[row : row + 1])[0].bicubic for row in range(5)] == [
+        lead is Op.AFFINE_BICUBIC for lead in leads
+    ]
 
 
 def test_compiled_kernels_keep_everything_in_registers(compiled: dict[str, dict[str, Any]]) -> None:

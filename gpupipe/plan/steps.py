@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 def affine_op(interpolation: str) -> Op:
     """The affine operation of a policy's `interpolation`."""
-    return Op.AFFINE_NEAREST if interpolation == "nearest" else Op.AFFINE_BILINEAR
+    return Op[f"AFFINE_{interpolation.upper()}"]
 
 
 def moved(name: str, amount: Floats, size: Size) -> NDArray[np.float32]:

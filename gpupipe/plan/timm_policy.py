@@ -68,7 +68,7 @@ def _values(name: str, argument: Floats, size: Size) -> NDArray[np.float32]:
 
 
 def timm_rand_augment(policy: TimmRandAugment, words: Words, size: Size) -> Steps:
-    """`num_ops` steps, each of two blocks: which, whether, to which side; and the strength."""
+    """`num_ops` steps, each of two blocks: which, whether, to which side, by which filter; and the strength."""
     choice, strength = words[:, 0::2], words[:, 1::2]  # (4, num_ops, N)
     which, done = below(choice[0], len(OPERATIONS)), uniform(choice[1]) < policy.p
     sign = np.where(choice[2] >> np.uint64(31), -1.0, 1.0)
@@ -76,12 +76,15 @@ def timm_rand_augment(policy: TimmRandAugment, words: Words, size: Size) -> Step
     if policy.magnitude_std:
         level = level + policy.magnitude_std * normal(uniform(strength[0]), uniform(strength[1]))
     level = np.clip(level, 0.0, 10.0)
-    affine = affine_op(policy.interpolation)
+    if policy.interpolation == "random":
+        affine = np.where(choice[3] >> np.uint64(31), Op.AFFINE_BICUBIC, Op.AFFINE_BILINEAR)
+    else:
+        affine = np.full(which.shape, affine_op(policy.interpolation))
     ops = np.zeros(which.shape, np.int32)
     values = np.zeros((*which.shape, VALUES), np.float32)
     for number, (name, op) in enumerate(OPERATIONS.items()):
         rows = (which == number) & done
-        ops[rows] = affine if op is Op.AFFINE_BILINEAR else op
+        ops[rows] = affine[rows] if op is Op.AFFINE_BILINEAR else op
         values[rows] = _values(name, argument(name, level[rows], sign[rows], policy.increasing), size)
     return ops.T, values.transpose(1, 0, 2)
 

@@ -87,11 +87,12 @@ class TimmRandAugment(Augmenting):
     magnitude_std: standard deviation of the strength, which is drawn anew for each operation and cut to 0 to 10.
     increasing:    take the forms of posterize, solarize and the enhancements that grow stronger with the magnitude.
     p:             probability of each operation to be done.
-    interpolation, fill: as in `RandAugment`; timm fills with the mean of its images' pixels, here ImageNet's.
+    interpolation: "nearest", "bilinear", "bicubic" or "random": one of the last two, drawn for each operation.
+    fill:          as in `RandAugment`; timm fills with the mean of its images' pixels, here ImageNet's.
 
-    timm's text "rand-m7-mstd0.5-inc1" is `TimmRandAugment(7, magnitude_std=0.5)`. timm works on Pillow images and
-    draws bilinear or bicubic for each operation; here levels are those of torchvision's functions on uint8 and the
-    interpolation is one for all. Raises ConfigError for other values.
+    timm's text "rand-m7-mstd0.5-inc1" is `TimmRandAugment(7, magnitude_std=0.5)`, with its train.py's default for
+    interpolation="random". timm works on Pillow images; here levels are those of torchvision's functions on uint8, but
+    for bicubic ones, which are Pillow's. Raises ConfigError for other values.
     """
 
     magnitude: float = 9
@@ -99,11 +100,12 @@ class TimmRandAugment(Augmenting):
     magnitude_std: float = 0.0
     increasing: bool = True
     p: float = 0.5
-    interpolation: Sampling = "bilinear"
+    interpolation: Sampling | Literal["bicubic", "random"] = "bilinear"
     fill: float | Fill = (124, 116, 104)
 
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         settle(self, magnitude=(number, 0, 10), num_ops=OPS, magnitude_std=(number, 0), p=PROBABILITY)
-        settle(self, increasing=lambda _, value: bool(value), interpolation=SAMPLING, fill=filling)
+        settle(self, increasing=lambda _, value: bool(value), fill=filling)
+        settle(self, interpolation=(*SAMPLING, "bicubic", "random"))

@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 9 };
+enum { GP_ABI = 10 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -162,10 +162,12 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
   const float value = step.values[0];
   switch (step.op) {
     case Op::identity: return;
-    case Op::affine_nearest: {
+    case Op::affine_nearest:
+    case Op::affine_bicubic: {
+      const auto moved = step.op == Op::affine_nearest ? loops.affine_nearest : loops.affine_bicubic;
       uint8_t* source = copied(image, bytes);
       for (int c = 0; c < 3; ++c) source[bytes + c] = fill == nullptr ? 0 : nearest_level(fill[c]);
-      return loops.affine_nearest(source, image, height, width, step.values, static_cast<int32_t>(bytes));
+      return moved(source, image, height, width, step.values, static_cast<int32_t>(bytes));
     }
     case Op::affine_bilinear:
       return loops.affine_bilinear(copied(image, bytes), image, height, width, step.values, fill);

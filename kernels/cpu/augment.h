@@ -25,6 +25,7 @@ enum class Op : int32_t {
   grayscale = 13,
   gaussian_blur = 14,
   solarize_add = 15,
+  affine_bicubic = 16,
 };
 
 // Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
@@ -58,6 +59,9 @@ struct AugmentLoops {
   void (*blur_columns)(const float* const* rows, size_t begin, size_t end, const float* weights, int taps, uint8_t* out);
   // `matrix` has six numbers. `outside` is where the pixel lies, in bytes from `source`, that stands for those outside.
   void (*affine_nearest)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                         int32_t outside);
+  // The same.
+  void (*affine_bicubic)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
                          int32_t outside);
   // Of `fill` null is black.
   void (*affine_bilinear)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,

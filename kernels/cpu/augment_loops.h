@@ -1,5 +1,6 @@
 // The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
-// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, and `interpolate` defined.
+// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, and defined: `interpolate`, and
+// `Pixel`, a vector of three levels and one more number, with `load_pixel`.
 
 // 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
 GP_TARGET inline float gray_of(float red, float green, float blue) {
@@ -246,6 +247,61 @@ GP_TARGET void affine_nearest(const uint8_t* source, uint8_t* image, int height,
   }
 }
 
+// The pixel before a place in a row or column, the one before that, and the next two, of `size` pixels. The shares are of
+// the last three.
+struct Neighbours {
+  int32_t at[4];
+  float share[3];
+};
+
+GP_TARGET inline Neighbours neighbours(float place, int size) {
+  const float whole = floored(place), part = place - whole;
+  const float before = ((2.0f - part) * part - 1.0f) * part, next = ((1.0f - part) * part + 1.0f) * part;
+  Neighbours found = {{}, {before, next, (part - 1.0f) * part * part}};
+  const int32_t first = static_cast<int32_t>(whole), offsets[4] = {0, -1, 1, 2};
+  for (int i = 0; i < 4; ++i) {
+    const int32_t at = first + offsets[i];
+    found.at[i] = at < 0 ? 0 : at < size ? at : size - 1;
+  }
+  return found;
+}
+
+GP_TARGET inline Pixel weighed(const Pixel* pixels, const float* shares) {
+  Pixel total = pixels[0];
+  for (int i = 0; i < 3; ++i) total += (pixels[i + 1] - pixels[0]) * shares[i];
+  return total;
+}
+
+GP_TARGET void affine_bicubic(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
+                              int32_t outside) {
+  const float bottom = static_cast<float>(height) - 0.5f, right = static_cast<float>(width) - 0.5f;
+  Coordinates at;
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; x += kChunk) {
+      const int count = width - x < kChunk ? width - x : kChunk;
+      coordinates(matrix, x, y, count, at);
+      for (int i = 0; i < count; ++i) {
+        uint8_t* out = image + (static_cast<size_t>(y) * width + x + i) * 3;
+        if (!((at.y[i] >= -0.5f) & (at.y[i] < bottom) & (at.x[i] >= -0.5f) & (at.x[i] < right))) {
+          std::memcpy(out, source + outside, 3);
+          continue;
+        }
+        const Neighbours rows = neighbours(at.y[i], height), columns = neighbours(at.x[i], width);
+        Pixel lines[4], pixels[4];
+        for (int r = 0; r < 4; ++r) {
+          const uint8_t* row = source + static_cast<size_t>(rows.at[r]) * width * 3;
+          for (int c = 0; c < 4; ++c) pixels[c] = load_pixel(row + columns.at[c] * 3);
+          lines[r] = weighed(pixels, columns.share);
+        }
+        float exact[4];
+        const Pixel total = weighed(lines, rows.share);
+        std::memcpy(exact, &total, sizeof exact);
+        for (int c = 0; c < 3; ++c) out[c] = level(exact[c]);
+      }
+    }
+  }
+}
+
 GP_TARGET inline void find_shares(const Coordinates& at, int count, int height, int width, Shares& shares) {
   for (int i = 0; i < count; ++i) {
     const float top = floored(at.y[i]), left = floored(at.x[i]);
@@ -281,5 +337,5 @@ GP_TARGET void affine_bilinear(const uint8_t* source, uint8_t* image, int height
   }
 }
 
-const AugmentLoops kLoops = {gray_sum,  extremes, saturation,   grayscale,      hue,
-                             sharpness, blur_row, blur_columns, affine_nearest, affine_bilinear};
+const AugmentLoops kLoops = {gray_sum, extremes,     saturation,     grayscale,      hue,            sharpness,
+                             blur_row, blur_columns, affine_nearest, affine_bicubic, affine_bilinear};

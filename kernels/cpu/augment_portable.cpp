@@ -9,6 +9,12 @@
 namespace gpupipe {
 namespace {
 
+typedef float Pixel __attribute__((vector_size(16)));
+
+inline Pixel load_pixel(const uint8_t* at) {
+  return Pixel{static_cast<float>(at[0]), static_cast<float>(at[1]), static_cast<float>(at[2]), 0.0f};
+}
+
 void interpolate(const uint8_t* source, const Shares& from, int count, const float* fill, uint8_t* out) {
   for (int i = 0; i < count; ++i) {
     const uint8_t *top = source + from.top[i], *bottom = source + from.bottom[i];

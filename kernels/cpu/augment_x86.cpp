@@ -12,8 +12,10 @@
 namespace gpupipe {
 namespace {
 
+using Pixel = __m128;
+
 // Three channels and one more byte.
-GP_TARGET inline __m128 load_pixel(const uint8_t* at) {
+GP_TARGET inline Pixel load_pixel(const uint8_t* at) {
   int32_t bytes;
   std::memcpy(&bytes, at, 4);
   return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(bytes)));

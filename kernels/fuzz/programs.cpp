@@ -73,7 +73,7 @@ void one() {
   std::vector<float> numbers(ops.size() * values);
   for (float& number : numbers) number = any_value();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = static_cast<int32_t>(draw(16));
+    ops[i] = static_cast<int32_t>(draw(17));
     numbers[i * values] = first_value(ops[i], numbers[i * values]);
     if (ops[i] != 14) continue;
     if (draw(4) == 0) {  // weights may overflow, and what becomes of no number is left open

@@ -15,6 +15,7 @@ __all__ = ["apply", "filter_rows"]
 
 AFFINE_NEAREST = tl.constexpr(int(Op.AFFINE_NEAREST))
 AFFINE_BILINEAR = tl.constexpr(int(Op.AFFINE_BILINEAR))
+AFFINE_BICUBIC = tl.constexpr(int(Op.AFFINE_BICUBIC))
 SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
 GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
 IDENTITY = tl.constexpr(int(Op.IDENTITY))
@@ -42,6 +43,7 @@ def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: t
 def apply(
     source, middle, out, tables, filtered, tasks, steps, stride, first_blur, height, width, fill0, fill1, fill2,
     PIXELS: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr, FAR: tl.constexpr,
+    BICUBIC: tl.constexpr,
 ):  # fmt: skip
     """A pass: uint8 (N, height, width, 3) from `source` to `out` for samples whose last pass this is, else `middle`."""
     count = height * width
@@ -60,6 +62,10 @@ def apply(
         red, green, blue = leads.moved_nearest(image, values, pixels, height, width, fill0, fill1, fill2)
     elif lead == AFFINE_BILINEAR:
         red, green, blue = leads.moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fill2, FILL)
+    elif lead == AFFINE_BICUBIC:
+        red, green, blue = pixels, pixels, pixels
+        if BICUBIC:  # else no image is moved so, and threads need 80 registers, not 126
+            red, green, blue = leads.moved_bicubic(image, values, reach, pixels, height, width, fill0, fill1, fill2)
     elif lead == SHARPNESS:
         red, green, blue = leads.sharpened(image, values, reach, pixels, height, width)
     elif lead == GAUSSIAN_BLUR:

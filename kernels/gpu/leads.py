@@ -13,7 +13,7 @@ import triton.language as tl
 from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels
 from gpupipe.kernels.gpu.pointwise import levels_of
 
-__all__ = ["blur_columns", "blur_rows", "looked_up", "moved_bilinear", "moved_nearest", "sharpened"]
+__all__ = ["blur_columns", "blur_rows", "looked_up", "moved_bicubic", "moved_bilinear", "moved_nearest", "sharpened"]
 
 # Adding and taking off 1.5 * 2**23 rounds a float32 below 2**22 to a whole number, halves to the even one.
 ROUNDER = tl.constexpr(12582912.0)
@@ -94,6 +94,51 @@ def moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fi
         _filled(total1, covered, fill1, FILL),
         _filled(total2, covered, fill2, FILL),
     )
+
+
+@triton.jit
+def _neighbour(number, first, part, size):
+    """Where the pixel lies that is one before the first, one behind it or two, and its share; `number`: 0 to 2."""
+    at = tl.minimum(tl.maximum(first + tl.where(number == 0, -1, number), 0), size - 1)
+    cube, line = tl.where(number == 2, 1.0, -1.0), tl.where(number == 0, -1.0, tl.where(number == 1, 1.0, 0.0))
+    return at, ((cube * part + tl.where(number == 0, 2.0, -cube)) * part + line) * part
+
+
+@triton.jit
+def _cubic_row(image, row, left, right, width, reach, mask):
+    """Between the pixels of one row, float32."""
+    start = row * width
+    first0, first1, first2 = gather_pixels(image, start + tl.minimum(tl.maximum(left, 0), width - 1), mask)
+    total0, total1, total2 = first0.to(tl.float32), first1.to(tl.float32), first2.to(tl.float32)
+    for number in range(reach + 1):
+        at, share = _neighbour(number, left, right, width)
+        red, green, blue = gather_pixels(image, start + at, mask)
+        total0 += (red - first0).to(tl.float32) * share
+        total1 += (green - first1).to(tl.float32) * share
+        total2 += (blue - first2).to(tl.float32) * share
+    return total0, total1, total2
+
+
+@triton.jit
+def moved_bicubic(image, values, reach, pixels, height, width, fill0, fill1, fill2):
+    y, x = _mapped(values, pixels, width)
+    inside = (y >= -0.5) & (y < height.to(tl.float32) - 0.5) & (x >= -0.5) & (x < width.to(tl.float32) - 0.5)
+    y, x = tl.where(inside, y, 0.0), tl.where(inside, x, 0.0)
+    top, left = tl.floor(y).to(tl.int32), tl.floor(x).to(tl.int32)
+    lower, right = y - tl.floor(y), x - tl.floor(x)
+    row = tl.minimum(tl.maximum(top, 0), height - 1)
+    first0, first1, first2 = _cubic_row(image, row, left, right, width, reach, inside)
+    total0, total1, total2 = first0, first1, first2
+    for number in range(reach + 1):
+        row, share = _neighbour(number, top, lower, height)
+        red, green, blue = _cubic_row(image, row, left, right, width, reach, inside)
+        total0 += (red - first0) * share
+        total1 += (green - first1) * share
+        total2 += (blue - first2) * share
+    red = tl.where(inside, levels_of(total0), _level(fill0))
+    green = tl.where(inside, levels_of(total1), _level(fill1))
+    blue = tl.where(inside, levels_of(total2), _level(fill2))
+    return red, green, blue
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from gpupipe.kernels.operations import Op
 
 __all__ = ["FIELDS", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
 
-READERS = (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.SHARPNESS, Op.GAUSSIAN_BLUR)
+READERS = (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.SHARPNESS, Op.GAUSSIAN_BLUR)
 STATISTICS = (Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE)
 FIELDS = 6
 """Words of a task before the values of its lead: row, last, lead, first, count, reach."""
@@ -32,6 +32,7 @@ _RANK[Op.GAUSSIAN_BLUR] = 1
 # How many pixels away from a place a lead reads, but for blurs, whose weights say so.
 _REACH = np.zeros(max(Op) + 1, np.int64)
 _REACH[[Op.AFFINE_BILINEAR, Op.SHARPNESS]] = 1
+_REACH[Op.AFFINE_BICUBIC] = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Pass:
     tables: so many tasks, the first ones, have a lead that needs a lookup table.
     blurs:  so many tasks after these blur.
     reach:  the largest of any of these tasks.
+    bicubic: whether one of them has that lead.
     """
 
     tasks: NDArray[np.int32]
@@ -52,6 +54,7 @@ class Pass:
     tables: int
     blurs: int
     reach: int
+    bicubic: bool
 
 
 def schedule(ops: NDArray[np.int32], values: NDArray[np.float32], in_place: bool = False) -> list[Pass]:
@@ -113,6 +116,7 @@ def _pass(
         tables=int((_RANK[lead] == 0).sum()),
         blurs=int(blurring.sum()),
         reach=int(reach.max(initial=0)),
+        bicubic=bool((lead == Op.AFFINE_BICUBIC).any()),
     )
 
 

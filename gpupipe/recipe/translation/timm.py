@@ -30,7 +30,6 @@ TENSORS = ("timm.data.transforms.MaybeToTensor", "timm.data.transforms.MaybePILT
 
 INTERPOLATION = "pass interpolation='bilinear', 'bicubic' or 'random' (train.py: --train-interpolation)"
 RAND = "pass auto_augment='rand-m9-mstd0.5-inc1'"
-MOVING = "pass interpolation='bilinear' (train.py: --train-interpolation)"
 
 
 def recipe_from_timm(transform: Any, mixup: Any, arguments: dict[str, Any]) -> Recipe:
@@ -235,6 +234,9 @@ def _rand_augment(reading: Reading, ops: Any, num_layers: int, choice_weights: A
     if first.hparams.get("translate_pct", 0.45) != 0.45:
         alternative = "leave it out of hparams"
         raise reading.refuse("images move by 0.45", alternative, translate_pct=first.hparams["translate_pct"])
+    named = _filter(first.kwargs["resample"])
+    if named not in ("nearest", "bilinear", "bicubic", "random"):
+        raise reading.refuse("its operations move pixels by another filter", INTERPOLATION, interpolation=named)
     reading.augment(
         TimmRandAugment(
             min(first.magnitude, 10) if first.magnitude_std == 0 else first.magnitude,
@@ -242,17 +244,10 @@ def _rand_augment(reading: Reading, ops: Any, num_layers: int, choice_weights: A
             magnitude_std=first.magnitude_std,
             increasing=increasing,
             p=first.prob,
-            interpolation=_moving(reading, first.kwargs["resample"]),
+            interpolation=named,
             fill=first.kwargs["fillcolor"],
         )
     )
-
-
-def _moving(reading: Reading, resample: Any) -> Any:
-    name = _filter(resample)
-    if name not in ("nearest", "bilinear"):
-        raise reading.refuse("its operations move pixels by another filter", MOVING, interpolation=name)
-    return name
 
 
 def _auto_augment(reading: Reading, policy: Any) -> None:

@@ -21,6 +21,7 @@ from torchvision.datasets import ImageFolder
 
 import gpupipe
 from gpupipe.sources import headers
+from gpupipe.tools.pack import PackSettings, pack
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
@@ -56,8 +57,8 @@ def bmp16(pixels: np.ndarray) -> bytes:
 
 
 def tiff(size: tuple[int, int], bits: tuple[int, ...], parts: list[bytes], tile: int = 0) -> bytes:
-    """Uncompressed, with as many samples a pixel as there are numbers of bits, in a strip or in tiles: what Pillow reads
-    and can't write."""
+    """Uncompressed, with as many samples a pixel as there are numbers of bits, in a strip or in tiles: what Pillow
+    reads and can't write."""
     height, width = size
     offsets = tuple(np.cumsum([8, *map(len, parts)])[:-1].tolist())
     counts = tuple(map(len, parts))
@@ -476,6 +477,21 @@ def test_shards_hold_every_format(tmp_path: Path) -> None:
     named = gpupipe.open_source(str(path), fields={"image": gpupipe.Image("avif;jp2;gif", missing="skip")})
     assert named.key(0) == "0"
     assert (named.sizes > 0).sum() == 2 + sum(name in kinds for name in ("avif", "jp2"))
+
+
+def test_what_is_packed_smaller_has_the_same_colours(tmp_path: Path) -> None:
+    """Gray of 16 bits, and what is transparent on its background."""
+    samples = [(png16(np.full((40, 50, 1), 0x6123)), 0), (encode(np.zeros((40, 50, 3), np.uint8), "PNG", "RGBA"), 1)]
+    clear = Image.new("RGBA", (50, 40), (0, 0, 0, 0))
+    samples.append((encoded(clear, "PNG", "RGBA"), 2))
+    packed = pack(gpupipe.open_source(samples, fields=on_background()), tmp_path / "out", PackSettings(max_size=20))
+    images = loaded(packed.source, "torch", (20, 25))
+    means = {
+        index: tuple(image.mean(axis=(0, 1)).round()) for image, (_, index) in zip(images, packed.source, strict=True)
+    }
+    assert means[0] == (0x61,) * 3
+    assert means[1] == (0, 0, 0)
+    assert np.abs(np.subtract(means[2], BACKGROUND)).max() <= 2
 
 
 # Figures

@@ -21,7 +21,7 @@ __all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "r
 # Members are chosen by this list and never decoded otherwise: nothing in a shard is unpickled or run.
 IMAGE_EXTENSIONS = frozenset({"jpg", "jpeg", "png", "webp"})
 # The image of a sample that has none of those.
-OTHER_EXTENSIONS = frozenset({"avif", "bmp", "gif", "j2k", "jp2", "pgm", "ppm", "tif", "tiff"})
+OTHER_EXTENSIONS = frozenset({"avif", "bmp", "gif", "j2k", "jp2", "pbm", "pgm", "ppm", "tif", "tiff"})
 # What holds a label is read whole, by several threads at once.
 MOST_BYTES = {"cls": 4 << 10, "json": 1 << 20}
 NO_LABEL = -(2**63)

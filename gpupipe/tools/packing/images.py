@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.headers import FORMATS
+from gpupipe.sources.rgb import Background, as_rgb
 
 __all__ = ["EXTENSIONS", "extension", "png_of_pixels", "shrunk"]
 
@@ -21,11 +22,16 @@ MAGIC = (
     (0, b"GIF8", "gif"),
     (0, b"II*\0", "tif"),
     (0, b"MM\0*", "tif"),
+    (0, b"II+\0", "tif"),
+    (0, b"MM\0+", "tif"),
     (0, b"P6", "ppm"),
     (0, b"P3", "ppm"),
     (0, b"P5", "pgm"),
     (0, b"P2", "pgm"),
+    (0, b"P4", "pbm"),
+    (0, b"P1", "pbm"),
     (4, b"ftypavi", "avif"),
+    (4, b"ftypmif1", "avif"),
     (4, b"jP  ", "jp2"),
     (0, b"\xff\x4f\xff\x51", "j2k"),
 )
@@ -58,8 +64,9 @@ def _saved(image: Any) -> bytes:
     return buffer.getvalue()
 
 
-def shrunk(data: bytes, shorter: int, quality: int, orientation: int) -> bytes:
-    """An RGB JPEG whose shorter side is `shorter`, with the original's chroma subsampling and EXIF orientation."""
+def shrunk(data: bytes, shorter: int, quality: int, orientation: int, background: Background) -> bytes:
+    """An RGB JPEG whose shorter side is `shorter`, with the original's chroma subsampling and EXIF orientation; what is
+    transparent lies on the background."""
     from PIL import ExifTags, Image, JpegImagePlugin
 
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -67,7 +74,7 @@ def shrunk(data: bytes, shorter: int, quality: int, orientation: int) -> bytes:
         sampling = JpegImagePlugin.get_sampling(image) if image.format in ("JPEG", "MPO") else 0
         scale = shorter / min(image.size)
         size = (max(shorter, round(image.width * scale)), max(shorter, round(image.height * scale)))
-        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        small = as_rgb(image, background).resize(size, Image.Resampling.LANCZOS)
     exif = Image.Exif()
     if orientation != 1:
         exif[ExifTags.Base.Orientation] = orientation

@@ -92,8 +92,9 @@ def sample(
         if isinstance(columns, SampleError):
             raise columns
         values = stored(layout, columns)
-        for name in source.fields.of_kind(Image):
-            values[name] = _image(values[name], settings)  # type: ignore[arg-type]
+        for name, field in source.fields.items():
+            if isinstance(field, Image):
+                values[name] = _image(values[name], settings, field)  # type: ignore[arg-type]
         return Sample(index, printable(source.key(index)), values, digest(values))
     except Exception as error:  # SampleError, and nearly every other kind from Pillow for damaged files
         if isinstance(error, DataError):
@@ -106,13 +107,13 @@ def sample(
         raise SampleError(index, source.location(index), reason, REMEDY) from error
 
 
-def _image(data: bytes, settings: PackSettings) -> bytes:
+def _image(data: bytes, settings: PackSettings, field: Image) -> bytes:
     """As it is written. Raises ValueError where it is damaged."""
     height, width, orientation = header = probe_bytes(data)
     if header == DAMAGED:
         raise ValueError(explain_damage(data))
     if settings.max_size is not None and min(height, width) > settings.max_size:
-        return shrunk(data, settings.max_size, settings.quality, orientation)
+        return shrunk(data, settings.max_size, settings.quality, orientation, field.background)
     return data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from itertools import chain
@@ -317,6 +318,23 @@ def test_fields_must_be_the_same_wherever_they_lie(parts: dict[str, Source], tmp
 def test_refuses_what_does_not_fit(make: Callable[[Source], Any], message: str, parts: dict[str, Source]) -> None:
     with pytest.raises(ConfigError, match=message):
         open_source(make(parts["photos"]))
+
+
+def test_weights_that_are_functions_need_not_go_to_workers(parts: dict[str, Source]) -> None:
+    data = gpupipe.Mixture({"a": (parts["photos"], lambda epoch: 1 + epoch), "b": (parts["photos"], 1)}, num_samples=12)
+    batches = []
+    for options in ({}, {"num_workers": 1, "multiprocessing_context": "spawn"}):
+        with loaded(data, 4, **options) as loader:
+            batches.append([(images.clone(), labels.tolist()) for images, labels in loader])
+    for (images, labels), (others, other_labels) in zip(*batches, strict=True):
+        assert torch.equal(images, others)
+        assert labels == other_labels
+    copied = pickle.loads(pickle.dumps(open_source(data)))
+    assert len(copied) == 24
+    with pytest.raises(ConfigError, match="a copy of a mixture has no weights that are functions"):
+        copied.usual_order(True)
+    plain = pickle.loads(pickle.dumps(open_source(mixture(parts)))).usual_order(True)
+    assert plain.fingerprint == open_source(mixture(parts)).usual_order(True).fingerprint
 
 
 def test_fingerprints_are_of_names_and_sources_and_weights_are_the_orders(parts: dict[str, Source]) -> None:

@@ -91,7 +91,8 @@ class Interleaved:
                 f"Mixture: the weights of epoch {epoch} are {weights.tolist()}; they must be finite numbers of 0 or "
                 "more, and not all 0"
             )
-        exact = weights / weights.sum() * len(self)
+        shares = weights / weights.max()  # whose sum is finite
+        exact = shares / shares.sum() * len(self)
         counts: Indices = np.floor(exact).astype(np.int64)
         counts[np.argsort(counts - exact, kind="stable")[: len(self) - counts.sum()]] += 1
         return counts

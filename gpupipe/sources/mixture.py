@@ -102,6 +102,10 @@ class MixtureSource(Source):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers, which ask for samples alone, get no functions: few can be sent."""
+        return vars(self) | {"_weights": [_not_sent if callable(weight) else weight for weight in self._weights]}
+
     def __repr__(self) -> str:
         weighed = zip(self.names, self.parts, self._weights, strict=True)
         return f"MixtureSource({', '.join(f'{name} {weight!r}: {part!r}' for name, part, weight in weighed)})"
@@ -218,6 +222,10 @@ class MixtureSource(Source):
                 raise DataError(f"{source.location(index)}: {reason}")
             raise SampleError(index + int(self._begins[one]), source.location(index), reason)
         return numbers[column]
+
+
+def _not_sent(epoch: int) -> float:
+    raise ConfigError("a copy of a mixture has no weights that are functions: pass the mixture itself")
 
 
 def _check_fields(names: Sequence[str], parts: Sequence[Source]) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import nvidia.dali
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -426,3 +429,20 @@ def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
     finding = check(doctor.RunSettings())
     assert finding.status == "warn"
     assert "nvidia-dali-cuda120 and nvidia-dali-cuda130" in finding.detail
+
+
+def test_what_is_slow_about_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row groups of Parquet that are read whole and are large, with what to do."""
+    monkeypatch.setattr("gpupipe.sources.tables.parquet.default_memory", lambda: 100_000)
+    table = pa.table({"picture": [random.Random(0).randbytes(30_000)]})
+    found = {}
+    for name, compression in (("zstd", "zstd"), ("plain", "none")):
+        pq.write_table(table, tmp_path / f"{name}.parquet", compression=compression)
+        data = ["--data", str(tmp_path / f"{name}.parquet"), "--field", "image=Image:picture"]
+        assert run_doctor("--shm-only", *data) == 0
+        found[name] = capsys.readouterr().out
+    assert "data: warn: 1 of 1 row groups" in found["zstd"]
+    assert "gpupipe pack" in found["zstd"]
+    assert "data: ok: ParquetSource" in found["plain"]

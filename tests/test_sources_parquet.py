@@ -341,11 +341,11 @@ class TestRowGroups:
     def test_large_ones_are_named(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = self.written(tmp_path)
         source = open_source(Parquet(path, memory=200_000))
-        (remark,) = source.remarks()
-        assert remark in caplog.text
-        assert "10 of 10 row groups are large" in remark
-        assert "compressed by ZSTD" in remark
-        assert "gpupipe pack" in remark
+        ((what, remedy),) = source.remarks()
+        assert f"{what}: {remedy}" in caplog.text
+        assert "10 of 10 row groups" in what
+        assert "compressed by ZSTD" in what
+        assert "gpupipe pack" in remedy
         assert open_source(path).remarks() == []
         plain = written(tmp_path, {"image": NOISE, "label": range(10)}, "plain.parquet", compression="none")
         assert open_source(Parquet(plain, memory=1)).remarks() == []

@@ -109,6 +109,10 @@ class Source:
 
     # What follows has a body for every source; one of the user's own is not asked for it.
 
+    def remarks(self) -> list[tuple[str, str]]:
+        """What makes the data slow to read, and what to do about it. Known without reading."""
+        return []
+
     def lacks(self, index: int, name: str) -> str:
         """For the message about a field that a fetched sample lacks: what there is instead, where that is known."""
         return ""

@@ -129,25 +129,28 @@ class ParquetSource(RowSource):
         group, row = self._in_file(index)
         return f"{printable(group.footer.path)} row {row} (row group {group.number})"
 
-    def remarks(self) -> list[str]:
-        """What is slow about the files, and what to do."""
+    def remarks(self) -> list[tuple[str, str]]:
+        """Row groups that are read whole, of which few have room in memory."""
         leaves = {blobs.direct for blobs in self._blobs.values()} - {""}
-        read_whole = [
+        large = [
             (group.size(leaf), group, leaf)
             for group in self._groups.groups
             for leaf in leaves
             if group.leaf(leaf).compression not in SNAPPY and group.size(leaf) > self._memory // LARGE
         ]
-        if not read_whole:
+        if not large:
             return []
-        size, group, leaf = max(read_whole, key=lambda one: one[0])
-        return [
-            f"{len(read_whole)} of {len(self._groups.groups)} row groups are large, and read whole for each image: the "
-            f"largest, row group {group.number} of {printable(group.footer.path)}, has {size // MIB:,} MiB in "
-            f"{leaf!r}, compressed by {group.leaf(leaf).compression}, and a process keeps {self._memory // MIB:,} MiB; "
-            "write them anew by `gpupipe pack`, or by pyarrow with compression='none' for images, or a smaller "
-            "row_group_size"
-        ]
+        size, group, leaf = max(large, key=lambda one: one[0])
+        what = (
+            f"{len(large)} of {len(self._groups.groups)} row groups are read whole for each image, and are large: row "
+            f"group {group.number} of {printable(group.footer.path)} has {size // MIB:,} MiB in the column {leaf!r}, "
+            f"compressed by {group.leaf(leaf).compression}; a process keeps {self._memory // MIB:,} MiB"
+        )
+        remedy = (
+            "write the images without compression, which `gpupipe pack` does, or a smaller row_group_size; or let the "
+            "order be BlockShuffled.of_shards(source, window)"
+        )
+        return [(what, remedy)]
 
     def ahead(self, indices: NDArray[np.int64]) -> None:
         """Of row groups those are kept that are needed; what is read by itself, the system reads meanwhile."""
@@ -221,7 +224,7 @@ def open_parquet(settings: Parquet, fields: Mapping[str, Field] | None = None) -
             _check_alike(path, footers[0], footer)
     source = ParquetSource(settings, schema, [footer for footer in footers if footer.metadata.num_rows])
     for remark in source.remarks():
-        log.warning("gpupipe: %s", remark)
+        log.warning("gpupipe: %s: %s", *remark)
     return source
 
 

@@ -20,7 +20,7 @@ from gpupipe.decode.tuned import kept
 from gpupipe.host import system
 from gpupipe.host.checks import at_least
 from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
-from gpupipe.tools.cli.options import Subparsers, add_command, option
+from gpupipe.tools.cli.options import Subparsers, add_command, add_fields, data_of, fields_of, option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -394,6 +394,8 @@ def add_parser(subparsers: Subparsers) -> None:
     option(parser, "--prefetch-factor", 2, "N", "batches per worker")
     processes = "training processes on this machine (default LOCAL_WORLD_SIZE or 1)"
     parser.add_argument("--processes", type=int, metavar="N", help=processes)
+    parser.add_argument("--data", nargs="+", metavar="DATA", help="what is slow about this data, too")
+    add_fields(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--shm-only", action="store_true", help="check only the shared memory, for entry points")
     parser.add_argument("--shm-path", default="/dev/shm", help=argparse.SUPPRESS)
@@ -402,6 +404,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check and print; returns 0, or 1 where a finding is "fail"."""
     findings = diagnose(settings_from(args), (check_shm,) if args.shm_only else CHECKS)
+    if args.data:
+        findings += data_findings(args)
     healthy = all(finding.status != "fail" for finding in findings)
     if args.json:
         print(json.dumps({"healthy": healthy, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2))
@@ -415,6 +419,15 @@ def run(args: argparse.Namespace) -> int:
 
         Console(file=sys.stdout).print(table(findings))
     return 0 if healthy else 1
+
+
+def data_findings(args: argparse.Namespace) -> list[Finding]:
+    """What the data's source remarks."""
+    from gpupipe.batch import Image
+    from gpupipe.sources import open_source
+
+    source = open_source(data_of(args), fields=fields_of(args) or {"image": Image()})
+    return [Finding("data", "warn", *remark) for remark in source.remarks()] or [Finding("data", "ok", repr(source))]
 
 
 def settings_from(args: argparse.Namespace) -> RunSettings:

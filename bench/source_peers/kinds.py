@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from peers.common import convert, converted, images
 
 from gpupipe.batch import Field
-from gpupipe.order import Order
+from gpupipe.order import BlockShuffled, Order, VirtualEpochs
 from gpupipe.sources import Source
 
 __all__ = ["KINDS", "Kind", "copied", "prepare", "stored"]
@@ -59,10 +61,55 @@ def write_csv(place: Path, folder: str) -> None:
         csv.writer(file).writerows([("image", "label"), *zip(paths, labels, strict=True)])
 
 
+def write_parquet(place: Path, folder: str, **options: Any) -> None:
+    """As Hugging Face's repositories have it, in row groups of 100; its own writer does not compress images."""
+    paths, labels = images(folder)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", kind), ("label", pa.int64())])
+    (place / "data").mkdir()
+    with pq.ParquetWriter(place / "data/train-00000-of-00001.parquet", schema, **options) as file:
+        for first in range(0, len(paths), 100):
+            rows = slice(first, first + 100)
+            cells = [{"bytes": Path(path).read_bytes(), "path": Path(path).name} for path in paths[rows]]
+            file.write_table(pa.table([cells, labels[rows]], schema=schema))
+
+
+def write_saved(place: Path, folder: str) -> None:
+    """`save_to_disk`, of what Parquet is loaded as."""
+    from datasets import Dataset
+
+    write_parquet(place, folder)
+    Dataset.from_parquet(str(place / "data/train-*.parquet"), cache_dir=str(place / "cache")).save_to_disk(
+        place / "saved"
+    )
+
+
+def by_blocks(source: Source, passes: int) -> Order:
+    """Row groups in a new order in each pass, eight at a time shuffled."""
+    return VirtualEpochs(BlockShuffled.of_shards(source, 8), passes * len(source))
+
+
+PLAIN = {"compression": "none", "use_dictionary": False}
+FORMATTED = "datasets, torch format"
+
 KINDS = {
     "tar": Kind("tar shards", write_tar, str, ("webdataset", "source_peers.rivals:Tar")),
     "csv": Kind(
         "CSV of paths", write_csv, lambda place: place / "data.csv", ("torch Dataset", "source_peers.rivals:Csv")
+    ),
+    "parquet": Kind("Parquet", partial(write_parquet, **PLAIN), str, (FORMATTED, "source_peers.rivals:Formatted")),
+    "parquet-snappy": Kind(
+        "Parquet, Snappy", write_parquet, str, (FORMATTED, "source_peers.rivals:Formatted?kind=parquet-snappy")
+    ),
+    "parquet-zstd": Kind(
+        "Parquet, zstd, by row groups",
+        partial(write_parquet, compression="zstd"),
+        str,
+        (FORMATTED, "source_peers.rivals:Formatted?kind=parquet-zstd"),
+        order=by_blocks,
+    ),
+    "hugging-face": Kind(
+        "Hugging Face, saved", write_saved, lambda place: place / "saved", ("timm", "source_peers.rivals:Hfds")
     ),
 }
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import torch
 import webdataset
 from peers.common import Peer
 from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_image, read_file
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 from gpupipe.tools.benchmark.contenders import BatchStream
 from gpupipe.tools.benchmark.contenders.torch_loader import (
@@ -23,7 +25,7 @@ from gpupipe.tools.benchmark.contenders.torch_loader import (
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from source_peers.kinds import prepare, stored
 
-__all__ = ["Csv", "Rival", "Tar", "decoded"]
+__all__ = ["Csv", "Formatted", "Hfds", "Rival", "Tar", "decoded"]
 
 Sample = tuple[torch.Tensor, int]
 """An image, uint8 (3, height, width), and its label."""
@@ -145,3 +147,60 @@ class Tar(Rival):
             .batched(settings.batch_size)
         )
         return DataLoaderStream(webdataset.WebLoader(dataset, batch_size=None, num_workers=settings.workers), "cpu")
+
+
+class Rows(Sequence[Sample]):
+    """Rows of a dataset in torch's format."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self.dataset[index]
+        return row["image"], int(row["label"])
+
+
+class Formatted(Rival):
+    """Hugging Face's datasets, which decode by Pillow and give tensors."""
+
+    name = "datasets"
+
+    def __init__(self, kind: str = "parquet") -> None:
+        self.kind = kind
+
+    def samples(self, place: Path) -> Sequence[Sample]:
+        """Of the table that the files are turned into, once, in a cache beside them."""
+        from datasets import Dataset, Image
+
+        rows = Dataset.from_parquet(str(place / "data/train-*.parquet"), cache_dir=str(place / "cache"))
+        return Rows(rows.cast_column("image", Image(mode="RGB")).with_format("torch"))
+
+
+class Read(Sequence[Sample]):
+    """Samples of a reader of timm's, decoded as its datasets do."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: Any) -> Any:
+        file, label = self.reader[index]
+        return pil_to_tensor(PIL.Image.open(file).convert("RGB")), label
+
+
+class Hfds(Rival):
+    """timm's reader of Hugging Face's datasets, of the files that were saved there."""
+
+    name = "timm ReaderHfds"
+    kind = "hugging-face"
+
+    def samples(self, place: Path) -> Sequence[Sample]:
+        """Of the table that the Parquet files beside it are turned into."""
+        from timm.data.readers.reader_hfds import ReaderHfds
+
+        return Read(ReaderHfds(str(place / "data"), root=str(place / "cache")))

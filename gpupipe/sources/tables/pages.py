@@ -64,13 +64,13 @@ class Places:
         return start, int(self.fragments[(begin + size - 1) // FRAGMENT, 1]) - start
 
     def value(self, row: int, data: Bytes) -> Bytes:
-        """The value, out of that part. Raises ValueError where it is damaged."""
+        """The value, out of that part, in memory of its own. Raises ValueError where it is damaged."""
         begin, size = int(self.offsets[row]), int(self.sizes[row])
         if self.fragments is None or not size:
             return data
         first, last = begin // FRAGMENT, (begin + size - 1) // FRAGMENT
         whole = expanded_part(data, (last - first) * FRAGMENT + int(self.fragments[last, 2]))
-        return whole[begin - first * FRAGMENT :][:size]
+        return whole[begin - first * FRAGMENT :][:size].copy()
 
 
 def located(chunk: Chunk, read: Read) -> Places | None:

@@ -70,7 +70,8 @@ class Places:
             return data
         first, last = begin // FRAGMENT, (begin + size - 1) // FRAGMENT
         whole = expanded_part(data, (last - first) * FRAGMENT + int(self.fragments[last, 2]))
-        return whole[begin - first * FRAGMENT :][:size].copy()
+        found: Bytes = whole[begin - first * FRAGMENT :][:size].copy()  # what pyarrow has allocated is used again
+        return found
 
 
 def located(chunk: Chunk, read: Read) -> Places | None:

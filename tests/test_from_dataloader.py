@@ -400,6 +400,7 @@ class TestViews:
             torch.testing.assert_close(found[0].mean(axis), found[1].mean(axis), rtol=0, atol=0.15)
             torch.testing.assert_close(found[0].std(axis), found[1].std(axis), rtol=0, atol=0.15)
         assert "1 view by Recipe of RandomResizedCrop" in line(made, "transform").now
+        assert "Pillow's blur, if it has one, becomes torchvision's" in line(made, "transform").now
 
     def test_without_small_views(self, folder: Path) -> None:
         transform = DataAugmentationDINO((0.4, 1.0), (0.05, 0.4), 0)

@@ -95,26 +95,35 @@ def _check(loader: Any) -> None:
 def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool, Sampling]:
     """Sampler or batch sampler, batch_size (None: no automatic batching), drop_last, and the order."""
     own: Any = loader.batch_sampler
-    whole = own is None or type(own) is BatchSampler
-    sampler = loader.sampler if own is None else own.sampler if whole else own
-    batch_size, drop_last = (own.batch_size, own.drop_last) if own is not None and whole else (None, False)
+    if own is not None and type(own) is not BatchSampler:
+        return own, *_grouped(own, loader, overrides)
+    sampler = loader.sampler if own is None else own.sampler
+    batch_size, drop_last = (None, False) if own is None else (own.batch_size, own.drop_last)
     if {"order", "shuffle"} & set(overrides):
-        if not whole and "batch_size" not in overrides:
+        sampling = _passed(sampler)
+    elif hasattr(sampler, "__len__"):
+        sampling = sampling_of(sampler, batch_size if drop_last else None)
+    else:
+        batches = BatchSampler(sampler, overrides.get("batch_size", batch_size) or 1, drop_last)
+        sampling = batches_of(batches, len(loader.dataset))  # type: ignore[arg-type]
+    return sampler, batch_size, drop_last, sampling
+
+
+def _grouped(own: Any, loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[int, bool, Sampling]:
+    """The same of a batch sampler that makes batches in a way of its own."""
+    wanted = overrides.get("batch_size")
+    if {"order", "shuffle"} & set(overrides):
+        if wanted is None:
             raise ConfigError(f"from_dataloader: batch_sampler is a {type(own).__name__}; with order= pass batch_size=")
-        return sampler, batch_size if whole else overrides["batch_size"], drop_last, _passed(sampler)
-    if whole and hasattr(sampler, "__len__"):
-        return sampler, batch_size, drop_last, sampling_of(sampler, batch_size if drop_last else None)
-    wanted = overrides.get("batch_size", batch_size)
-    if whole:
-        own = BatchSampler(sampler, wanted or 1, drop_last)
+        return wanted, False, _passed(own)
     sampling = batches_of(own, len(loader.dataset))  # type: ignore[arg-type]
-    found = sampling.order.batch_size  # type: ignore[union-attr]
-    if not whole and wanted not in (None, found):
+    found: int = sampling.order.batch_size  # type: ignore[union-attr]
+    if wanted not in (None, found):
         raise ConfigError(
             f"from_dataloader: batch_size={wanted}, but the batches of the batch_sampler, {type(own).__name__}, have "
             f"{found} samples: leave it out, or pass order= or shuffle= in the place of the batch_sampler"
         )
-    return sampler, batch_size if whole else found, drop_last, sampling
+    return found, False, sampling
 
 
 def _passed(sampler: Any) -> Sampling:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from tars import jpeg
 
 import gpupipe
@@ -102,6 +103,21 @@ def test_a_connection_of_ones_own(database: Path) -> None:
     assert source.fingerprint == by_url.fingerprint
     assert source.location(2) == "query by sqlite3 row 2"
     assert pickle.loads(pickle.dumps(source))[2][0].tobytes() == jpeg(2)
+
+
+@pytest.mark.parametrize("connection", [object(), "engine"])
+def test_what_is_no_connection(connection: Any) -> None:
+    if connection == "engine":
+        connection = sqlalchemy.create_engine("sqlite://")
+    with pytest.raises(ConfigError, match=r"connection is (object|Engine): .*engine\.raw_connection\(\)"):
+        open_source(Query(connection, TEXT))
+
+
+def test_an_engine_s_connection(database: Path) -> None:
+    engine = sqlalchemy.create_engine(url(database))
+    with closing(engine.raw_connection()) as connection:
+        assert len(open_source(Query(connection, TEXT))) == 6
+    engine.dispose()
 
 
 def test_one_that_gives_arrow_tables() -> None:

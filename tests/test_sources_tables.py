@@ -466,7 +466,8 @@ def test_decoded_pixels(root: Path) -> None:
     for n in range(6):
         (root / f"{n}.png").write_bytes(encode(picture(20, 20, n), "PNG"))
     recipe = gpupipe.imagenet_eval(20, resize=20, dtype="uint8")
-    with gpupipe.Loader(root / "a.csv", recipe, 6, engine="torch", num_workers=0, device="cpu") as loader:
+    with gpupipe.Loader(Manifest(root / "a.csv"), recipe, 6, engine="torch", num_workers=0, device="cpu") as loader:
         ((images, labels),) = loader
+        assert loader.dataset is loader.source
     assert labels.tolist() == list(range(6))
     np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), [picture(20, 20, n) for n in range(6)])

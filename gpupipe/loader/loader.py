@@ -47,7 +47,7 @@ from gpupipe.loader.supply import Supply
 from gpupipe.order import Order, RankBatches, SamplerOrder
 from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
-from gpupipe.sources import ItemSource, Mixture, Source, StreamSource, names_files, open_source
+from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Loader(DataLoaderAttributes):
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields)
-        self.dataset: Any = self.source if names_files(data) or isinstance(data, Mixture) else data
+        self.dataset: Any = data if hasattr(data, "__getitem__") and not names_files(data) else self.source
         if recipe is not None:
             check_fields(recipe, self.source.fields)
         self.recipe = with_numbers(recipe, self.source, batch_size, every_sample=order is None)

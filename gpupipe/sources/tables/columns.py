@@ -59,12 +59,14 @@ def _located(name: str, field: Field, schema: pa.Schema, where: str) -> Path:
     kind = type_at(schema.field(path[0]).type, path[1:]) if count == 1 else None
     if count > 1:
         raise ConfigError(f"fields: {name!r}: {where} has {count} columns {path[0]!r}; give each a name of its own")
+    fits, forms = next((fits, forms) for kinds, fits, forms in FORMS if isinstance(field, kinds))
     if kind is None:
+        fitting = [one.name for one in schema if fits(type_at(one.type, ()))] or ["column"]
+        example = fitting[0 if isinstance(field, Image) else -1]
         raise ConfigError(
             f"fields: {name!r} is to be in the column {source!r}, which is not there: {there}; name the one that it "
-            f"is in, as fields={{{name!r}: gpupipe.{type(field).__name__}({(schema.names or ['name'])[0]!r})}}"
+            f"is in, as fields={{{name!r}: gpupipe.{type(field).__name__}({example!r})}}"
         )
-    fits, forms = next((fits, forms) for kinds, fits, forms in FORMS if isinstance(field, kinds))
     if not (fits(kind) or pa.types.is_null(kind)):
         raise ConfigError(
             f"fields: {name!r} is {type(field).__name__}, which can't be made of the column {source!r}, {kind}: "

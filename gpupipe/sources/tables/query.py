@@ -35,6 +35,11 @@ def open_query(query: Query, fields: Schema) -> TableSource:
         raise DataError(f"no folder at {root}, which the paths in the query's rows are below: check root")
     if isinstance(query.connection, str) or type(query.connection).__name__ == "URL":
         where, table = _by_url(query, fields)
+    elif not callable(getattr(query.connection, "cursor", None)):
+        raise ConfigError(
+            f"Query: connection is {type(query.connection).__name__}: pass a SQLAlchemy URL, or a connection of a "
+            "DB-API driver or of ADBC; of a SQLAlchemy engine it is engine.raw_connection()"
+        )
     else:
         where = f"query by {type(query.connection).__module__.partition('.')[0]}"
         with _failing(where, ()):
@@ -55,7 +60,11 @@ def _by_url(query: Query, fields: Schema) -> tuple[str, pa.Table]:
     except Exception as error:  # of what is no URL, or of a driver that is not installed; the URL is not told
         raise ConfigError(
             f"Query: no connection can be made of this URL ({type(error).__name__}"
-            + (f": {error}); install the database's driver" if isinstance(error, ImportError) else ")")
+            + (
+                f": {error}); install its driver"
+                if isinstance(error, ImportError)
+                else "); it begins as sqlite:///photos.db"
+            )
         ) from None
     where = f"query of {url.get_backend_name()} {url.host or ''}/{url.database or ''}"
     secrets = [url.password, *(value for key, value in url.query.items() if SECRET.search(key))]

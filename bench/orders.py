@@ -28,6 +28,7 @@ from torch.utils.data import RandomSampler
 from gpupipe.host.machine import machine
 from gpupipe.order import (
     BlockShuffled,
+    Interleaved,
     Order,
     Repeated,
     SamplerOrder,
@@ -73,6 +74,13 @@ def cases(large: int, listed: int) -> list[Case]:
             Case("Sequential", n, lambda n=n: Sequential(n)),
             Case("Shuffled", n, lambda n=n: Shuffled(n)),
             Case("Repeated(Shuffled, 3)", n, lambda n=n: Repeated(Shuffled(n), 3)),
+            Case(
+                "Interleaved, 3 of Shuffled",
+                n,
+                lambda n=n: Interleaved(
+                    [Shuffled(size) for size in (n, n // 3, n // 9)], (n, n // 3, n // 9), (5, 3, 1), n
+                ),
+            ),
             Case("VirtualEpochs(Shuffled)", n, lambda n=n: VirtualEpochs(Shuffled(n), max(1, n * 2 // 3))),
         ]
         for shards in [10] if n == SMALL else [shards for shards in (10**4, 10**5, 10**6) if shards <= large]:

@@ -129,6 +129,18 @@ def test_what_samples_lack_is_in_no_range(tmp_path: Path, options: Any, above: l
     assert source.filter(lambda columns: [text is None for text in columns["text"]]).column("key") == [source.key(1)]
 
 
+def test_streams_are_refused_at_once(folder: Any) -> None:
+    stream = open_source(gpupipe.Stream(lambda number: iter([])), fields={"score": gpupipe.Scalar()})
+    for look in (
+        lambda: stream.filter(lambda columns: [key == "1" for key in columns["key"]]),
+        lambda: stream.sample("1"),
+        lambda: folder.join(stream, on=("label", "index")),
+        lambda: stream.join(folder),
+    ):
+        with pytest.raises(DataError, match=r"StreamSource\(.*\) gives its samples in their order alone"):
+            look()
+
+
 def test_select_is_a_subset_of_torchs(folder: Any) -> None:
     for indices in ([5, 0, -1], np.array([5, 0, 11]), range(4)):
         assert folder.select(indices).fingerprint == open_source(Subset(folder, list(indices))).fingerprint

@@ -193,10 +193,11 @@ class Source:
 
         Raises KeyError where there is none.
         """
-        for index in range(len(self)):
-            if self.key(index) == key:
+        keys = self.column("key")
+        for index, other in enumerate(keys):
+            if other == key:
                 return self[index]
-        raise KeyError(f"{type(self).__name__}: no sample has the key {key!r}; keys are such as {self.key(0)!r}")
+        raise KeyError(f"{type(self).__name__}: no sample has the key {key!r}; keys are such as {keys[0]!r}")
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         """One sample; a negative index counts from the end.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Columns, Field
 from gpupipe.batch.batch import ENDLESS
-from gpupipe.errors import ConfigError, SampleError
+from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.checks import whole
 from gpupipe.sources.dataset import DatasetSource
 
@@ -107,6 +107,10 @@ class StreamSource(DatasetSource):
     def __reduce__(self) -> tuple[Any, ...]:
         """What a worker process needs, which reads nothing: not the data, which may hold what can't be sent."""
         return _in_worker, (None if self._is_usual else dict(self.fields), self.stream.epoch_samples, self.name)
+
+    def column(self, name: str) -> NDArray[Any] | list[Any]:
+        """Raises DataError: nothing is known of all samples."""
+        raise DataError(f"{self!r} gives its samples in their order alone, so that no {name!r} is known of all")
 
     def location(self, index: int) -> str:
         """The sample's number in its epoch."""

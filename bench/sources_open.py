@@ -19,16 +19,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gpupipe.sources.folder import INDEX_NAME
 from gpupipe.sources.storage import pack_strings, write_index
 
 __all__ = ["KINDS", "main", "measure"]
+
+FILE = 50_000
 
 CHILD = """
 import json, sys, time
@@ -112,11 +117,33 @@ def write_sqlite(folder: Path, samples: int, classes: int) -> str:
     return f"gpupipe.Query({f'sqlite:///{folder}/data.db'!r}, 'SELECT image, label FROM images ORDER BY id')"
 
 
+def write_parquet(folder: Path, samples: int, classes: int) -> str:
+    """With 40 bytes for each image, in row groups of 100 and files of 50,000."""
+    names = (path for path, _ in names_of(samples, classes))
+    labels = labels_of(samples, classes)
+    for number, first in enumerate(range(0, samples, FILE)):
+        cells = [{"bytes": bytes(40), "path": path} for path in islice(names, FILE)]
+        table = pa.table({"image": cells, "label": labels[first : first + FILE]})
+        pq.write_table(table, folder / f"{number:05}.parquet", row_group_size=100, compression="none")
+    return repr(str(folder))
+
+
+def write_hugging_face(folder: Path, samples: int, classes: int) -> str:
+    """The same as Hugging Face saves it; it is opened by Hugging Face before the clock starts."""
+    from datasets import Dataset
+
+    write_parquet(folder, samples, classes)
+    Dataset.from_parquet(f"{folder}/*.parquet", cache_dir=str(folder / "cache")).save_to_disk(folder / "saved")
+    return f"__import__('datasets').load_from_disk({str(folder / 'saved')!r})"
+
+
 KINDS: dict[str, Callable[[Path, int, int], str]] = {
     "folder": write_folder,
     "csv": write_csv,
     "jsonl": write_json_lines,
     "sqlite": write_sqlite,
+    "parquet": write_parquet,
+    "hugging-face": write_hugging_face,
 }
 """What writes each, and says by what expression it is opened."""
 

@@ -258,10 +258,20 @@ def _files_of_structs(column: pa.Array, read: Read) -> list[Encoded | None]:
 
 def _whole(column: pa.Array) -> NDArray[Any] | None:
     """Numbers, integers as int64; None where some are too large for that."""
-    array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    array = _numpy(column)
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         return None
     return array.astype(np.int64 if array.dtype.kind in "iu" else array.dtype)
+
+
+def _numpy(column: pa.Array) -> NDArray[Any]:
+    """Numbers without nulls. Where it can, pyarrow's own way imports pandas, 0.3 s in each process."""
+    begin, end = column.offset, column.offset + len(column)
+    data = (column.buffers()[1] if len(column) else None) or b""
+    if pa.types.is_boolean(column.type):
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[begin:end].astype(np.bool_)
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(data, dtype, end if len(column) else 0)[begin:end]
 
 
 def _each(field: Field, column: pa.Array) -> list[Any]:
@@ -281,8 +291,8 @@ def _python(column: pa.Array) -> Sequence[Any]:
     lists = _lists(column)
     if lists.values.null_count or pa.types.is_decimal(lists.values.type):
         return lists.to_pylist()  # type: ignore[no-any-return]
-    numbers = np.array(lists.values.to_numpy(zero_copy_only=False))
-    offsets = lists.offsets.to_numpy().tolist()
+    numbers = _numpy(lists.values).copy()
+    offsets = _numpy(lists.offsets).tolist()
     arrays = [numbers[start:end] for start, end in itertools.pairwise(offsets)]
     if not lists.null_count:
         return arrays

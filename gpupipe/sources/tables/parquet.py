@@ -102,7 +102,7 @@ class ParquetSource(RowSource):
         groups = self._groups.groups
         parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
         sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
-        names = [*parts, *(self._name(group.footer.path) for group in groups)]
+        names = [*parts, *map(self._name, dict.fromkeys(group.footer.path for group in groups))]
         return content_fingerprint(names, [self.samples_per_shard, sizes, stream_of(self._known)])
 
     def _name(self, path: str) -> str:

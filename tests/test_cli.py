@@ -194,7 +194,7 @@ def test_what_is_measured_is_image_and_label(
     _, labels = next(iter(stream))
     stream.close()
     assert sorted(labels.tolist()) == [0, 0, 1, 1]
-    for command in ("bench", "profile"):
+    for command in ("bench", "profile", "tune"):
         assert main([command, *table[:3]]) == 2
         assert "--field: image; pass image=Image:... and label=" in capsys.readouterr().err
 

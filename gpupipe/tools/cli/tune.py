@@ -7,7 +7,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import ConfigError
-from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_output, data_of, option, require
+from gpupipe.tools.cli.options import (
+    DATA,
+    Subparsers,
+    add_command,
+    add_fields,
+    add_output,
+    data_of,
+    fields_of,
+    option,
+    require,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
     help = "find the fastest settings and keep them"
     parser = add_command(subparsers, "tune", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="*", **DATA)
+    add_fields(parser)
     parser.add_argument(
         "--keep-anyway", action="store_true", help="keep it on a busy machine too, as one whose other work never ends"
     )
@@ -93,7 +104,9 @@ def tune_here(args: argparse.Namespace) -> int:
     _, device = choose("auto", "auto")
     settings = settings_from(args, device)
     facts = machine() | {"device": str(device), "settings": settings.as_dict()}  # its load average: before measuring
-    open_source(settings.data)  # here, where its errors are told and its first scan shows progress
+    open_source(
+        settings.data, fields=settings.fields
+    )  # here, where its errors are told and its first scan shows progress
     args.output.mkdir(parents=True, exist_ok=True)
     with minutes(settings.minutes) as say:
         say("self-test of the decoders")
@@ -115,7 +128,8 @@ def settings_from(args: argparse.Namespace, device: torch.device) -> TuneSetting
     on_gpu = device.type == "cuda"
     cpus = default_workers(torch.cuda.device_count() if on_gpu else None) if args.cpus is None else args.cpus
     batch_size = (GPU_BATCH if on_gpu else CPU_BATCH) if args.batch_size is None else args.batch_size
-    return TuneSettings(data_of(args), cpus, batch_size, args.size, args.minutes)
+    fields = fields_of(args, pair=True)
+    return TuneSettings(data_of(args), cpus, batch_size, args.size, args.minutes, fields=fields)
 
 
 def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:

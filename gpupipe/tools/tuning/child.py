@@ -41,7 +41,7 @@ class Bench:
         os.sched_setaffinity(0, settings.own_cpus)  # of this process and its children
         self.settings = settings
         self.device = device
-        self.source = open_source(settings.data)
+        self.source = open_source(settings.data, fields=settings.fields)
         size = min(len(self.source), SAMPLE)
         self.sample = np.sort(np.random.default_rng(0).choice(len(self.source), size, replace=False))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gpupipe.batch import Field
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.selftest import find_verdict, fitted
 from gpupipe.decode.tuned import Tuned
@@ -48,6 +49,7 @@ class TuneSettings:
     size:       side of the square output in pixels.
     minutes:    for everything, about.
     timeout:    seconds without an answer after which a candidate counts as hanging.
+    fields:     of the samples, as `open_source` takes them: image and label.
 
     Raises ConfigError for values out of range.
     """
@@ -58,6 +60,7 @@ class TuneSettings:
     size: int = 224
     minutes: float = 4.0
     timeout: float = 30.0
+    fields: dict[str, Field] | None = None
 
     def __post_init__(self) -> None:
         at_least(self, "cpus batch_size size", 1)

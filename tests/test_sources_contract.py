@@ -16,7 +16,7 @@ from PIL import Image as PILImage
 from tars import jpeg, write_samples
 from torch.utils.data import Subset
 
-from gpupipe.batch import MISSING, Boxes, Image, Images, Index, Key, Mask, Schema, Text
+from gpupipe.batch import MISSING, Boxes, Image, Images, Index, Key, Mask, Scalar, Schema, Text
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.sources import Source, check_source, open_source
 from gpupipe.sources.headers import FORMATS
@@ -232,11 +232,30 @@ BROKEN: dict[str, tuple[type[Source], str]] = {
         r"\[0\] raised KeyError: 9; what can't",
     ),
     "no order": (broken("text", lambda column, indices: sorted(column)), "is not what it is when it is fetched alone"),
+    "too short a column": (changed(column=lambda self, name: ["0"]), r"column\('text'\) has 1 values for 20 samples"),
+    "another column": (
+        changed(column=lambda self, name: [str(index + index // 19) for index in range(20)]),
+        r"column\('text'\) has '20' for sample 19, where fetch gives '19'",
+    ),
     "what differs": (broken("text", Unequal()), "is not what it is when it is fetched alone"),
 }
 
 
+class Known(Good):
+    """It knows a column, with NaN in it."""
+
+    fields = Schema({"image": Image(), "score": Scalar()})
+    scores = np.where(np.arange(20) % 3, np.arange(20.0), np.nan)
+
+    def fetch(self, indices: Any) -> Any:
+        return {"image": super().fetch(indices)["image"], "score": self.scores[indices]}
+
+    def column(self, name: str) -> Any:
+        return self.scores if name == "score" else super().column(name)
+
+
 def test_sources_of_users_keep_the_contract() -> None:
+    check_source(Known())
     check_source(Good())
     check_source(Damaged())
 

@@ -9,8 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Boxes, Bytes, Columns, Field, Image, Images, Index, Key, Mask, Points, Schema, Text
-from gpupipe.errors import ConfigError, SampleError
+from gpupipe.batch import (
+    MISSING,
+    Boxes,
+    Bytes,
+    Columns,
+    Field,
+    Image,
+    Images,
+    Index,
+    Key,
+    Mask,
+    Points,
+    Scalar,
+    Schema,
+    Text,
+)
+from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources.source import Source
 
 __all__ = ["check_source"]
@@ -42,6 +57,9 @@ def check_source(source: Source) -> None:
     for one, which in ((source, "a batch"), (source, "the next batch"), (copy, "a batch of a pickled copy")):
         _check_same(_fetched(one, some), some.tolist(), alone, which)
     _check_end(source, size)
+    for name, field in source.fields.items():
+        if isinstance(field, Scalar | Text):
+            _check_known(source, name, alone)
 
 
 def _copy(source: Source) -> Source:
@@ -148,8 +166,9 @@ def _check_same(columns: Columns, indices: list[int], alone: dict[int, Columns],
     for name, column in columns.items():
         for index, value in zip(indices, _values(column), strict=True):
             one = _values(alone[index][name])[0]
-            same = value is one or np.array_equal(value, one)
-            _hold(same, f"{name!r} of sample {index} in {which} is not what it is when it is fetched alone")
+            _hold(
+                _equal(value, one), f"{name!r} of sample {index} in {which} is not what it is when it is fetched alone"
+            )
 
 
 def _check_names(source: Source, indices: list[int]) -> None:
@@ -157,6 +176,24 @@ def _check_names(source: Source, indices: list[int]) -> None:
     names = [*keys, *map(source.location, indices)]
     _hold(all(isinstance(name, str) for name in names), f"key() and location() must give strings, not {names[:4]}")
     _hold(len(set(keys)) == len(keys), f"key() gives one string for several of the samples {indices}")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """NaN is NaN."""
+    is_float = all(np.asarray(value).dtype.kind == "f" for value in (one, other))
+    return one is other or np.array_equal(one, other, equal_nan=is_float)
+
+
+def _check_known(source: Source, name: str, alone: dict[int, Columns]) -> None:
+    """Where all values of a field are known, they are those that are fetched."""
+    try:
+        known = source.column(name)
+    except DataError:
+        return
+    _hold(len(known) == len(source), f"column({name!r}) has {len(known)} values for {len(source)} samples")
+    for index, columns in alone.items():
+        one, other = known[index], columns[name][0]
+        _hold(_equal(one, other), f"column({name!r}) has {one!r} for sample {index}, where fetch gives {other!r}")
 
 
 def _check_end(source: Source, size: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import images
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from images import encode, picture
@@ -328,6 +329,53 @@ def test_numbers_that_parquet_has_not(tmp_path: Path) -> None:
     packed = pack(source, tmp_path / "shards").source
     assert packed[0]["wave"].tolist() == [1j, 2]
     assert packed[0]["one"] == 1j
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_names_that_no_file_can_have(to: str, tmp_path: Path) -> None:
+    names = {"Größe.x:y;z": 5, "a/b c": np.arange(3.0), 70 * "long": np.eye(2), 70 * "long" + "er": np.eye(3)}
+    fields: dict[str, Field] = {name: Scalar() if np.ndim(value) == 0 else Array() for name, value in names.items()}
+    fields["A.B"] = fields["a b"] = Image()
+    pixels = [picture(9, 9, number) for number in range(2)]
+    source = of({**names, "A.B": pixels[0], "a b": pixels[1]}, fields=fields)
+    pack(source, tmp_path / "out", PackSettings(to=to))
+    found = sample_of(open_source(tmp_path / "out"), 0)
+    for name, value in names.items():
+        np.testing.assert_array_equal(found[name], value)
+    np.testing.assert_array_equal(decoded(found["A.B"]), pixels[0])
+    np.testing.assert_array_equal(decoded(found["a b"]), pixels[1])
+
+
+def test_large_samples_have_smaller_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.tools.packing.parquet.MOST_BYTES", 1000)
+    source = of(*({"raw": bytes(300)} for _ in range(10)), fields={"raw": Bytes()})
+    pack(source, tmp_path / "out", PackSettings(to="parquet"))
+    metadata = pq.ParquetFile(tmp_path / "out" / "part-000000.parquet").metadata
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [2, 2, 2, 2, 2]
+
+
+def test_parquet_that_is_read_by_row_groups_is_packed_by_them(tmp_path: Path) -> None:
+    """Each row group is read once, though no two have room."""
+    files = [encode(picture(30, 30, number)) for number in range(400)]
+    table = pa.table({"image": files, "label": list(range(400))})
+    pq.write_table(table, tmp_path / "in.parquet", compression="zstd", row_group_size=10)
+    source = open_source(tmp_path / "in.parquet")
+    packed = pack(source, tmp_path / "out", PackSettings(samples_per_shard=80)).source
+    groups = [int(label) // 10 for label in packed.targets]
+    assert sorted(packed.targets) == list(range(400))
+    assert all(len(set(groups[start : start + 160])) == 16 for start in (0, 160))
+    assert len(set(groups[:40])) > 10
+    pq.write_table(table, tmp_path / "plain.parquet", compression="none", row_group_size=10)
+    packed = pack(
+        open_source(tmp_path / "plain.parquet"), tmp_path / "plain", PackSettings(samples_per_shard=80)
+    ).source
+    assert len({int(label) // 10 for label in packed.targets[:160]}) > 30
+
+
+def test_what_follows_images_is_not_left_behind_by_smaller_ones(tmp_path: Path) -> None:
+    source = open_source(Everything(), fields=EVERYTHING)
+    with pytest.raises(ConfigError, match="max_size=20 shrinks images, and mask, boxes, points would not fit them"):
+        pack(source, tmp_path / "out", PackSettings(max_size=20))
 
 
 def test_a_stream_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gpupipe.sources import Source, open_source
 from gpupipe.sources.packed import PLAN_NAME
 from gpupipe.sources.shards import CLASSES_NAME
 from gpupipe.tools.packing.files import missing, records, write_files
-from gpupipe.tools.packing.plan import Plan, check_destination, kept_plan, ordered
+from gpupipe.tools.packing.plan import Plan, check, kept_plan, ordered
 from gpupipe.tools.packing.samples import damage
 from gpupipe.tools.packing.settings import PackSettings
 
@@ -101,7 +101,7 @@ def _planned(
     """The folder and what is to be written there, while no other process of the machine is in this block; `alone`: and
     none may want to be."""
     folder = Path(destination).expanduser().absolute()
-    check_destination(source, folder)
+    check(source, folder, settings)
     order = ordered(source, settings)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -131,12 +131,10 @@ class ParquetSource(RowSource):
 
     def remarks(self) -> list[tuple[str, str]]:
         """Row groups that are read whole, of which few have room in memory."""
-        leaves = {blobs.direct for blobs in self._blobs.values()} - {""}
         large = [
             (group.size(leaf), group, leaf)
-            for group in self._groups.groups
-            for leaf in leaves
-            if group.leaf(leaf).compression not in SNAPPY and group.size(leaf) > self._memory // LARGE
+            for group, leaf in self._read_whole()
+            if group.size(leaf) > self._memory // LARGE
         ]
         if not large:
             return []
@@ -151,6 +149,18 @@ class ParquetSource(RowSource):
             "order be BlockShuffled.of_shards(source, window)"
         )
         return [(what, remedy)]
+
+    def _read_whole(self) -> Iterator[tuple[RowGroup, str]]:
+        """Row groups and columns of which a value can't be read alone."""
+        leaves = {blobs.direct for blobs in self._blobs.values()} - {""}
+        return (
+            (one, leaf) for one in self._groups.groups for leaf in leaves if one.leaf(leaf).compression not in SNAPPY
+        )
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether there are such, so that samples of one had better come one soon after the other."""
+        return any(True for _ in self._read_whole())
 
     def ahead(self, indices: NDArray[np.int64]) -> None:
         """Of row groups those are kept that are needed; what is read by itself, the system reads meanwhile."""

@@ -23,6 +23,7 @@ Stored = bytes | str | NDArray[Any]
 """A field's value as a file of any format holds it: of images and masks the encoded file."""
 
 NAME = re.compile(r"[^a-z0-9_-]+")
+NAME_LENGTH = 20  # with the sample's name before it below the 100 bytes of a plain tar header
 AS_PYTHON_HAS = ("int64", "float64")
 
 
@@ -97,7 +98,7 @@ def _members(schema: Schema, parts: dict[str, Part]) -> dict[str, Part]:
     texts = [name for name, part in parts.items() if part.form == "text" and not isinstance(schema[name], Key)]
     placed: dict[str, Part] = {}
     for name, part in parts.items():
-        plain = _unused(NAME.sub("_", name.lower()), placed.values())
+        plain = _unused(NAME.sub("_", name.lower())[:NAME_LENGTH] or "field", placed.values())
         if part.form == "file":
             place = "" if schema.images == (name,) else plain
         elif part.form == "text":

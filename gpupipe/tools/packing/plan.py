@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch import Image
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import read_regular, replacing
 from gpupipe.sources import FolderSource, Source
@@ -21,10 +22,11 @@ from gpupipe.tools.packing.layout import Layout, laid_out
 from gpupipe.tools.packing.samples import damage, fetched, sample
 from gpupipe.tools.packing.settings import PackSettings
 
-__all__ = ["Plan", "check_destination", "kept_plan", "ordered"]
+__all__ = ["Plan", "check", "kept_plan", "ordered"]
 
 VERSION = 2
 MOST_LISTED = 10
+WINDOW = 16  # row groups, of some 11 MB as Hugging Face writes them
 SAMPLES = 32  # of which the layout is found, and the size of the others
 
 
@@ -49,9 +51,12 @@ class Plan:
 
 def ordered(source: Source, settings: PackSettings) -> NDArray[np.int64]:
     """The samples to pack in their order. Raises DataError for damaged ones that may not be left out."""
-    from gpupipe.order import Shuffled
+    from gpupipe.order import BlockShuffled, Order, Shuffled
 
-    order = Shuffled(len(source)).indices(settings.seed, 0, np.arange(len(source)))
+    shuffled: Order = Shuffled(len(source))
+    if getattr(source, "reads_groups", False):  # of Parquet, where each image costs its row group unless that is kept
+        shuffled = BlockShuffled.of_shards(source, WINDOW)
+    order = shuffled.indices(settings.seed, 0, np.arange(len(source)))
     shapes = source.shapes(order)
     if shapes is None or source.fields[source.fields.images[0]].missing == "skip":
         return order
@@ -69,10 +74,13 @@ def ordered(source: Source, settings: PackSettings) -> NDArray[np.int64]:
     return order[~damaged]
 
 
-def check_destination(source: Source, folder: Path) -> None:
-    """Raise ConfigError for a folder that is no place to write to, and for a source that can't be read in an order."""
+def check(source: Source, folder: Path, settings: PackSettings) -> None:
+    """Raise ConfigError for what can't be packed, or so, and for a folder that is no place to write to."""
     if isinstance(source, StreamSource):
         raise ConfigError(f"{source!r} gives its samples in a sequence, which can't be shared out: pack what it reads")
+    following = [name for name, field in source.fields.items() if field.geometric and not isinstance(field, Image)]
+    if following and settings.max_size is not None:
+        raise ConfigError(f"max_size={settings.max_size} shrinks images, and {', '.join(following)} would not fit them")
     if isinstance(source, FolderSource) and folder.resolve().is_relative_to(Path(source.root).resolve()):
         raise ConfigError(f"{folder} lies in the image folder {source.root} and would become a class: write elsewhere")
     others = [name for pattern in ("shard-*.tar", "*.parquet", "data/*.parquet") for name in folder.glob(pattern)]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy.stats import hypergeom
 
+from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import Op, native
 
 BENCH = Path(__file__).parent.parent / "bench"
@@ -116,3 +117,16 @@ def test_the_gpu_script_refuses_a_machine_without_one(tmp_path):
     assert done.returncode == 1
     assert "no GPU" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.trainers("ray")
+def test_packing(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUPIPE_PEERS", str(tmp_path / "peers"))
+    text = run("packing.py", folder, "--copies", 1, "--rounds", 1, "--only", "parquet", "--out", tmp_path / "out")
+    assert "25 images, 16 files; median" in text
+    with open(tmp_path / "out" / "packing.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["by"] for row in rows] == ["1 thread", f"{usable_cpus()} threads", f"Ray, {usable_cpus()} CPUs"]
+    for row in rows:
+        assert 0 < float(row["img_per_s_min"]) <= float(row["img_per_s"]) <= float(row["img_per_s_max"])
+    assert 0 < float(rows[0]["read_back"]) < 1

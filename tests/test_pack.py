@@ -292,6 +292,24 @@ def test_the_command(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads((tmp_path / "out" / PLAN_NAME).read_text())["shard_size"] == 100_000
 
 
+def test_the_command_for_a_table(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(root.glob("*/*.jpg"))
+    rows = [f"{file.relative_to(root)},{file.parent.name},{number / 2}" for number, file in enumerate(files)]
+    (root / "list.csv").write_text("\n".join(["file,name,score", *rows]))
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    fields = ("image=Image:file", "label=Scalar:name", "score=Scalar")
+    options = [word for field in fields for word in ("--field", field)]
+    args = parser.parse_args(
+        ["pack", str(root / "list.csv"), str(tmp_path / "out"), "--to", "huggingface", "--task", "1/1", *options]
+    )
+    assert args.run(args) == 0
+    source = open_source(tmp_path / "out")
+    assert source.classes == ["class_0", "class_1", "class_2"]
+    made = sorted((sample["score"], sample["label"], sample["image"].tobytes()) for sample in source)
+    assert made == [(number / 2, number // 7, file.read_bytes()) for number, file in enumerate(files)]
+
+
 def test_the_command_for_a_share(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())

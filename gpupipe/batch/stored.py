@@ -13,9 +13,9 @@ from gpupipe.batch.fields import Array, Boxes, Bytes, Field, Image, Index, Key, 
 from gpupipe.batch.schema import Schema
 from gpupipe.errors import ConfigError
 
-__all__ = ["schema_from_json", "schema_to_json"]
+__all__ = ["KINDS", "schema_from_json", "schema_to_json"]
 
-KINDS = {kind.__name__: kind for kind in (Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text)}
+KINDS = {kind.__name__: kind for kind in (Image, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpupipe.batch import Array, Boxes, Bytes, Field, Image, Index, Key, Mask, Points, Scalar, Schema, Text
+from gpupipe.batch import Field, Schema
+from gpupipe.batch.stored import KINDS
 from gpupipe.errors import ConfigError
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
 ]
 
 MOST_PRINTED = 50
-KINDS = {kind.__name__: kind for kind in (Image, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
 Subparsers = Any  # argparse's own class for them is a private one
 DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, .tar shards: paths, 'a-{000..009}.tar', a table: a.csv"}
 ENGINES: dict[str, Any] = {"choices": ("auto", "dali", "torch"), "default": "auto", "help": "default: auto"}

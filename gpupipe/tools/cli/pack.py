@@ -7,7 +7,15 @@ import re
 import time
 from dataclasses import fields
 
-from gpupipe.tools.cli.options import Subparsers, add_command, add_label_field, option, print_some
+from gpupipe.tools.cli.options import (
+    Subparsers,
+    add_command,
+    add_fields,
+    add_label_field,
+    fields_of,
+    option,
+    print_some,
+)
 
 __all__ = ["add_parser", "byte_size", "run", "task"]
 
@@ -22,7 +30,7 @@ share the files, or a Ray cluster."""
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "pack", run, "write WebDataset shards or Parquet files", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SRC", help="any data: an image folder, .tar shards as 'a-{000..009}.tar'")
+    parser.add_argument("source", metavar="SRC", help="any data: a folder, .tar shards as 'a-{000..009}.tar', a table")
     parser.add_argument("destination", metavar="DST", help="a new folder, or one where this command was interrupted")
     parser.add_argument("--to", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
     size = parser.add_mutually_exclusive_group()
@@ -40,6 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     share.add_argument("--on", choices=("ray",), help="a Ray cluster, or one on this machine: a task for each file")
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
+    add_fields(parser)
     add_label_field(parser)
 
 
@@ -66,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = PackSettings(**{field.name: getattr(args, field.name) for field in fields(PackSettings)})
     start = time.perf_counter()
-    source = open_source(args.source, label_field=args.label_field)
+    source = open_source(args.source, fields=fields_of(args), label_field=args.label_field)
     packed = (
         pack(source, args.destination, settings, args.workers, on=args.on)
         if args.task is None

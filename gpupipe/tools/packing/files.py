@@ -6,25 +6,19 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from gpupipe.errors import DataError, SampleError
 from gpupipe.host.files import read_regular, replacing
 from gpupipe.host.progress import progress
-from gpupipe.sources import Source, open_source
+from gpupipe.sources import Source
 from gpupipe.sources.packed import MARKS
-from gpupipe.sources.shards import scanned_shard
-from gpupipe.tools.packing.layout import Layout, digest, stored
 from gpupipe.tools.packing.plan import Plan
 from gpupipe.tools.packing.samples import Sample, encoded
+from gpupipe.tools.packing.verify import verify
 
 __all__ = ["Record", "missing", "records", "write_files"]
 
 MOST_BYTES = 64 << 20
-BATCH = 16  # samples that are read back at once
 
 
 @dataclass(frozen=True)
@@ -99,39 +93,9 @@ def _write_file(
             from gpupipe.tools.packing.parquet import write_parquet
 
             write_parquet(file, plan.layout, noted(), plan.classes)
-    _verify(path, plan.layout, digests, pool)
+    verify(path, plan.layout, digests, pool)
     record = Record(path.stat().st_size, len(digests), left_out)
     mark = _mark(folder, plan.names[number])
     mark.parent.mkdir(exist_ok=True)
     with replacing(mark, stale) as file:
         file.write(json.dumps(vars(record)).encode())
-
-
-def _verify(path: Path, layout: Layout, digests: list[bytes], pool: Executor) -> None:
-    """Raise DataError where the file, as its own source reads it, has other samples than were written."""
-    if not digests:
-        return
-    source = _opened(path, layout)
-    reason = f"it has {len(source)} samples where {len(digests)} were written" if len(source) != len(digests) else ""
-    rows = iter(range(len(digests)))
-    batches = iter(lambda: list(islice(rows, BATCH)), [])
-
-    def read(batch: list[int]) -> list[bytes]:
-        columns = source.fetch(np.array(batch))
-        return [digest(stored(layout, columns, row)) for row in range(len(batch))]
-
-    try:
-        found = [] if reason else [one for batch in pool.map(read, batches) for one in batch]
-        differ = [row for row, (now, then) in enumerate(zip(found, digests, strict=False)) if now != then]
-        reason = reason or (f"its sample {differ[0]} is not what was written" if differ else "")
-    except (SampleError, ValueError) as error:
-        reason = str(error)
-    if reason:
-        raise DataError(f"{path} can't be read back: {reason}; check the disk, then run the same command again")
-
-
-def _opened(path: Path, layout: Layout) -> Source:
-    """That one file as a source, of which no index is kept."""
-    if path.suffix == ".tar":
-        return scanned_shard(path, layout.fields)
-    return open_source(path, fields=layout.fields)

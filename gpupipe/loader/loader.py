@@ -62,7 +62,7 @@ class Loader(DataLoaderAttributes):
     """Finished batches, in the place of `torch.utils.data.DataLoader`.
 
     data:        an image folder; WebDataset shards (a path, a brace pattern, a glob, a list, their folder); a
-                 map-style dataset; a `Source`; an IterableDataset or a `Stream`. See `open_source`.
+                 map-style dataset; a `Source`; a `Mixture`; an IterableDataset or a `Stream`. See `open_source`.
     recipe:      what is done to each image: `imagenet_train(224)`, `imagenet_eval(224)`, another preset, a `Recipe` of
                  your own, or a `MultiCrop` of several. None: the items of a map-style dataset are batched as they are,
                  as DataLoader does it, by torch's `default_collate` or by `collate_fn`.
@@ -100,7 +100,7 @@ class Loader(DataLoaderAttributes):
     engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU. DALI calls no
                  `PerImage`: a recipe that has one takes the torch engine, whose batches a GPU finishes, too.
     rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
-    order:       an `Order` or a torch `Sampler` instead of `shuffle`.
+    order:       an `Order` or a torch `Sampler` instead of `shuffle`; of a mixture, also instead of its weights.
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
                  order and list it in `bad_samples`.
     collate_fn:  goes with recipe=None alone; with a recipe each field has its own `collate`.

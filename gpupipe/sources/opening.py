@@ -50,7 +50,8 @@ def open_source(
       `Query`);
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
-    - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it.
+    - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it;
+    - a `Mixture` of any of these but streams.
 
     fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.Field` for where a field
     lies in each kind of data. rebuild: index again even if the index is fresh. label_field: the key of a shard's

@@ -291,6 +291,9 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[Exception], str]] = {
                 "made of the column 'path', struct<a"),
     "no JSON": (lambda root: text(root / "a.jsonl", '{"path": "a"}\n\n{"path": \n'), DataError,
                 r"a\.jsonl line 3 \(b'\{\"path\": \\n'\) can't be read as JSON lines"),
+    "nested lists": (lambda root: text(root / "a.jsonl", f'{{"path": "a"}}\n{{"path": {"[" * 2000}{"]" * 2000}}}'),
+                     DataError, r"a\.jsonl line 2 can't be read: its JSON is nested more than 1000 deep"),
+    "nested without an end": (lambda root: text(root / "a.jsonl", '{"a":' * 200_000), DataError, "line 1 .* nested"),
     "JSON of another type": (lambda root: write_json(root / "a.jsonl", [{"path": "a"}, {"path": 1}]), DataError,
                              r"can't be read as JSON lines: .*changed from string to number in row 1"),
     "a folder in a Manifest": (lambda root: root, DataError, "can't be read: it is a folder"),
@@ -302,6 +305,13 @@ def test_what_is_wrong_is_named(root: Path, name: str) -> None:
     write, kind, message = WRONG[name]
     with pytest.raises(kind, match=message):
         open_source(Manifest(write(root)), fields=PATH)
+
+
+def test_many_brackets_are_not_deep(root: Path) -> None:
+    rows = [{"path": "0.jpg", "text": '"[' * 2000 + "\\", "boxes": [[0, 0, 1, n] for n in range(2000)]}]
+    fields = PATH | {"text": Text(), "boxes": Boxes()}
+    source = open_source(write_json(root / "a.jsonl", rows), fields=fields)
+    assert (source[0]["text"], source[0]["boxes"].tolist()) == (rows[0]["text"], rows[0]["boxes"])
 
 
 def test_another_encoding(root: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,11 @@ __all__ = ["open_manifest"]
 # Types of columns are found in the first block: in the whole file, where it is not larger.
 LEAST_BLOCK, MOST_BLOCK = 1 << 20, 1 << 30
 SHOWN = 80
+
+# pyarrow ends the process where JSON is nested some ten thousand deep.
+MOST_NESTED = 1000
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+BRACKET = re.compile(rb"[\[\]{}]")
 
 
 def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) -> TableSource:
@@ -122,6 +129,7 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
 
 
 def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
+    _check_nesting(path)
     texts = [(name, kind) for name, kind in _texts(fields).items() if "." not in name]
     failed: Exception | None = None
     for known in (texts, []):  # with none of them: where they are no texts, their types are told
@@ -134,6 +142,20 @@ def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
         except (pa.ArrowException, OSError, ValueError) as error:
             failed = error
     raise DataError(f"{path}{_first_wrong(path, json.loads)} can't be read as JSON lines: {failed}") from failed
+
+
+def _check_nesting(path: Path) -> None:
+    """Raise DataError for a line that is nested too deeply."""
+    with open(open_regular(path), "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.count(b"[") + line.count(b"{") > MOST_NESTED and _nested(line) > MOST_NESTED:
+                raise DataError(f"{path} line {number} can't be read: its JSON is nested more than {MOST_NESTED} deep")
+
+
+def _nested(line: bytes) -> int:
+    """How deep."""
+    steps = (1 if bracket in b"[{" else -1 for bracket in BRACKET.findall(STRING.sub(b"", line)))
+    return max(accumulate(steps), default=0)
 
 
 def _first_wrong(path: Path, parse: Callable[[bytes], Any]) -> str:

@@ -255,8 +255,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Source]:
 
 def loader(source: Source, engine: str, **options: Any) -> gpupipe.Loader:
     name, workers = ENGINES[engine]
-    options = {"seed": 3, "shuffle": True, "engine": name, "num_workers": workers, "device": "cpu"} | options
-    return gpupipe.Loader(source, gpupipe.imagenet_train(32, dtype="uint8"), 7, **options)
+    usual = {"batch_size": 6, "seed": 3, "shuffle": True, "engine": name, "num_workers": workers, "device": "cpu"}
+    return gpupipe.Loader(source, gpupipe.imagenet_train(32, dtype="uint8"), **usual | options)
 
 
 def batches(loader: gpupipe.Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -302,15 +302,21 @@ def test_batches_are_those_of_the_folder(
 
 
 @every_kind
-def test_it_goes_on_at_any_step(make: Callable[..., Source], expected: Callable[[str], list[Any]], kind: str) -> None:
+def test_it_goes_on_at_any_step_on_two_ranks(
+    make: Callable[..., Source], expected: Callable[[str], list[Any]], kind: str
+) -> None:
     source = make(kind)
     for step in range(1, 4):
         with loader(source, "torch-0") as first:
             for _ in zip(range(step), first, strict=False):
                 state = first.state_dict()
-        second = loader(make(kind), "torch-0")
-        second.load_state_dict(state)
-        assert_same(list(batches(second)), expected("torch-0")[step:])
+        ranks = []
+        for rank in range(2):
+            second = loader(make(kind), "torch-0", batch_size=3, rank=rank, world_size=2)
+            second.load_state_dict(state)
+            ranks.append(list(batches(second)))
+        together = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*ranks, strict=True)]
+        assert_same(together, expected("torch-0")[step:])
 
 
 FETCH = """

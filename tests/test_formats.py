@@ -149,7 +149,6 @@ ODD: dict[str, Callable[[Image.Image], bytes]] = {
     "TIFF alpha": lambda image: encoded(see_through(image, "RGB"), "TIFF", "RGBA"),
     "TIFF gray alpha": lambda image: encoded(see_through(image, "L"), "TIFF", "LA"),
     "TIFF CMYK LZW": _as("TIFF", "CMYK", compression="tiff_lzw"),
-    "TIFF YCbCr": _as("TIFF", "YCbCr"),
     "TIFF LAB": lab,
     "TIFF 32 bits": lambda image: encoded(image.convert("L"), "TIFF", "I"),
     "TIFF floats": lambda image: encoded(image.convert("L"), "TIFF", "F"),
@@ -359,14 +358,15 @@ def test_orientation(engine: str, exif: bool) -> None:
 def test_orientation_in_xmp_is_not_heeded(kind: str, cpu_path: str) -> None:
     xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     if kind == "JPEG":
-        data = encode(picture(40, 62), xmp=xmp)
+        content = b"http://ns.adobe.com/xap/1.0/\0" + xmp
+        data = encode(picture(40, 62))
+        data = data[:2] + b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + data[2:]
     else:
         from PIL.PngImagePlugin import PngInfo
 
         info = PngInfo()
         info.add_itxt("XML:com.adobe.xmp", xmp.decode())
         data = encode(picture(40, 62), "PNG", pnginfo=info)
-    assert ImageOps.exif_transpose(Image.open(io.BytesIO(data))).size == (40, 62)
     (pixels,) = loaded(Files([data]), "torch", (40, 62), exif=True)
     np.testing.assert_array_equal(pixels, pillow(data))
 

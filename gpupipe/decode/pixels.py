@@ -224,15 +224,16 @@ def by_pillow(encoded: Pixels, height: int, width: int, exif: bool, background: 
     try:
         with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:
             orientation = orientation_of(opened) if exif else 1
-            size = opened.size if orientation < 5 else opened.size[::-1]
-            if size == (width, height):
-                image = as_rgb(opened, background)
-                return image if orientation == 1 else image.transpose(TURNS[orientation - 2])
+            image = as_rgb(opened, background)
+            if orientation != 1:
+                image = image.transpose(TURNS[orientation - 2])
+            if image.size == (width, height):
+                return image
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
         reason = explain_damage(encoded.tobytes()) or f"it can't be decoded ({type(error).__name__}: {error})"
         raise DecodeError(reason) from error
     raise DecodeError(
-        f"it is {size[0]} x {size[1]} pixels, but {width} x {height} were expected; the file has changed "
+        f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; the file has changed "
         "since it was indexed"
     )
 

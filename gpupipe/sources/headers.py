@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 
-__all__ = ["DAMAGED", "FORMATS", "Header", "ReadRange", "explain_damage", "orientation_of", "probe", "probe_bytes"]
+__all__ = [
+    "DAMAGED",
+    "FORMATS",
+    "HAS_AVIF",
+    "Header",
+    "ReadRange",
+    "explain_damage",
+    "orientation_of",
+    "probe",
+    "probe_bytes",
+]
 
 HAS_AVIF = importlib.util.find_spec("PIL._avif") is not None  # Pillow 11.3 or later
 FORMATS = (
@@ -105,6 +115,8 @@ def _parse(data: bytes) -> tuple[Header | None, str]:
     """The header, or None and the reason."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation) in (5, 6, 7, 8):
+                image.load()  # a TIFF is turned then; up to there old Pillows have its size as stored
             width, height = image.size
             return Header(height, width, orientation_of(image)), ""
     except Exception as error:  # damaged files make Pillow raise nearly every kind, struct.error and KeyError included

@@ -176,7 +176,10 @@ def _in_order(parts: list[Any]) -> Iterator[None]:
 
 
 def _is_changeable(value: Any) -> bool:
-    return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0 and value.flags.writeable)
+    """A list, or an array that may be of samples or of batches: to copy features or images would be dear."""
+    if type(value) is np.ndarray:
+        return value.ndim in (1, 2) and value.dtype.kind in "iu" and value.flags.writeable
+    return isinstance(value, list)
 
 
 def _attributes(holder: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_rows_are_samples(database: Path) -> None:
     assert made["name"] == [f"{number}.jpg" for number in range(6)]
     assert made["class"].tolist() == [0, 1] * 3
     assert made["score"] == [0, 0.25, 0.5, 0.75, MISSING, 1.25]
-    assert source.location(3) == f"query of sqlite /{database} row 3"
+    assert source.location(3) == f"query of sqlite {database} row 3"
 
 
 def test_paths_are_below_the_root(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

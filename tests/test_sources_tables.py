@@ -6,6 +6,7 @@ import csv
 import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,9 @@ class TestClasses:
         source = open_source(Manifest(path, classes=["dog", "bird", "cat"]))
         assert source.targets.tolist() == [0, 2]
         assert source.classes == ["dog", "bird", "cat"]
+        numbers = write_csv(root / "b.csv", self.rows([1, 0]))
+        with pytest.raises(ConfigError, match=r"b\.csv: classes= numbers the names .* 'label', which has none"):
+            open_source(Manifest(numbers, classes=["dog", "bird"]))
         with pytest.raises(DataError, match=r"\['cat'\] are not among the 2 names of classes="):
             open_source(Manifest(path, classes=["dog", "bird"]))
 
@@ -381,6 +385,11 @@ class TestKept:
         renamed = Manifest(root / "a.csv", classes=["dog", "cat"])
         assert open_source(renamed).fingerprint != first.fingerprint
 
+    def test_the_keys_of_objects_are_content(self, root: Path) -> None:
+        path = write_json(root / "a.jsonl", [{"path": "0.jpg", "at": {"a": 1, "b": 2}}])
+        found = {open_source(path, fields=PATH | {"x": Scalar(f"at.{key}")}).fingerprint for key in "ab"}
+        assert len(found) == 2
+
     def test_one_path_in_several_rows(self, root: Path) -> None:
         path = write_csv(root / "a.csv", [("path", "text"), ("0.jpg", "a"), ("0.jpg", "b")])
         source = open_source(path, fields=PATH | {"text": Text()})
@@ -481,3 +490,11 @@ def test_decoded_pixels(root: Path) -> None:
         assert loader.dataset is loader.source
     assert labels.tolist() == list(range(6))
     np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), [picture(20, 20, n) for n in range(6)])
+
+
+def test_without_pyarrow_the_extra_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_csv(root / "a.csv", [("image", "label"), ("0.jpg", 1)])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for data in (path, gpupipe.Query("sqlite://", "SELECT 1 ORDER BY 1")):
+        with pytest.raises(ConfigError, match=r"needs pyarrow, .*: pip install 'gpupipe\[tables\]'"):
+            open_source(data)

@@ -18,7 +18,18 @@ from gpupipe.sources.source import Encoded, as_column
 from gpupipe.sources.values import as_array
 from gpupipe.sources.wanted import is_own
 
-__all__ = ["BadCellError", "Path", "cells", "class_names", "is_text", "located", "numbered", "type_at", "values"]
+__all__ = [
+    "BadCellError",
+    "Path",
+    "cells",
+    "class_names",
+    "is_binary",
+    "is_text",
+    "located",
+    "numbered",
+    "type_at",
+    "values",
+]
 
 Path = tuple[str, ...]
 """A column, and within it the keys of structs."""
@@ -98,7 +109,8 @@ def is_text(kind: Kind) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind)) or str(kind) == "string_view"
 
 
-def _is_binary(kind: Kind) -> bool:
+def is_binary(kind: Kind) -> bool:
+    """Whether it is a type of bytes."""
     known = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return bool(known) or str(kind) == "binary_view"
 
@@ -111,7 +123,7 @@ def _is_number(kind: Kind) -> bool:
 def _is_file(kind: Kind) -> bool:
     """Bytes, a path, or a struct of one or both, as Hugging Face has it."""
     if not pa.types.is_struct(kind):
-        return is_text(kind) or _is_binary(kind)
+        return is_text(kind) or is_binary(kind)
     names = {kind.field(number).name for number in range(kind.num_fields)}
     return bool(names & {"bytes", "path"})
 
@@ -226,7 +238,7 @@ def files(column: pa.Array, read: Read) -> list[Encoded | None]:
         return _files_of_structs(column, read)
     if is_text(column.type):
         return [None if path is None else read(row, path) for row, path in enumerate(column.to_pylist())]
-    if not _is_binary(column.type):  # all null
+    if not is_binary(column.type):  # all null
         return [None] * len(column)
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()

@@ -58,15 +58,10 @@ def _by_url(query: Query, fields: Schema) -> tuple[str, pa.Table]:
         url = sql.make_url(query.connection)
         engine = sql.create_engine(url)
     except Exception as error:  # of what is no URL, or of a driver that is not installed; the URL is not told
-        raise ConfigError(
-            f"Query: no connection can be made of this URL ({type(error).__name__}"
-            + (
-                f": {error}); install its driver"
-                if isinstance(error, ImportError)
-                else "); it begins as sqlite:///photos.db"
-            )
-        ) from None
-    where = f"query of {url.get_backend_name()} {url.host or ''}/{url.database or ''}"
+        missing = isinstance(error, ImportError)
+        remedy = f"{error}; install its driver" if missing else "write it as sqlite:///photos.db"
+        raise ConfigError(f"Query: {type(error).__name__} of the connection's URL: {remedy}") from None
+    where = f"query of {url.get_backend_name()} {'/'.join(filter(None, (url.host, url.database)))}"
     secrets = [url.password, *(value for key, value in url.query.items() if SECRET.search(key))]
     try:
         with _failing(where, secrets), closing(engine.raw_connection()) as connection:

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpupipe.batch import Array, Bytes, Image, Mask, Schema
-from gpupipe.errors import DataError
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.tables.columns import cells, class_names, is_text, located
+from gpupipe.sources.tables.columns import cells, class_names, is_binary, is_text, located
 from gpupipe.sources.tables.rows import RowSource
 
 __all__ = ["TableSource", "frozen"]
@@ -74,8 +74,8 @@ def _reopened(where: str, root: str, path: str, fingerprint: str, fields: Schema
 def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] | None, **info: Any) -> BuiltIndex:
     """What is kept of a table: the columns of the fields; info: what else is noted of it.
 
-    Raises ConfigError for a field that has no column, DataError for a table without rows, and for names of classes that
-    `classes` lacks, or among which there are numbers.
+    Raises ConfigError for a field that has no column, or `classes` that name none, DataError for a table without rows,
+    and for names of classes that `classes` lacks, or among which there are numbers.
     """
     paths = located(fields, table.schema, where)
     if not table.num_rows:
@@ -91,12 +91,15 @@ def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] |
         if some is not None:
             names[name] = _checked(some, classes if name == "label" else None, where)
             listed = ", ".join(f"{one!r} is {number}" for number, one in enumerate(names[name][:MOST_NAMED]))
-            log.info("%s: %d classes of %r: %s ...", where, len(names[name]), name, listed)
+            log.info("%s: %d classes of %r: %s, ...", where, len(names[name]), name, listed)
+    if classes is not None and "label" not in names:
+        raise ConfigError(f"{where}: classes= numbers the names of classes of the field 'label', which has none")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     kept = {"paths": paths, "names": names, "key": _key(fields, paths, table), **info}
     texts = [f"{name} {one.type}" for name, one in zip(table.column_names, table.columns, strict=True)]
+    texts += [f"{name} in {'.'.join(path)}" for name, path in paths.items()]
     texts += [name for some in names.values() for name in some]
     parts = (part for column in table.columns for part in _parts(column.combine_chunks()))
     return BuiltIndex(content_fingerprint(texts, parts), kept, {"table": np.frombuffer(sink.getvalue(), np.uint8)})
@@ -148,7 +151,7 @@ def _parts(array: pa.Array) -> Iterator[NDArray[Any]]:
             yield from _parts(pc.struct_field(array, number))
     elif types.is_dictionary(kind):
         yield from _parts(array.dictionary_decode())
-    elif is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    elif is_text(kind) or is_binary(kind):
         plain = array.cast(pa.large_binary()).fill_null(b"")
         yield pc.binary_length(plain).to_numpy(zero_copy_only=False)
         _, offsets, data = plain.buffers()

@@ -2,31 +2,36 @@
 
     python bench/sources_open.py [--samples 1000000] [--classes 1000] [--only folder,csv] [--folder FOLDER]
 
-Makes each kind of data with so many samples, without their images, and opens it in a new process: for the first time,
-and again, when what was found is in the cache folder. It prints the seconds that `open_source` and a first batch of 256
-labels and keys take, and the private memory (Private_Clean and Private_Dirty of /proc/self/smaps_rollup) that opening
-adds. A folder is made with its index: what is timed is never the first scan of its files.
+Makes each kind of data with so many samples, without images or with small ones, and opens it in a new process: for
+the first time, and again, when what was found is stored. It prints the seconds that `open_source` and a first batch of
+256 labels and keys take, and the private memory (Private_Clean and Private_Dirty of /proc/self/smaps_rollup) that
+opening adds. A folder is made with its index: what is timed is never the first scan of its files.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image
 
 from gpupipe.sources.folder import INDEX_NAME
 from gpupipe.sources.storage import pack_strings, write_index
@@ -137,6 +142,36 @@ def write_hugging_face(folder: Path, samples: int, classes: int) -> str:
     return f"__import__('datasets').load_from_disk({str(folder / 'saved')!r})"
 
 
+def write_zip(folder: Path, samples: int, classes: int) -> str:
+    """Of one small image."""
+    with zipfile.ZipFile(folder / "data.zip", "w") as archive:
+        for path, _ in names_of(samples, classes):
+            archive.writestr(path, small_image())
+    return repr(str(folder / "data.zip"))
+
+
+def write_lmdb(folder: Path, samples: int, classes: int) -> str:
+    """The same."""
+    with lmdb.open(str(folder), map_size=1 << 40) as opened, opened.begin(write=True) as transaction:
+        for path, _ in names_of(samples, classes):
+            transaction.put(path.encode(), small_image())
+    return repr(str(folder))
+
+
+def write_npz(folder: Path, samples: int, classes: int) -> str:
+    """Pixels."""
+    np.savez(folder / "data.npz", images=np.zeros((samples, 8, 8, 3), np.uint8), labels=labels_of(samples, classes))
+    return repr(str(folder / "data.npz"))
+
+
+@cache
+def small_image() -> bytes:
+    """A PNG."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    return file.getvalue()
+
+
 KINDS: dict[str, Callable[[Path, int, int], str]] = {
     "folder": write_folder,
     "csv": write_csv,
@@ -144,6 +179,9 @@ KINDS: dict[str, Callable[[Path, int, int], str]] = {
     "sqlite": write_sqlite,
     "parquet": write_parquet,
     "hugging-face": write_hugging_face,
+    "zip": write_zip,
+    "lmdb": write_lmdb,
+    "npz": write_npz,
 }
 """What writes each, and says by what expression it is opened."""
 

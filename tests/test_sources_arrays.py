@@ -308,6 +308,11 @@ class TestNumpy:
         source = open_source(tmp_path / "a.npz")
         assert source.classes == ["a", "b", "ü"]
         assert source.targets.tolist() == [1, 0, 1, 2, 0]
+        np.savez(tmp_path / "b.npz", image=PIXELS, label=np.array([text.encode() for text in "babüa"]))
+        assert open_source(tmp_path / "b.npz").classes == source.classes
+        np.savez(tmp_path / "b.npz", image=PIXELS, label=np.array([b"a", b"\xff", b"b", b"c", b"d"]))
+        with pytest.raises(DataError, match="'label': the names of classes are no UTF-8"):
+            open_source(tmp_path / "b.npz")
         text = open_source(tmp_path / "a.npz", fields={"image": Image(), "label": Text()})
         assert text[3]["label"] == "ü"
 

@@ -15,7 +15,7 @@ from images import picture
 from tars import jpeg
 
 import gpupipe
-from gpupipe.batch import Bytes, Image, Key, Scalar, Text
+from gpupipe.batch import Boxes, Bytes, Image, Key, Scalar, Text
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import check_source, open_source
 from gpupipe.sources.stores.lmdb_pages import entries
@@ -126,6 +126,11 @@ class TestKeys:
         assert source.location(1) == f"key '00000001_cat/x.jpg' in {tmp_path}/a/data.mdb"
         assert source.shapes(np.arange(4)).tolist() == [[40, 60, 1]] * 4
 
+    @pytest.mark.parametrize("keys", [("00000001_a/x", "00000001_a/y", "00000002_a/x"), ("1_a/x", "2_a/y", "2_a/z")])
+    def test_numbers_may_belong_to_the_folders(self, tmp_path: Path, keys: tuple[str, ...]) -> None:
+        source = open_source(write(tmp_path / "a", {key.encode(): jpeg(1) for key in keys}))
+        assert source.classes == sorted({key.partition("/")[0] for key in keys})
+
     def test_without_folders_there_are_no_labels(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.lmdb", {b"\xff\x01": jpeg(1), b"b": jpeg(2)}, subdir=False)
         with pytest.raises(DataError, match=r"keys such as 'b' have no folder"):
@@ -223,6 +228,14 @@ class TestNumbered:
             open_source(tmp_path / "a", fields={"image": Image(), "x": Bytes()})
         with pytest.raises(DataError, match="the value of 'label-000000001' is b'word 1', no class number"):
             open_source(tmp_path / "a")
+
+    def test_fields_in_json(self, tmp_path: Path, values: dict[bytes, bytes]) -> None:
+        for number in range(1, 12):
+            values[b"label-%09d" % number] = b'{"boxes": [[0, 1, 2, %d]]}' % number
+        fields = {"image": Image(), "boxes": Boxes("label:boxes")}
+        source = open_source(write(tmp_path / "a", values), fields=fields)
+        check_source(source)
+        assert np.array_equal(source[2]["boxes"], [[0, 1, 2, 3]])
 
     def test_what_a_sample_lacks(self, tmp_path: Path, values: dict[bytes, bytes]) -> None:
         del values[b"label-000000003"]

@@ -138,7 +138,7 @@ class ArraySource(Source):
         """Texts under a Scalar are names of classes: their numbers take their place."""
         for name, rows in list(self._rows.items()):
             if type(self.fields[name]) is Scalar and isinstance(rows, Held) and rows.dtype.kind in "OUS":
-                names, numbers = np.unique(rows.values.astype(str), return_inverse=True)
+                names, numbers = np.unique(_texts(rows.values, f"{self._data!r}, {name!r}"), return_inverse=True)
                 self._rows[name] = Held(numbers.astype(np.int64))
                 if name == "label":
                     self.classes = names.tolist()
@@ -160,6 +160,16 @@ class ArraySource(Source):
                 raise DataError(
                     f"{self._data!r}: the field {name!r} can't be made of an array {rows.dtype} {rows.shape}: {error}"
                 ) from error
+
+
+def _texts(values: NDArray[Any], what: str) -> NDArray[Any]:
+    """Bytes as text. Raises DataError where they are none."""
+    if values.dtype.kind != "S":
+        return values.astype(str)
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{what}: the names of classes are no UTF-8: {error}") from error
 
 
 def _plain(field: Field, value: Any) -> Any:

@@ -42,11 +42,11 @@ __all__ = ["LmdbSource", "is_database", "open_lmdb"]
 DATA = "data.mdb"
 COUNT = b"num-samples"
 META = re.compile(rb"__.*__|num-samples")
-NUMBERED = re.compile(r"\d+_")
+NUMBERED = re.compile(r"\d{8,}_")  # as Caffe does it
 CHUNK = 256
 LOOKED_AT = 8  # values by which the layout is known
 MOST_DIGITS = 18
-INTEGER = re.compile(rb"-?\d+")
+INTEGER = re.compile(rb"-?\d{1,18}")
 PICKLE = b"\x80"  # of protocol 2 and later
 ARROW = (b"\xff\xff\xff\xff", bytes(4), b"\1\0\0\0")  # its messages, and pyarrow's count of tensors before them
 
@@ -74,7 +74,7 @@ class LmdbSource(IndexedSource):
         try:
             data = self._open.unchanged(self._place, self._stamp, int(self._offsets[index, number]), size, "database")
         except ValueError as error:
-            remedy = self._remedy("the database", os.path.dirname(self._place))
+            remedy = self._remedy("the database", self._place.removesuffix(f"/{DATA}"))
             raise SampleError(index, self.location(index), str(error), remedy) from error
         if number != self._wanted.image or not self._pixels[index]:
             return data
@@ -192,8 +192,8 @@ class _Store:
 
     def numbered(self) -> _Samples:
         """Those of keys with a number each."""
-        text = self.read(*self._place(COUNT))[:MOST_DIGITS]
-        count = int(text) if text.isdigit() else -1
+        text = self._digits(COUNT)
+        count = int(text) if text is not None and text.isdigit() else -1
         if not 0 < count <= len(self.held.keys):
             self._refuse(f"has {len(self.held.keys):,} keys, but {COUNT.decode()} is {text!r}: write it again")
         numbers = range(1, count + 1)
@@ -217,7 +217,7 @@ class _Store:
         is_datum = self.wanted.image is not None and self._is_datum(rows)
         if is_datum or not self.wanted.labels:
             return _Samples(keys, places, lambda row: NO_LABEL, is_datum)
-        folders = [NUMBERED.sub("", key, count=1).rpartition("/")[0].partition("/")[0] for key in keys]
+        folders = [key.rpartition("/")[0].partition("/")[0] for key in _without_numbers(keys)]
         if "" in folders:
             self._refuse(
                 f"has no labels: keys such as {printable(keys[folders.index('')])!r} have no folder, which is the "
@@ -274,21 +274,31 @@ class _Store:
 
     def _number(self, key: str) -> int:
         """The integer under a key."""
-        offset, size = self._place(key.encode())
-        data = self.read(offset, max(0, min(size, MOST_DIGITS)))
-        if size > MOST_DIGITS or not INTEGER.fullmatch(data):
-            said = f"is {data!r}, no class number" if size >= 0 else "is not there"
+        data = self._digits(key.encode())
+        if data is None or not INTEGER.fullmatch(data):
+            said = "is not there" if data is None else f"is {data!r}, no class number"
             self._refuse(
                 f"has no labels: the value of {key!r} {said}; for other kinds pass fields=, as {{'image': "
                 f"gpupipe.Image(), 'label': gpupipe.Text()}}; {ALONE}"
             )
         return int(data)
 
+    def _digits(self, key: bytes) -> bytes | None:
+        """The value of a key, as much of it as a number can have and one byte more; None where there is none."""
+        offset, size = self._place(key)
+        return None if size < 0 else self.read(offset, min(size, MOST_DIGITS + 1))
+
     def _from(self, begin: int) -> ReadRange:
         return lambda offset, length: self.read(begin + offset, length)
 
     def _refuse(self, reason: str) -> NoReturn:
         raise DataError(f"database {self.file} {reason}")
+
+
+def _without_numbers(keys: list[str]) -> list[str]:
+    """The keys without the number that each has before it; as they are where these are parts of folders' names."""
+    found = {match.group() for key in keys if (match := NUMBERED.match(key)) is not None}
+    return [NUMBERED.sub("", key, count=1) for key in keys] if len(found) == len(keys) else keys
 
 
 def _header(read: ReadRange, size: int) -> Header:

@@ -50,9 +50,12 @@ def places(path: Path, name: str) -> list[Any]:
         read: list[bytes | None] = []
         with path.open("rb") as file:
             for row, size in enumerate(where.sizes.tolist()):
-                begin, length = where.span(row)
-                part = b"" if size < 0 else os.pread(file.fileno(), length, begin)
-                read.append(None if size < 0 else where.value(row, np.frombuffer(part, np.uint8)).tobytes())
+                if size < 0:
+                    read.append(None)
+                    continue
+                begin, length, head = where.span(row)
+                part = head + os.pread(file.fileno(), length, begin)
+                read.append(where.value(row, np.frombuffer(part, np.uint8)).tobytes())
         found.append(read)
     return found
 

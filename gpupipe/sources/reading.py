@@ -67,13 +67,14 @@ class OpenFiles:
         self._most = MOST if limit == resource.RLIM_INFINITY else max(FEWEST, min(MOST, limit // PART))
         self._open: OrderedDict[str, _File] = OrderedDict()
 
-    def read(self, path: str, offset: int, size: int) -> tuple[NDArray[np.uint8], Stamp]:
+    def read(self, path: str, offset: int, size: int, head: bytes = b"") -> tuple[NDArray[np.uint8], Stamp]:
         """`size` bytes from `offset` on, fewer where the file ends before, and the file's stamp after reading them.
 
+        head: bytes that are put before them.
         Whoever knows the stamp from before knows from it that nothing was changed meanwhile. Raises OSError.
         """
         file = self._file(path)
-        return read_at(file.descriptor, offset, size), Stamp.of(file.descriptor)
+        return read_at(file.descriptor, offset, size, head), Stamp.of(file.descriptor)
 
     def advise(self, path: str, offset: int, size: int) -> None:
         """Have the system read that part in the background, as it is needed soon; where it can't, nothing happens."""
@@ -113,13 +114,16 @@ class _File:
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
 
-def read_at(descriptor: int, offset: int, size: int) -> NDArray[np.uint8]:
-    """`size` bytes of an open file from `offset` on, fewer where it ends before. Raises OSError."""
-    data = np.empty(size, np.uint8)
+def read_at(descriptor: int, offset: int, size: int, head: bytes = b"") -> NDArray[np.uint8]:
+    """`size` bytes of an open file from `offset` on, fewer where it ends before, behind `head`. Raises OSError."""
+    data = whole = np.empty(len(head) + size, np.uint8)
+    if head:
+        whole[: len(head)] = np.frombuffer(head, np.uint8)
+        data = whole[len(head) :]
     done = os.preadv(descriptor, [data], offset)  # type: ignore[list-item]  # any buffer; views cost 0.4 us a sample
     while done < size and (got := os.preadv(descriptor, [data[done:].data], offset + done)):
         done += got
-    return data if done == size else data[:done]
+    return whole if done == size else whole[: len(head) + done]
 
 
 def read_file(path: str) -> NDArray[np.uint8]:

@@ -58,18 +58,18 @@ class Blobs:
         if size < 0:
             return MISSING if size == NULL_STRUCT else None
         footer = self._groups.groups[group].footer
-        begin, length = places.span(row)
-        data, stamp = self._files.read(footer.path, begin, length)
+        begin, length, head = places.span(row)
+        data, stamp = self._files.read(footer.path, begin, length, head)
         footer.check(stamp)
-        if len(data) != length:
-            raise ValueError(f"the storage gave {len(data):,} of its {length:,} bytes")
+        if len(data) != len(head) + length:
+            raise ValueError(f"the storage gave {len(data) - len(head):,} of its {length:,} bytes")
         return places.value(row, data)
 
     def advise(self, group: int, row: int) -> None:
         """Have the system read it from storage, as it is needed soon."""
         places = self._groups.found(group, self.direct)
         if places is not None and places.sizes[row] > 0:
-            self._files.advise(self._groups.groups[group].footer.path, *places.span(row))
+            self._files.advise(self._groups.groups[group].footer.path, *places.span(row)[:2])
 
 
 def _in_cell(cell: Any, keys: Path) -> Any:

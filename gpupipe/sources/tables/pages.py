@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.sources.tables.snappy import FRAGMENT, expanded, expanded_part, fragments
+from gpupipe.sources.tables.snappy import FRAGMENT, expanded, fragments, preamble
 
 __all__ = ["NULL", "NULL_STRUCT", "Chunk", "Places", "located"]
 
@@ -55,23 +55,29 @@ class Places:
     sizes: Numbers
     fragments: Numbers | None
 
-    def span(self, row: int) -> tuple[int, int]:
-        """The part of the file that has a value: where it begins, and its size."""
+    def span(self, row: int) -> tuple[int, int, bytes]:
+        """The part of the file that has a value, which is none of the two: where it begins, its size, and what has to
+        stand before it."""
         begin, size = int(self.offsets[row]), int(self.sizes[row])
         if self.fragments is None or not size:
-            return begin, size
-        start = int(self.fragments[begin // FRAGMENT, 0])
-        return start, int(self.fragments[(begin + size - 1) // FRAGMENT, 1]) - start
+            return begin, size, b""
+        first, last = begin // FRAGMENT, (begin + size - 1) // FRAGMENT
+        start = int(self.fragments[first, 0])
+        return start, int(self.fragments[last, 1]) - start, preamble(self._expanded(first, last))
 
     def value(self, row: int, data: Bytes) -> Bytes:
-        """The value, out of that part, in memory of its own. Raises ValueError where it is damaged."""
+        """The value, of what stands before that part, and the part. Raises ValueError where it is damaged."""
         begin, size = int(self.offsets[row]), int(self.sizes[row])
         if self.fragments is None or not size:
             return data
         first, last = begin // FRAGMENT, (begin + size - 1) // FRAGMENT
-        whole = expanded_part(data, (last - first) * FRAGMENT + int(self.fragments[last, 2]))
+        whole = np.frombuffer(expanded(data, self._expanded(first, last)), np.uint8)
         found: Bytes = whole[begin - first * FRAGMENT :][:size].copy()  # what pyarrow has allocated is used again
         return found
+
+    def _expanded(self, first: int, last: int) -> int:
+        assert self.fragments is not None
+        return (last - first) * FRAGMENT + int(self.fragments[last, 2])
 
 
 def located(chunk: Chunk, read: Read) -> Places | None:

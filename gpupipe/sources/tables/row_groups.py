@@ -82,9 +82,8 @@ class Footer:
 
     def check(self, stamp: Stamp) -> None:
         """Raise ValueError unless that is of the file as it was."""
-        if stamp != self.stamp:
-            bytes_ = f"it has {stamp.size:,} bytes, and had {self.stamp.size:,}"
-            raise ValueError(f"the file was written to, or touched, since it was opened: {bytes_}")
+        if stamp != self.stamp:  # at every value
+            raise ValueError(self.stamp.difference(stamp, "file", "opened"))
 
 
 @dataclass(frozen=True)

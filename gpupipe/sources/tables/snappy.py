@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FRAGMENT", "expanded", "expanded_part", "fragments"]
+__all__ = ["FRAGMENT", "expanded", "fragments", "preamble"]
 
 FRAGMENT = 1 << 16
 """Bytes that all known compressors take at once, each such part without regard to others."""
@@ -54,12 +54,6 @@ def expanded(data: Any, size: int) -> Any:
         raise ValueError(f"what Snappy has compressed is damaged ({error})") from error
 
 
-def expanded_part(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """The `size` bytes that some fragments become, which follow each other. Raises ValueError likewise."""
-    head = np.frombuffer(_as_varint(size), np.uint8)
-    return np.frombuffer(expanded(np.concatenate([head, data]), size), np.uint8)
-
-
 def _element(data: bytes, at: int) -> tuple[int, int, int]:
     """Bytes that an element becomes, how far back it copies from (0: a literal), and where the next one begins."""
     tag = data[at]
@@ -84,9 +78,10 @@ def _varint(data: bytes) -> tuple[int, int]:
             return value, at
 
 
-def _as_varint(value: int) -> bytes:
+def preamble(size: int) -> bytes:
+    """What stands before that which becomes `size` bytes: some fragments behind it can be expanded alone."""
     parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
+    while size > 127:
+        parts.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*parts, size])

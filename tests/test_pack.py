@@ -8,6 +8,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -325,3 +327,37 @@ def test_the_command_for_a_share(root: Path, tmp_path: Path, capsys: pytest.Capt
     for wrong in ("1", "a/2", "-1/2"):
         with pytest.raises(SystemExit):
             parser.parse_args(["pack", str(root), str(tmp_path / "out"), "--task", wrong])
+
+
+@pytest.mark.trainers("ray")
+def test_the_command_on_a_ray_of_its_own(root: Path, tmp_path: Path) -> None:
+    """No cluster being there, it starts one, and ends it."""
+    do(root, tmp_path / "whole", samples_per_shard=11)
+    command = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "pack",
+        root,
+        tmp_path / "out",
+        "--samples-per-shard",
+        "11",
+        "--on",
+        "ray",
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("21 samples in ")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("library", "options"), [("pyarrow", ["--to", "parquet"]), ("ray", ["--on", "ray"])])
+def test_a_library_that_is_missing_is_named(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, options: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["pack", str(root), str(tmp_path / "out"), *options])
+    with pytest.raises(ConfigError, match=f"this needs {library}, which can't be imported .*pip install 'gpupipe"):
+        args.run(args)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from images import encode, picture
 from PIL import Image as PillowImage
+from test_sources_everywhere import KINDS, samples
 
 import gpupipe
 from gpupipe import Array, Boxes, Bytes, Image, Index, Key, Mask, Points, Scalar, Text
@@ -269,6 +270,18 @@ def test_on_through_all_of_them(folder: Path, tmp_path: Path) -> None:
         assert source.classes == first.classes
         pairs = [sorted((image.tobytes(), label) for image, label in one) for one in (first, source)]
         assert pairs[0] == pairs[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("to", ["shards", "parquet"])
+def test_from_every_kind_of_data(kind: str, to: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    made = KINDS[kind](tmp_path / "in", samples())
+    source = open_source(made.data, fields=made.fields)
+    packed = pack(source, tmp_path / "out", PackSettings(to=to, samples_per_shard=10)).source
+    expected = {(bytes(one.data), one.label) for one in samples()}
+    assert {(image.tobytes(), label) for image, label in (packed[number] for number in range(24))} == expected
+    assert open_source(tmp_path / "out").classes == source.classes
 
 
 @pytest.mark.trainers("datasets")

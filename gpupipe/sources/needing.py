@@ -1,4 +1,4 @@
-"""Libraries that only some kinds of data need."""
+"""Libraries that only some kinds of data, and a few tools, need."""
 
 from __future__ import annotations
 
@@ -16,6 +16,5 @@ def library(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"reading this data needs {name.partition('.')[0]}, which can't be imported ({error}): "
-            f"pip install 'gpupipe[{extra}]'"
+            f"this needs {name.partition('.')[0]}, which can't be imported ({error}): pip install 'gpupipe[{extra}]'"
         ) from error

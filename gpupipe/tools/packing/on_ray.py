@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpupipe.errors import ConfigError, DataError, GpupipeError
+from gpupipe.errors import DataError, GpupipeError
 from gpupipe.host.progress import progress
 from gpupipe.sources import Source
+from gpupipe.sources.needing import library
 from gpupipe.tools.packing.files import write_files
 from gpupipe.tools.packing.plan import Plan
 
@@ -22,13 +23,10 @@ def write_on_ray(source: Source, folder: Path, plan: Plan, numbers: list[int]) -
     Raises ConfigError where Ray is not installed, what `write_files` raises, and DataError where a task is lost for
     good; what was written till then stays.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"on='ray' needs Ray ({error}): pip install 'gpupipe[ray]'") from error
+    ray = library("ray", "ray")
     connected = ray.is_initialized()
     if not connected:
-        ray.init(log_to_driver=False)
+        ray.init(include_dashboard=False, log_to_driver=False)
     waiting: list[Any] = []
     try:
         shared = ray.put((source, folder, plan))  # once, not with every task

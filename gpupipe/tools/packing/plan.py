@@ -15,6 +15,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import read_regular, replacing
 from gpupipe.sources import FolderSource, Source
 from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.needing import library
 from gpupipe.sources.packed import MOST_PLAN_BYTES, PLAN_NAME, Packing
 from gpupipe.sources.stream import StreamSource
 from gpupipe.sources.tar import BLOCK
@@ -76,6 +77,8 @@ def ordered(source: Source, settings: PackSettings) -> NDArray[np.int64]:
 
 def check(source: Source, folder: Path, settings: PackSettings) -> None:
     """Raise ConfigError for what can't be packed, or so, and for a folder that is no place to write to."""
+    if settings.to != "shards":
+        library("pyarrow", "tables")
     if isinstance(source, StreamSource):
         raise ConfigError(f"{source!r} gives its samples in a sequence, which can't be shared out: pack what it reads")
     following = [name for name, field in source.fields.items() if field.geometric and not isinstance(field, Image)]

@@ -84,7 +84,7 @@ class Hdf5File:
 
     def _warn(self, name: str, dataset: Any) -> None:
         """Of chunks of which a row needs much more than itself: those that h5py chooses make a row of 256 x 256 pixels
-        take 2.3 ms, where one chunk for each takes 0.17."""
+        take 1.8 ms, where one chunk for each takes 0.06."""
         if dataset.chunks is None:
             return
         sides = zip(dataset.shape[1:], dataset.chunks[1:], strict=True)

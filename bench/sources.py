@@ -14,6 +14,7 @@ sources.csv and sources.json.
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -46,25 +47,38 @@ class Row:
     img_per_s_min: float | None
     img_per_s_max: float | None
     to_folder: float | None
+    cpu_ms_per_img: float | None
     reason: str
 
 
 def rows(kind: str, results: Sequence[Result]) -> list[Row]:
     """A row for each; the first is the folder."""
-    title = KINDS[kind].title
-    return [Row(title, one.name, *rate_of(one), ratio(one, results[0]), one.reason or "") for one in results]
+    made = []
+    for one in results:
+        cpu = statistics.median(part.cpu_ms for part in one.rounds) if one.rounds else None
+        made.append(Row(KINDS[kind].title, one.name, *rate_of(one), ratio(one, results[0]), cpu, one.reason or ""))
+    return made
 
 
 def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     """A line for each kind; then the reasons."""
-    head = ["data", "gpupipe", "part of the folder's rate", "other", "times the other"]
+    head = ["data", "gpupipe", "part of the folder's rate", "other", "times the other", "CPU ms an image"]
     lines = [describe(facts), "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for place in range(0, len(measured), 3):
-        _, own, other = measured[place : place + 3]
+        folder, own, other = measured[place : place + 3]
+        cpu = " / ".join(
+            "-" if row.cpu_ms_per_img is None else f"{row.cpu_ms_per_img:.2f}" for row in (folder, own, other)
+        )
         part = "-" if own.to_folder is None else f"{own.to_folder:.1%}"
         times = "-" if not (own.img_per_s and other.img_per_s) else f"{own.img_per_s / other.img_per_s:.2f}"
-        lines.append(f"| {own.kind} | {figures(own)} | {part} | {other.contender}: {figures(other)} | {times} |")
-    lines += ["", "Images a second, median of the rounds (smallest - largest).", ""]
+        lines.append(
+            f"| {own.kind} | {figures(own)} | {part} | {other.contender}: {figures(other)} | {times} | {cpu} |"
+        )
+    lines += [
+        "",
+        "Images a second, median of the rounds (smallest - largest); CPU time of folder / gpupipe / other.",
+        "",
+    ]
     reasons = (f"- {row.kind}, {row.contender}: {row.reason}" for row in measured if row.reason)
     return "\n".join([*lines, *reasons]).rstrip()
 

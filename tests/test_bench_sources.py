@@ -102,7 +102,7 @@ def test_table(script: ModuleType, data: Path, tmp_path: Path, monkeypatch: pyte
     ours = "source_peers.ours:Ours?kind="
     assert asked == [([f"{ours}folder", f"{ours}tar", "source_peers.rivals:Tar"], 24)]
     text = (tmp_path / "results.md").read_text()
-    assert "| tar shards | 950 (950 - 950) | 95.0% | webdataset: - | - |" in text
+    assert "| tar shards | 950 (950 - 950) | 95.0% | webdataset: - | - | 0.50 / 0.53 / - |" in text
     assert "- tar shards, webdataset: it broke" in text
     with open(tmp_path / "sources.csv") as file:
         assert [row["to_folder"] for row in csv.DictReader(file)] == ["1.0", "0.95", ""]

@@ -21,6 +21,8 @@ from gpupipe.sources.wanted import is_own
 __all__ = [
     "BadCellError",
     "Path",
+    "as_indices",
+    "as_numpy",
     "cells",
     "class_names",
     "is_binary",
@@ -175,7 +177,7 @@ def _mapped(array: pa.Array, change: Callable[[pa.Array], pa.Array]) -> pa.Array
 def _lists(array: pa.Array) -> pa.Array:
     """The same lists, of any length, from the start of their memory: a mask can't be put on others."""
     if array.offset:
-        array = array.take(pa.array(np.arange(len(array))))
+        array = array.take(as_indices(np.arange(len(array))))
     return array.cast(pa.large_list(array.type.value_type))
 
 
@@ -270,20 +272,26 @@ def _files_of_structs(column: pa.Array, read: Read) -> list[Encoded | None]:
 
 def _whole(column: pa.Array) -> NDArray[Any] | None:
     """Numbers, integers as int64; None where some are too large for that."""
-    array = _numpy(column)
+    array = as_numpy(column)
     if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
         return None
     return array.astype(np.int64 if array.dtype.kind in "iu" else array.dtype)
 
 
-def _numpy(column: pa.Array) -> NDArray[Any]:
-    """Numbers without nulls. Where it can, pyarrow's own way imports pandas, 0.3 s in each process."""
+def as_numpy(column: pa.Array) -> NDArray[Any]:
+    """Numbers, or times, without nulls. Pyarrow's own way imports pandas where it can, 0.3 s in each process."""
     begin, end = column.offset, column.offset + len(column)
     data = (column.buffers()[1] if len(column) else None) or b""
     if pa.types.is_boolean(column.type):
         return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[begin:end].astype(np.bool_)
-    dtype = np.dtype(column.type.to_pandas_dtype())
+    is_number = _is_number(column.type)
+    dtype = np.dtype(column.type.to_pandas_dtype() if is_number else f"V{column.type.bit_width // 8}")
     return np.frombuffer(data, dtype, end if len(column) else 0)[begin:end]
+
+
+def as_indices(indices: NDArray[np.int64]) -> pa.Array:
+    """As Arrow takes them, likewise without pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(np.ascontiguousarray(indices))])
 
 
 def _each(field: Field, column: pa.Array) -> list[Any]:
@@ -303,9 +311,9 @@ def _python(column: pa.Array) -> Sequence[Any]:
     lists = _lists(column)
     if lists.values.null_count or pa.types.is_decimal(lists.values.type):
         return lists.to_pylist()  # type: ignore[no-any-return]
-    numbers = _numpy(lists.values).copy()
-    offsets = _numpy(lists.offsets).tolist()
-    arrays = [numbers[start:end] for start, end in itertools.pairwise(offsets)]
+    flat = as_numpy(lists.values).copy()
+    offsets = as_numpy(lists.offsets).tolist()
+    arrays = [flat[start:end] for start, end in itertools.pairwise(offsets)]
     if not lists.null_count:
         return arrays
     return [None if null else one for null, one in zip(lists.is_null().to_pylist(), arrays, strict=True)]

@@ -7,6 +7,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.source import Source, content_fingerprint
-from gpupipe.sources.tables.columns import Path, cells, class_names, located, type_at
-from gpupipe.sources.tables.rows import RowSource, stream_of
+from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
+from gpupipe.sources.tables.contents import contents
+from gpupipe.sources.tables.rows import RowSource
 from gpupipe.sources.values import as_given
 
 __all__ = ["HuggingFaceSource", "open_hugging_face"]
@@ -76,13 +78,13 @@ class HuggingFaceSource(RowSource):
     def _fingerprint(self) -> str:
         """Of the numbers and texts of all rows, and the sizes of their images."""
         sizes = [self._sizes(path) for name, path in sorted(self._paths.items()) if name in self._blobs]
-        others = {".".join(path): self._cells(path) for name, path in self._paths.items() if name not in self._blobs}
-        return content_fingerprint(["Hugging Face"], [*sizes, stream_of(pa.table(others))])
+        others = [self._cells(path) for name, path in sorted(self._paths.items()) if name not in self._blobs]
+        return content_fingerprint(["Hugging Face"], [*sizes, *chain.from_iterable(map(contents, others))])
 
     def _cells(self, path: Path) -> pa.Array:
         """Of all rows."""
         chunks = [cells(batch, path) for batch in self._batches]  # of a struct this part alone is taken
-        return pa.chunked_array(chunks).take(pa.array(self._numbers)).combine_chunks()
+        return pa.chunked_array(chunks).take(as_indices(self._numbers)).combine_chunks()
 
     def _sizes(self, path: Path) -> NDArray[np.int64]:
         """Bytes of each row's image; where there are none, of its path."""

@@ -11,6 +11,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -26,10 +27,11 @@ from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import OpenFiles
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.tables.blobs import Blobs
-from gpupipe.sources.tables.columns import Path, cells, class_names, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
+from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.files import Parquet
 from gpupipe.sources.tables.row_groups import SNAPPY, Footer, RowGroup, RowGroups, default_memory
-from gpupipe.sources.tables.rows import RowSource, stream_of
+from gpupipe.sources.tables.rows import RowSource
 
 __all__ = ["ParquetSource", "class_label_names", "open_parquet"]
 
@@ -103,7 +105,8 @@ class ParquetSource(RowSource):
         parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
         sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
         names = [*parts, *map(self._name, dict.fromkeys(group.footer.path for group in groups))]
-        return content_fingerprint(names, [self.samples_per_shard, sizes, stream_of(self._known)])
+        known = chain.from_iterable(contents(column.combine_chunks()) for column in self._known.columns)
+        return content_fingerprint(names, [self.samples_per_shard, sizes, *known])
 
     def _name(self, path: str) -> str:
         return printable(os.path.relpath(path, self._folder))
@@ -177,7 +180,7 @@ class ParquetSource(RowSource):
         """What is known of them."""
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"samples {indices} of {self!r}")
-        return self._known.take(indices) if self._known.num_columns else self._known
+        return self._known.take(as_indices(indices)) if self._known.num_columns else self._known
 
     def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
         if name in self._by_group:

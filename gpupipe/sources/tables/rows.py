@@ -20,15 +20,7 @@ from gpupipe.sources.reading import read_file
 from gpupipe.sources.source import Encoded, Source
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, values
 
-__all__ = ["RowSource", "stream_of"]
-
-
-def stream_of(table: pa.Table) -> NDArray[np.uint8]:
-    """All bytes of a table, for a fingerprint."""
-    sink, table = pa.BufferOutputStream(), table.replace_schema_metadata(None).combine_chunks()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return np.frombuffer(sink.getvalue(), np.uint8)
+__all__ = ["RowSource"]
 
 
 class RowSource(Source):

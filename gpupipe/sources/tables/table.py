@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.tables.columns import cells, class_names, is_binary, is_text, located
+from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
+from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.rows import RowSource
 
 __all__ = ["TableSource", "frozen"]
@@ -53,7 +54,7 @@ class TableSource(RowSource):
         return _reopened, (self.where, self.root, self.index_path, self.fingerprint, self.fields)
 
     def _rows(self, indices: NDArray[np.int64]) -> pa.RecordBatch:
-        return self._table.take(pa.array(indices))
+        return self._table.take(as_indices(indices))
 
     def _whole(self, name: str) -> pa.Array | None:
         return None if isinstance(self.fields[name], Image | Mask | Bytes) else cells(self._table, self._paths[name])
@@ -101,7 +102,7 @@ def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] |
     texts = [f"{name} {one.type}" for name, one in zip(table.column_names, table.columns, strict=True)]
     texts += [f"{name} in {'.'.join(path)}" for name, path in paths.items()]
     texts += [name for some in names.values() for name in some]
-    parts = (part for column in table.columns for part in _parts(column.combine_chunks()))
+    parts = (part for column in table.columns for part in contents(column.combine_chunks()))
     return BuiltIndex(content_fingerprint(texts, parts), kept, {"table": np.frombuffer(sink.getvalue(), np.uint8)})
 
 
@@ -135,29 +136,3 @@ def _key(fields: Schema, paths: Mapping[str, Sequence[str]], table: pa.Table) ->
         if is_text(column.type) and not column.null_count and pc.count_distinct(column).as_py() == len(column):
             return name
     return None
-
-
-def _parts(array: pa.Array) -> Iterator[NDArray[Any]]:
-    """What a fingerprint is made of: not Arrow's own buffers, which may differ for the same values."""
-    kind, types = array.type, pa.types
-    yield np.packbits(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else np.empty(0, np.uint8)
-    if types.is_null(kind):
-        return
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        yield pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        yield from _parts(pc.list_flatten(array))
-    elif types.is_struct(kind):
-        for number in range(kind.num_fields):
-            yield from _parts(pc.struct_field(array, number))
-    elif types.is_dictionary(kind):
-        yield from _parts(array.dictionary_decode())
-    elif is_text(kind) or is_binary(kind):
-        plain = array.cast(pa.large_binary()).fill_null(b"")
-        yield pc.binary_length(plain).to_numpy(zero_copy_only=False)
-        _, offsets, data = plain.buffers()
-        first, last = np.frombuffer(offsets, np.int64)[[plain.offset, plain.offset + len(plain)]].tolist()
-        yield np.frombuffer(data or b"", np.uint8)[first:last]
-    elif types.is_decimal(kind):
-        yield from _parts(array.cast(pa.string()))
-    else:
-        yield np.ascontiguousarray(array.drop_null().to_numpy(zero_copy_only=False))

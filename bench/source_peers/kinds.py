@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import tarfile
 import zipfile
@@ -26,7 +27,7 @@ from gpupipe.sources import Source
 
 __all__ = ["KINDS", "Kind", "copied", "prepare", "stored"]
 
-VERSION = 1  # another number when other things are written
+VERSION = 2  # another number when other things are written
 SHARDS = 16
 
 
@@ -60,9 +61,12 @@ def write_tar(place: Path, folder: str) -> None:
 
 
 def write_csv(place: Path, folder: str) -> None:
+    """With copies of the files, as the folder may be a temporary one."""
     paths, labels = images(folder)
+    shutil.copytree(folder, place / "images")
+    names = [f"images/{os.path.relpath(path, folder)}" for path in paths]
     with open(place / "data.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("image", "label"), *zip(paths, labels, strict=True)])
+        csv.writer(file).writerows([("image", "label"), *zip(names, labels, strict=True)])
 
 
 def write_parquet(place: Path, folder: str, **options: Any) -> None:

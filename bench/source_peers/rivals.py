@@ -87,7 +87,7 @@ class OfRows(Sequence[Sample]):
 
     def __init__(self, path: Path) -> None:
         with open(path, newline="") as file:
-            self.rows = [(row["image"], int(row["label"])) for row in csv.DictReader(file)]
+            self.rows = [(str(path.parent / row["image"]), int(row["label"])) for row in csv.DictReader(file)]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from PIL import Image
 from tars import write_samples, write_tar
 
 import gpupipe
-from gpupipe.errors import DataError
-from gpupipe.sources import open_source
+from gpupipe.errors import ConfigError, DataError
+from gpupipe.sources import open_source, shards
+from gpupipe.sources.storage import open_index
 from gpupipe.tools.cli import index
 
 
@@ -105,3 +107,83 @@ def test_images_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert out.splitlines()[-1] == f"index: {path}"
     assert run(write_folder(tmp_path / "classes"), "--no-labels") == 0
     assert rows(capsys.readouterr().out)["classes"] == "no labels"
+
+
+class TestShares:
+    """Of several tasks each indexes some shards, and the last one makes the index of all."""
+
+    FIELDS = ("--field", "image=Image", "--field", "label=Scalar:json:label", "--field", "text=Text:txt")
+
+    @pytest.fixture(params=["usual", "fields"])
+    def options(self, request: pytest.FixtureRequest) -> tuple[str, ...]:
+        return self.FIELDS if request.param == "fields" else ()
+
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Path:
+        """Five shards, of which one is empty and one has a damaged image; some samples have no text."""
+        place = tmp_path / "shards"
+        place.mkdir()
+        for shard in range(5):
+            members = []
+            for number in range(0 if shard == 3 else 4):
+                image = b"<html>" if (shard, number) == (1, 2) else encode(picture(20 + number, 30 + shard))
+                members += [(f"{number}.jpg", image), (f"{number}.json", b'{"label": %d}' % (shard * 10 + number))]
+                members += [(f"{number}.txt", b"words")] * (number != 1)
+            write_tar(place / f"{shard}.tar", members)
+        return place
+
+    def test_they_make_the_index_that_one_run_makes(
+        self,
+        data: Path,
+        options: tuple[str, ...],
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        whole = Path(shutil.copytree(data, tmp_path / "whole"))
+        assert run(whole, *options) == 3
+        expected = open_index(next(whole.glob(".gpupipe-*.index")))
+        capsys.readouterr()
+        assert run(data, "--task", "1/2", *options) == 0
+        assert capsys.readouterr().out == "task 1/2 is done; others have 2 shards to index\n"
+        scanned = []
+        scan = shards.scan_tar
+        monkeypatch.setattr(
+            shards, "scan_tar", lambda path, *rest: scanned.append(Path(path).name) or scan(path, *rest)
+        )
+        assert run(data, "--task", "2/2", *options) == 3
+        assert sorted(scanned) == ["1.tar", "3.tar"]
+        assert "damaged" in capsys.readouterr().out
+        monkeypatch.setattr(shards, "scan_tar", None)
+        assert run(data, "--task", "1/2", *options) == 3  # there is nothing left to do
+        found = next(
+            one for path in data.glob(".gpupipe-*.index") if len((one := open_index(path)).info["shards"]) == 5
+        )
+        assert found.fingerprint == expected.fingerprint
+        assert found.arrays.keys() == expected.arrays.keys()
+        for name, array in expected.arrays.items():
+            np.testing.assert_array_equal(found.arrays[name], array)
+            assert found.arrays[name].dtype == array.dtype
+
+    def test_what_changed_is_indexed_again(self, data: Path) -> None:
+        run(data, "--task", "1/1")
+        write_tar(data / "4.tar", [("a.jpg", encode(picture(9, 9))), ("a.cls", b"90")])
+        for path in data.glob(".gpupipe-*.index"):
+            if open_index(path).info["shards"][0]["name"] == "2.tar":
+                path.write_bytes(b"cut")
+        assert open_source(data).targets.tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 90]
+        stamp = (data / "1.tar").stat()
+        (data / "1.tar").write_bytes((data / "1.tar").read_bytes().replace(b'{"label": 10}', b'{"label": 99}'))
+        os.utime(data / "1.tar", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # of which nothing tells
+        write_tar(data / "0.tar", [("a.jpg", encode(picture(9, 9))), ("a.cls", b"7")])
+        assert open_source(data).targets.tolist()[:3] == [7, 10, 11]
+        assert open_source(data, rebuild=True).targets.tolist()[:3] == [7, 99, 11]
+
+    @pytest.mark.parametrize("options", [("--task", "0/2"), ("--task", "3/2"), ("--task", "1/2", "--rebuild")])
+    def test_options_that_do_not_go(self, data: Path, options: tuple[str, ...]) -> None:
+        with pytest.raises(SystemExit):
+            run(data, *options)
+
+    def test_other_data(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"data can't be indexed in shares: pass \.tar shards"):
+            run(write_folder(tmp_path / "data"), "--task", "1/2")

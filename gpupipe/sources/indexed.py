@@ -19,7 +19,7 @@ from gpupipe.sources.storage import StoredIndex, Strings
 from gpupipe.sources.values import around, as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
-__all__ = ["IndexedSource", "arrays_of", "found", "printable"]
+__all__ = ["SHAPES", "IndexedSource", "arrays_of", "found", "printable"]
 
 log = logging.getLogger("gpupipe")
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpupipe.batch import Field, Schema
@@ -17,7 +18,7 @@ from gpupipe.sources.folder import EXTENSIONS, open_folder
 from gpupipe.sources.mixture import Mixture, MixtureSource
 from gpupipe.sources.needing import library
 from gpupipe.sources.packed import MARKS, packing_in
-from gpupipe.sources.patterns import is_url
+from gpupipe.sources.patterns import expand_shards, is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
@@ -27,7 +28,7 @@ from gpupipe.sources.subset import SubsetSource
 from gpupipe.sources.tables.files import Parquet, names_parquet
 from gpupipe.sources.tables.settings import Manifest, Query
 
-__all__ = ["names_files", "open_source"]
+__all__ = ["names_files", "open_source", "shards_of"]
 
 Open = Callable[[Any], Source]
 
@@ -189,6 +190,21 @@ def _image_folder(folder: str, open_folder: Open) -> Source:
         raise ConfigError(
             f"{folder} has no images, but {len(shards)} of its folders hold .tar shards: pass one, as {shards[0]}"
         ) from error
+
+
+def shards_of(data: Any, fields: Mapping[str, Field] | None) -> tuple[list[Path], Mapping[str, Field] | None]:
+    """The .tar shards that a path, several, or a folder mean, and the fields that `open_source` looks for in them.
+
+    Raises ConfigError where these are other data.
+    """
+    paths = [os.fspath(path) for path in (data if isinstance(data, list | tuple) else [data])]
+    if len(paths) == 1 and os.path.isdir(folder := os.path.expanduser(paths[0])):
+        packing = packing_in(folder)
+        fields = packing.fields if fields is None and packing is not None else fields
+        paths = _shards_in(folder) or paths
+    if not all(path.endswith(".tar") for path in paths):
+        raise ConfigError(f"{', '.join(paths[:3])} can't be indexed in shares: pass .tar shards, or leave that out")
+    return expand_shards(paths), fields
 
 
 def _shards_in(folder: str) -> list[str]:

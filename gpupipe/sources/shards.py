@@ -23,16 +23,16 @@ from gpupipe.host.files import open_regular, read_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import Files, IndexedSource, arrays_of, found, printable
+from gpupipe.sources.indexed import SHAPES, Files, IndexedSource, arrays_of, found, printable
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import IMAGE_EXTENSIONS, NO_LABEL, Sample, class_number, group, read_label, split_name
 from gpupipe.sources.source import Encoded
-from gpupipe.sources.storage import StoredIndex, pack_strings
+from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, pack_strings, write_index
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
 
-__all__ = ["CLASSES_NAME", "ShardSource", "open_shards", "scanned_shard"]
+__all__ = ["CLASSES_NAME", "ShardSource", "index_shards", "open_shards", "scanned_shard", "unindexed"]
 
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
@@ -140,12 +140,29 @@ def open_shards(
         _index_name(shards, scan),
         arrays=scan.arrays,
         stale=lambda info: _changes(shards, info),
-        build=lambda: scan.all(shards),
+        build=lambda: scan.all(shards, again=rebuild),
         rebuild=rebuild,
     )
     source = ShardSource([str(shard) for shard in shards], index, schema, members)
     source.check_absent()
     return source
+
+
+def index_shards(shards: Sequence[Path], fields: Mapping[str, Field] | None, label_field: str) -> None:
+    """Index each of these by itself, beside it: the index of them and others is then made without reading them.
+
+    Several processes may do so, each with other shards. Raises as `open_shards` does, DataError also where an index
+    can't be written.
+    """
+    scan = _Scan(wanted(Schema.of(fields), _member), label_field)
+    total = sum(shard.stat().st_size for shard in shards)
+    scan_in_threads(f"indexing {len(shards)} shards", total, scan.keep, shards)
+
+
+def unindexed(shards: Sequence[Path], fields: Mapping[str, Field] | None, label_field: str) -> int:
+    """How many of these have no such index that is fresh."""
+    scan = _Scan(wanted(Schema.of(fields), _member), label_field)
+    return sum(scan.known(shard) is None for shard in shards)
 
 
 def scanned_shard(path: Path, fields: Mapping[str, Field]) -> ShardSource:
@@ -220,16 +237,50 @@ class _Scan:
         """The names of what it makes."""
         return arrays_of(self.wanted) | {"offsets", "starts"}
 
-    def all(self, shards: Sequence[Path]) -> BuiltIndex:
-        """The index of the shards."""
+    def all(self, shards: Sequence[Path], again: bool) -> BuiltIndex:
+        """The index of the shards; again: also of those that have one by themselves."""
         total = sum(shard.stat().st_size for shard in shards)
-        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self.shard, shards)
+        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self.shard if again else self.part, shards)
         if not any(len(part.facts) for part in parts):
             what = ", ".join(f".{name}" for names in self.wanted.files for name in names)
             files = f"members {what}" if what else "images"
             there = f", but {_members(str(shards[0]))}; check the source" if what else ""
             raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}{there}")
         return self.built(parts)
+
+    def keep(self, path: Path, advance: Advance) -> None:
+        """Index one by itself, unless that is done."""
+        if self.known(path) is None:
+            built, place = self.built([self.shard(path, advance)]), path.parent / _index_name([path], self)
+            try:
+                write_index(place, built.fingerprint, built.info, built.arrays)
+            except OSError as error:
+                raise DataError(f"the index of {path} can't be written beside it: {error}") from error
+
+    def part(self, path: Path, advance: Advance) -> _Part:
+        """What is in one, by its own index where that is fresh."""
+        known = self.known(path)
+        if known is None:
+            return self.shard(path, advance)
+        advance(known.stamp["size"])
+        return known
+
+    def known(self, path: Path) -> _Part | None:
+        """What the shard's own index says; None where there is none that is fresh."""
+        try:
+            index = open_index(path.parent / _index_name([path], self))
+            if self.arrays - index.arrays.keys() or _changes([path], index.info):
+                return None
+        except (OSError, BadIndexError, KeyError, TypeError):
+            return None
+        arrays, files = index.arrays, len(self.wanted.files)
+        facts = np.full((len(arrays["key_offsets"]) - 1, 4 + 2 * files), NO_LABEL, np.int64)
+        for column, name in enumerate(("labels", *SHAPES)):
+            if name in arrays:
+                facts[:, column] = arrays[name]
+        facts[:, 4::2] = arrays["offsets"].reshape(-1, files)
+        facts[:, 5::2] = arrays["sizes"].reshape(-1, files)
+        return _Part(index.info["shards"][0], arrays["keys"], arrays["key_offsets"], facts)
 
     def shard(self, path: Path, advance: Advance) -> _Part:
         """What is in one."""

@@ -18,6 +18,7 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.sources import Source, open_source
 from gpupipe.sources.packed import PLAN_NAME
 from gpupipe.sources.shards import CLASSES_NAME
+from gpupipe.tools.on_ray import run_on_ray
 from gpupipe.tools.packing.files import missing, records, write_files
 from gpupipe.tools.packing.plan import Plan, check, kept_plan, ordered
 from gpupipe.tools.packing.samples import damage
@@ -52,8 +53,8 @@ def pack(
     result is the same, byte for byte, as that of one run. `workers` threads (0: one per usable CPU) encode. A sample
     that lacks a field whose `missing` is "skip" is left out.
 
-    on: "ray": each file is a task of the Ray cluster that this process is connected to or $RAY_ADDRESS names, else of
-    one on this machine. Source and destination must lie there under the same paths.
+    on: "ray": each file is a task of a Ray cluster, see `run_on_ray`. Source and destination must lie there under the
+    same paths.
 
     Raises ConfigError where the destination holds another packing or lies in the source, DataError where images are
     damaged (unless `settings.skip_bad`), the disk can't take the files or gives back others.
@@ -63,12 +64,15 @@ def pack(
         if on is None:
             write_files(source, folder, plan, numbers, workers or usable_cpus(), stale=0)
         else:
-            from gpupipe.tools.packing.on_ray import write_on_ray
-
-            write_on_ray(source, folder, plan, numbers)
+            run_on_ray(_write_one, (source, folder, plan), numbers, f"packing into {folder}")
     packed = _finished(source, folder, plan)
     assert packed is not None, "every file is written"
     return packed
+
+
+def _write_one(shared: tuple[Source, Path, Plan], number: int) -> None:
+    source, folder, plan = shared
+    write_files(source, folder, plan, [number], workers=1)
 
 
 def pack_share(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
+from gpupipe.batch import Field, Image
 from gpupipe.errors import DataError
 from gpupipe.sources import Source
 from gpupipe.tools.cli.options import (
@@ -15,6 +18,7 @@ from gpupipe.tools.cli.options import (
     add_command,
     add_fields,
     add_label_field,
+    add_share,
     data_of,
     fields_of,
     print_some,
@@ -27,7 +31,8 @@ DAMAGED_FOUND = 3
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
 is. Prints what is in the data and lists damaged images. Tables are read and kept in the cache folder, and the numbers
-of names of classes are printed; their images are not looked at."""
+of names of classes are printed; their images are not looked at. Shards can be shared out to the tasks of a job array or
+of a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
@@ -35,7 +40,9 @@ def add_parser(subparsers: Subparsers) -> None:
     help = "scan a dataset, store its index, list damage"
     parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="+", **DATA)
-    parser.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
+    add_share(how)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
     add_fields(which)
@@ -47,12 +54,15 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from gpupipe.batch import Image
     from gpupipe.sources import open_source
     from gpupipe.tools.pack import damage
 
     start = time.perf_counter()
     fields = {"image": Image()} if args.no_labels else fields_of(args)
+    left = _index_share(args, fields) if args.task or args.on else 0
+    if left and args.task:
+        print(f"task {args.task[0]}/{args.task[1]} is done; others have {left} shards to index")
+        return 0
     source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
     seconds = time.perf_counter() - start
     damaged, rows = summary(source)
@@ -67,6 +77,28 @@ def run(args: argparse.Namespace) -> int:
     lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())
     print_some("damaged", lines, len(damaged))
     return DAMAGED_FOUND if len(damaged) else 0
+
+
+def _index_share(args: argparse.Namespace, fields: Mapping[str, Field] | None) -> int:
+    """Index shards one by one; how many are left to others."""
+    from gpupipe.sources.opening import shards_of
+    from gpupipe.sources.shards import index_shards, unindexed
+    from gpupipe.tools.on_ray import run_on_ray
+
+    shards, fields = shards_of(data_of(args), fields)
+    if args.on:
+        run_on_ray(_index_one, (shards, fields, args.label_field), range(len(shards)), "indexing")
+    else:
+        number, count = args.task
+        index_shards(shards[number - 1 :: count], fields, args.label_field)
+    return unindexed(shards, fields, args.label_field)
+
+
+def _index_one(shared: tuple[list[Path], Mapping[str, Field] | None, str], number: int) -> None:
+    from gpupipe.sources.shards import index_shards
+
+    shards, fields, label_field = shared
+    index_shards([shards[number]], fields, label_field)
 
 
 def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:

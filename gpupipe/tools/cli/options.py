@@ -14,7 +14,17 @@ from gpupipe.batch.stored import KINDS
 from gpupipe.errors import ConfigError
 
 __all__ = [
-    *("DATA", "ENGINES", "Subparsers", "add_command", "add_fields", "add_label_field", "add_output", "data_of"),
+    *(
+        "DATA",
+        "ENGINES",
+        "Subparsers",
+        "add_command",
+        "add_fields",
+        "add_label_field",
+        "add_output",
+        "add_share",
+        "data_of",
+    ),
     *("fields_of", "option", "print_some", "require"),
 ]
 
@@ -51,6 +61,20 @@ def option(parser: argparse.ArgumentParser, name: str, default: Any, metavar: st
 def add_label_field(parser: argparse.ArgumentParser) -> None:
     """--label-field, as `open_source` takes it."""
     parser.add_argument("--label-field", default="label", metavar="F", help=LABEL_FIELD)
+
+
+def add_share(parser: Any) -> None:
+    """--task and --on, of which one may be passed: who does which part of the work."""
+    parser.add_argument("--task", type=_task, metavar="I/N", help="only the share of one of N tasks, 1/N to N/N")
+    parser.add_argument("--on", choices=("ray",), help="a Ray cluster, or one on this machine: a task for each file")
+
+
+def _task(text: str) -> tuple[int, int]:
+    """The two numbers of "3/8". Raises ArgumentTypeError."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no task: write the third of eight as 3/8, and the last as 8/8")
+    return int(number), int(count)
 
 
 def add_fields(parser: Any) -> None:

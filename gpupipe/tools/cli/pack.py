@@ -12,12 +12,13 @@ from gpupipe.tools.cli.options import (
     add_command,
     add_fields,
     add_label_field,
+    add_share,
     fields_of,
     option,
     print_some,
 )
 
-__all__ = ["add_parser", "byte_size", "run", "task"]
+__all__ = ["add_parser", "byte_size", "run"]
 
 FORMATS = ("shards", "parquet", "huggingface")
 UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
@@ -42,11 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     option(parser, "--quality", 90, "Q", "1 to 95, of shrunk JPEGs")
     option(parser, "--seed", 0, "S", "seed of the order")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="threads (default: one per usable CPU)")
-    share = parser.add_mutually_exclusive_group()
-    share.add_argument(
-        "--task", type=task, metavar="I/N", help="only the share of the I-th of N tasks, from 1/N to N/N"
-    )
-    share.add_argument("--on", choices=("ray",), help="a Ray cluster, or one on this machine: a task for each file")
+    add_share(parser.add_mutually_exclusive_group())
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
     add_fields(parser)
     add_label_field(parser)
@@ -58,14 +55,6 @@ def byte_size(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write it as 256MB, 1GiB or a number of bytes")
     return int(float(match[1]) * UNITS[(match[2] or "").upper()])
-
-
-def task(text: str) -> tuple[int, int]:
-    """The two numbers of "3/8". Raises ArgumentTypeError."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no task: write the third of eight as 3/8")
-    return int(match[1]), int(match[2])
 
 
 def run(args: argparse.Namespace) -> int:

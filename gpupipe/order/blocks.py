@@ -56,7 +56,8 @@ class BlockShuffled(OnceEach):
 
     @classmethod
     def of_shards(cls, source: Any, window: int) -> BlockShuffled:
-        """The order for a source of shards, such as `gpupipe.open_source("train-{000..099}.tar")`.
+        """The order for a source of shards, such as `gpupipe.open_source("train-{000..099}.tar")`, or of Parquet files,
+        whose blocks are row groups.
 
         Raises ConfigError for a source without `samples_per_shard`.
         """

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.batch import MISSING
-from gpupipe.sources.reading import OpenFiles
+from gpupipe.sources.reading import MOST_BYTES, OpenFiles
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.tables.columns import Path
 from gpupipe.sources.tables.pages import NULL_STRUCT
@@ -57,6 +57,8 @@ class Blobs:
         size = int(places.sizes[row])
         if size < 0:
             return MISSING if size == NULL_STRUCT else None
+        if size > MOST_BYTES:
+            raise ValueError(f"it has {size:,} bytes, more than the {MOST_BYTES:,} of any image")
         footer = self._groups.groups[group].footer
         begin, length, head = places.span(row)
         data, stamp = self._files.read(footer.path, begin, length, head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,4 +71,6 @@ def names_parquet(paths: Sequence[str]) -> bool:
 
 
 def _holds(folder: str) -> bool:
-    return os.path.isdir(folder) and any(name.endswith(ENDING) for name in os.listdir(folder))
+    with suppress(OSError):  # which is told by what opens it
+        return any(name.endswith(ENDING) for name in os.listdir(folder))
+    return False

@@ -53,7 +53,6 @@ class HuggingFaceSource(RowSource):
         )
         self._blobs = {name for name in paths if isinstance(fields[name], Image | Mask | Bytes)}
         self._turned = {name for name in fields.images if getattr(_feature(dataset, paths[name]), "decode", False)}
-        super().__init__(os.getcwd(), fields, paths, {})
         names = {
             name: found
             for name in paths.keys() - self._blobs

@@ -209,6 +209,8 @@ class _Scan:
 
 def _hybrid(data: bytes, width: int, count: int) -> Numbers:
     """`count` numbers of `width` bits each, in runs of one number and in groups of eight packed ones."""
+    if width > 32:
+        raise ValueError(f"a page's numbers have {width} bits")
     parts, at, got = [np.zeros(0, np.int64)], 0, 0
     while got < count:
         header, at = _unsigned(data, at)

@@ -11,7 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Images, Index, Key, Mask, Points, Scalar, Schema
+from gpupipe.batch import (
+    MISSING,
+    Array,
+    Boxes,
+    Bytes,
+    Field,
+    Image,
+    Images,
+    Index,
+    Key,
+    Mask,
+    Points,
+    Scalar,
+    Schema,
+    Text,
+)
 from gpupipe.batch.columns import Columns, array_of
 from gpupipe.batch.stored import schema_from_json, schema_to_json
 from gpupipe.errors import ConfigError
@@ -69,10 +84,8 @@ def laid_out(schema: Schema, to: str, samples: Iterable[Columns]) -> Layout:
     Raises ConfigError for what the destination can't hold.
     """
     rows = list(samples)
-    parts = {}
-    for name, field in schema.items():
-        if not isinstance(field, Index):
-            parts[name] = _part(name, field, [row[name] for row in rows])
+    own = {name: field for name, field in schema.items() if not isinstance(field, Index)}
+    parts = {name: _part(name, field, [row[name] for row in rows]) for name, field in own.items()}
     if to == "shards":
         parts = _members(schema, parts)
     elif "complex" in " ".join(part.dtype for part in parts.values()):
@@ -139,8 +152,6 @@ def _field(name: str, field: Field, part: Part | None, to: str) -> Field:
         given = {one.name: getattr(field, one.name) for one in settings_of(field)}
         return Scalar(**given | own)  # as class numbers are in shards, whose tuple is the same
     if isinstance(field, Key):
-        from gpupipe.batch import Text
-
         return Text(own["source"], collate=field.collate)
     return replace(field, **own)
 

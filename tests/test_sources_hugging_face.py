@@ -20,6 +20,7 @@ from gpupipe.sources import DatasetSource, check_source, open_source
 datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.trainers("datasets")
 
+NOISE = [np.random.default_rng(number).bytes(5000) for number in range(6)]
 JPEGS = [encode(picture(30 + number, 40, number)) for number in range(6)]
 FEATURES = {
     "image": datasets.Image(),
@@ -106,6 +107,46 @@ def test_saved_to_disk(tmp_path: Path) -> None:
         open_source(tmp_path / "both")
     with pytest.raises(ConfigError, match="a DatasetDict, of 'train', 'test': pass one of its parts"):
         open_source(datasets.DatasetDict(train=data, test=data))
+
+
+def image_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.arrow"))
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["cut", "overwritten"])
+@pytest.mark.parametrize("as_object", [False, True], ids=["folder", "object"])
+def test_a_file_that_is_written_to_has_bad_samples(shift: int, as_object: bool, tmp_path: Path) -> None:
+    """Those in it alone, though the dataset has it mapped, and the process goes on."""
+    rows(image=[{"bytes": data, "path": None} for data in NOISE]).save_to_disk(tmp_path / "one", num_shards=2)
+    source = open_source(datasets.load_from_disk(tmp_path / "one") if as_object else tmp_path / "one")
+    before = source.fetch(np.arange(6))["image"].data
+    alone = source.fetch(np.array([1]))["image"].data[0]
+    path = image_files(tmp_path / "one")[0]
+    content = path.read_bytes()
+    with path.open("r+b") as file:  # the same file: what is mapped changes
+        file.write(content[shift:] + content[:shift])
+        if not shift:
+            file.truncate(4096)
+    assert ([data.tobytes() for data in before], alone.tobytes()) == (NOISE, NOISE[1])
+    for indices, bad in (([1], 1), ([5, 2, 0, 3], 0)):
+        with pytest.raises(SampleError, match=r"data-00000-of-00002\.arrow .*since it was opened") as raised:
+            source.fetch(np.array(indices))
+        assert raised.value.index == bad
+    assert source.fetch(np.array([4]))["image"].data[0].tobytes() == NOISE[4]
+    with pytest.raises(DataError, match=r"since it was opened.*make the loader again"):
+        source.column("label")
+
+
+def test_a_file_that_is_replaced_stays_as_it_was(tmp_path: Path) -> None:
+    """By another one of its name: the dataset has the old one."""
+    rows().save_to_disk(tmp_path / "one")
+    rows(image=[{"bytes": data, "path": None} for data in JPEGS[::-1]]).save_to_disk(tmp_path / "two")
+    source = open_source(tmp_path / "one")
+    (old,), (new,) = image_files(tmp_path / "one"), image_files(tmp_path / "two")
+    new.rename(old)
+    assert [source[index][0].tobytes() for index in range(6)] == JPEGS
+    with pytest.raises(DataError, match="changed while a loader used them"):
+        pickle.loads(pickle.dumps(source))
 
 
 def test_images_are_upright_as_the_dataset_has_them() -> None:

@@ -76,6 +76,10 @@ class OpenFiles:
         file = self._file(path)
         return read_at(file.descriptor, offset, size, head), Stamp.of(file.descriptor)
 
+    def stamp(self, path: str) -> Stamp:
+        """That of a file as it is now; of one that was removed since it was opened as well. Raises OSError."""
+        return Stamp.of(self._file(path).descriptor)
+
     def advise(self, path: str, offset: int, size: int) -> None:
         """Have the system read that part in the background, as it is needed soon; where it can't, nothing happens."""
         with suppress(OSError):

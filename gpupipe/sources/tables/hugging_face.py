@@ -1,4 +1,8 @@
-"""Datasets of Hugging Face: images as they lie in the Arrow table, which is mapped into memory, not decoded by them."""
+"""Datasets of Hugging Face: images as they lie in the Arrow table, not decoded by them.
+
+They map its files into memory, where what is written to these is seen at once: so rows are copied out of the table, and
+the files have to be the same before and after that.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gpupipe.batch import Array, Bytes, Field, Image, Mask, Schema
-from gpupipe.errors import DataError
+from gpupipe.batch import Array, Bytes, Columns, Field, Image, Mask, Schema
+from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.headers import probe_bytes
+from gpupipe.sources.indexed import printable
+from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
@@ -41,6 +47,9 @@ class HuggingFaceSource(RowSource):
     """
 
     def __init__(self, dataset: Any, fields: Schema) -> None:
+        self._mapped, self._ends = _files(dataset.data)
+        self._files = OpenFiles()
+        self._stamps: dict[str, Stamp] = {path: self._files.stamp(path) for path in chain(*self._mapped)}
         table = _stored(dataset.data.table)
         paths = located(fields, table.schema, "the dataset")
         self.dataset = dataset
@@ -64,6 +73,7 @@ class HuggingFaceSource(RowSource):
         if known is not None:
             self.classes, self.class_to_idx = list(known), {name: number for number, name in enumerate(known)}
         self.fingerprint = self._fingerprint()
+        self._check_files()
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -72,7 +82,7 @@ class HuggingFaceSource(RowSource):
         return f"HuggingFaceSource({', '.join(self._table.column_names)}, {len(self)} samples)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HuggingFaceSource, (self.dataset, self.fields)
+        return _reopened, (self.dataset, self.fields, self._stamps)
 
     def _fingerprint(self) -> str:
         """Of the numbers and texts of all rows, and the sizes of their images."""
@@ -100,17 +110,56 @@ class HuggingFaceSource(RowSource):
         return f"Dataset[{index}]"
 
     def _whole(self, name: str) -> pa.Array | None:
-        return None if name in self._blobs else self._cells(self._paths[name])
+        if name in self._blobs:
+            return None
+        self._check_files()
+        try:
+            return self._cells(self._paths[name])
+        finally:
+            self._check_files()
 
-    def _rows(self, indices: NDArray[np.int64]) -> pa.Table:
+    def _check_files(self) -> None:
+        """Raise DataError if any was written to since it was opened."""
+        for file in self._stamps:
+            if changed := self._changed(file):
+                raise DataError(f"{changed}; make the loader again with the files as they are now")
+
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        """All fields, copied out of files that are as they were: others are errors of the samples in them."""
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"samples {indices} of {self!r}")
+        numbers = zip(indices.tolist(), self._numbers[indices].tolist(), strict=True)
+        files = {file: index for index, number in numbers for file in self._mapped[bisect_right(self._ends, number)]}
+        self._check(files)  # what was cut would end the process with a bus error
+        try:
+            return super().fetch(indices)
+        finally:
+            self._check(files)
+
+    def _check(self, files: Mapping[str, int]) -> None:
+        """Raise SampleError for a sample, that of a file that was written to since it was opened."""
+        for file, index in files.items():
+            if changed := self._changed(file):
+                remedy = "put the file back, or make the loader again with the files as they are now"
+                raise SampleError(index, self.location(index), changed, remedy)
+
+    def _changed(self, file: str) -> str:
+        """What became of a file since it was opened; empty for nothing."""
+        try:
+            now = self._files.stamp(file)
+        except OSError as error:
+            return f"its file {printable(file)} can't be read: {error.strerror}"
+        return self._stamps[file].difference(now, f"file {printable(file)}", "opened")
+
+    def _rows(self, indices: NDArray[np.int64]) -> pa.Table:
         rows = []
         for index, number in zip(indices.tolist(), self._numbers[indices].tolist(), strict=True):
             note(index)
             batch = bisect_right(self._starts, number) - 1
             rows.append(self._batches[batch].slice(number - self._starts[batch], 1))
-        return pa.Table.from_batches(rows, self._table.schema)
+        table = pa.Table.from_batches(rows, self._table.schema)
+        columns = [pa.concat_arrays(column.chunks) if rows else column for column in table.columns]  # copied
+        return pa.table(columns, table.schema)
 
     def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
         made = super()._made(name, field, rows, indices)
@@ -145,6 +194,20 @@ def open_hugging_face(dataset: Any, fields: Mapping[str, Field] | None = None) -
     if dataset.format["type"] is not None or any(feature.mode not in MODES for feature in features):
         return DatasetSource(dataset, fields)
     return HuggingFaceSource(dataset, Schema.of(fields))
+
+
+def _reopened(dataset: Any, fields: Schema, stamps: Mapping[str, Stamp]) -> HuggingFaceSource:
+    source = HuggingFaceSource(dataset, fields)
+    if source._stamps != stamps:
+        raise DataError(f"{source!r}: its files were changed while a loader used them; make the loader again")
+    return source
+
+
+def _files(table: Any) -> tuple[list[list[str]], list[int]]:
+    """The files that are mapped for each part of a dataset's table, and where these parts end."""
+    parts = getattr(table, "blocks", [[table]])
+    files = [[part.path for part in row if hasattr(part, "path")] for row in parts]
+    return files, np.cumsum([len(row[0]) for row in parts]).tolist()
 
 
 def _stored(table: pa.Table) -> pa.Table:

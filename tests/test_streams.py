@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 import webdataset
+from images import encode, picture
+from tars import write_samples
 from torch.utils.data import IterableDataset
 
 import gpupipe
 from gpupipe import ConfigError, DataError, Image, Loader, SampleError, Scalar, Stream
-from tests.images import encode, picture
-from tests.tars import write_samples
 
 RECIPE = gpupipe.imagenet_eval(8)
 COUNT, BATCH = 43, 4
@@ -53,8 +53,15 @@ class Counted(IterableDataset[Any]):
             yield item
 
 
-def loader(data: Any = numbered, *, buffer_size: int = 0, epoch_samples: int | None = None, **options: Any) -> Loader:
-    stream = Stream(data, buffer_size=buffer_size, epoch_samples=epoch_samples)
+def loader(
+    data: Any = numbered,
+    *,
+    buffer_size: int = 0,
+    epoch_samples: int | None = None,
+    stateful: bool = False,
+    **options: Any,
+) -> Loader:
+    stream = Stream(data, buffer_size, epoch_samples, stateful)
     return Loader(stream, RECIPE, BATCH, **{"device": "cpu", "num_workers": 0, "engine": "torch"} | options)
 
 
@@ -147,6 +154,7 @@ class TestResume:
         def data() -> Any:
             return Counted() if counted else numbered
 
+        options = options | {"stateful": counted}
         with loader(data(), **options) as batches:
             states, expected = [], []
             for _ in range(2):
@@ -163,18 +171,21 @@ class TestResume:
             assert len(found) >= len(expected) - step - 1
 
     def test_its_own_state_spares_what_was_read(self) -> None:
-        with loader(Counted()) as batches:
+        with loader(Counted(), stateful=True, buffer_size=10) as batches:
             turns = iter(batches)
             for _ in range(9):
                 next(turns)
             state = batches.state_dict()
+            rest = labels(turns)
         data = Counted()
-        data.at = 0
-        with Loader(Stream(data), RECIPE, BATCH, device="cpu", num_workers=0) as resumed:
+        with loader(data, stateful=True, buffer_size=10) as resumed:
             resumed.load_state_dict(state)
-            assert labels(resumed) == rows(range(COUNT))[9:]
-        assert data.read <= COUNT  # the run of 64 that it is in is all of it
-        assert state["stream"]["data"] == {"at": 0}
+            assert labels(resumed) == rest
+            assert data.read == COUNT - 30
+            assert len(labels(resumed)) == 11  # the next pass, from its beginning
+            resumed.set_epoch(0)
+            assert sorted(itertools.chain(*labels(resumed))) == list(range(COUNT))
+        assert state["stream"]["data"] == {"at": 30}
 
     def test_on_other_ranks_and_with_other_batches(self) -> None:
         with loader() as batches:
@@ -189,7 +200,9 @@ class TestResume:
 
     def test_of_another_stream(self) -> None:
         with loader() as batches, loader(buffer_size=3) as other:
-            with pytest.raises(gpupipe.StateError, match="source is"):
+            with pytest.raises(
+                gpupipe.StateError, match=r"order is 'stream\(buffer_size=0, .*has 'stream\(buffer_size=3"
+            ):
                 other.load_state_dict(batches.state_dict())
             state = batches.state_dict() | {"stream": {"total": "many"}}
             with pytest.raises(gpupipe.StateError, match=r"stream is .*'many'.*was changed"):
@@ -262,12 +275,14 @@ class TestBadInput:
             with pytest.raises(KeyError, match=r"it raised KeyError: 'gone' \(item 22 of pass 0\)") as raised:
                 next(turns)
             assert isinstance(raised.value, SampleError)
+            assert "catch that in the iterator" in str(raised.value)
             assert list(turns) == []
             assert next(iter(batches))[1].tolist() == [1000, 1001, 1002, 1003]
 
-    def test_an_empty_stream(self) -> None:
+    def test_an_empty_stream(self, caplog: pytest.LogCaptureFixture) -> None:
         with loader(lambda number: iter(())) as batches:
             assert list(batches) == []
+        assert "gave nothing in pass 0" in caplog.text
         with (
             loader(lambda number: iter(()), epoch_samples=8) as batches,
             pytest.raises(DataError, match="so it is empty"),
@@ -281,8 +296,17 @@ class TestBadInput:
             loader(order=gpupipe.Sequential(3))
         with pytest.raises(ConfigError, match="an iterator, which can be read once"):
             Stream(iter([]))
-        with pytest.raises(ConfigError, match="data is int"):
-            Stream(7)
+        for data, name in ((7, "int"), (lambda: numbered(0), r".*<lambda>")):
+            with pytest.raises(
+                ConfigError, match=f"data is {name}, and no IterableDataset, nor a function of the pass"
+            ):
+                Stream(data)
+        with loader(lambda number: 5) as batches, pytest.raises(ConfigError, match="gave int for pass 0, and no"):
+            list(batches)
+        with pytest.raises(ConfigError, match=r"or gpupipe.Stream\(\.\.\.\) of a function that makes iterators"):
+            Loader(numbered, RECIPE, BATCH)
+        with pytest.raises(ConfigError, match="stateful=True, but numbered has no state_dict and no load_state_dict"):
+            Stream(numbered, stateful=True)
         with pytest.raises(ConfigError, match="buffer_size=-1"):
             Stream(numbered, buffer_size=-1)
         with pytest.raises(ConfigError, match="epoch_samples=0"):
@@ -320,21 +344,24 @@ class TestOthersData:
             assert ours["key"] == theirs["key"]
 
     @pytest.mark.trainers("datasets")
-    def test_hugging_faces_and_its_state(self) -> None:
+    @pytest.mark.parametrize("shuffled", [False, True], ids=["with its state", "shuffled by it, read again"])
+    def test_hugging_faces(self, shuffled: bool) -> None:
         import datasets
 
         def data() -> Any:
             listed = datasets.Dataset.from_dict({"image": BYTES, "label": list(range(COUNT))})
-            return listed.to_iterable_dataset(num_shards=3)
+            given = listed.to_iterable_dataset(num_shards=3)
+            return given.shuffle(seed=3, buffer_size=9) if shuffled else given
 
         plain = [item["label"] for item in data()]
-        with loader(data()) as batches:
+        with loader(data(), stateful=not shuffled) as batches:
             turns = iter(batches)
             found = [next(turns)[1].tolist() for _ in range(6)]
             state = json.loads(json.dumps(batches.state_dict()))
-        with loader(data()) as resumed:
+        with loader(data(), stateful=not shuffled) as resumed:
             resumed.load_state_dict(state)
             assert found + labels(resumed) == rows(plain)
+            assert len(labels(resumed)) == len(rows(plain))
 
 
 def _number(item: dict[str, Any]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class TestAnnounced:
         monkeypatch.setitem(sys.modules, "accelerate.state", None)
         monkeypatch.setitem(sys.modules, "accelerate.data_loader", None)  # an import would fail
         announcement = accelerate.Announcement(0)
-        announcement.delivered(is_last=True)
+        announcement.delivered(is_last=True, remainder=0)
         announcement.end()
 
     def test_from_the_first_batch_to_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -531,7 +531,7 @@ class Loader(DataLoaderAttributes):
         return LoaderState(
             source=self.source.fingerprint,
             recipe=recipe_fingerprint(self.recipe, self.source.fields),
-            order=self.order.fingerprint,
+            order=self.order.fingerprint if self._reader is None else self._reader.order,
             seed=self.seed,
             global_batch=self.batches.global_batch,
             drop_last=self.drop_last,

@@ -8,6 +8,8 @@ is known to be that.
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +29,10 @@ from gpupipe.sources.raised import as_raised
 
 __all__ = ["StreamReader", "refuse_shuffling"]
 
+log = logging.getLogger("gpupipe")
+
 END: Any = object()
+REMEDY = "what it raises ends it: catch that in the iterator, which then leaves the item out"
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
 
@@ -56,9 +61,15 @@ class StreamReader:
         self._source = source
         self._stream = source.stream
         self._seed = seed
+        self._beginning = copy.deepcopy(self._stream.data.state_dict()) if self._stream.stateful else None
         self._passes: _Passes | None = None
         self._loaded: dict[str, Any] | None = None
         self._failed: dict[int, int] = {}  # epoch -> the step from which on nothing comes, after an error
+
+    @property
+    def order(self) -> str:
+        """What decides the samples' order, for a state."""
+        return self._stream.order
 
     def load(self, mark: Mapping[str, Any] | None) -> None:
         """Go on from what a state has of the stream. Raises StateError where that is none."""
@@ -114,7 +125,7 @@ class StreamReader:
         def items(begin: int) -> Iterator[Item]:
             passes = self._passes
             if passes is None or passes.first != first:
-                passes = self._passes = _Passes(self._source, first, self._loaded)
+                passes = self._passes = _Passes(self._source, first, self._beginning, self._loaded)
             size = self._stream.buffer_size or RUN
             for start in range(begin - begin % size, 2**62 if whole is None else whole, size):
                 passes.go(base + start)
@@ -178,15 +189,17 @@ class _Passes:
     """The stream from the beginning of pass `first` on; where epochs have a length of their own, one pass after the
     other.
 
-    total: so many samples have been read. loaded: a mark that a state has.
+    total: so many samples have been read. data: the data's own state at the beginning of a pass, if it has any.
+    loaded: a mark that a state has.
     """
 
-    def __init__(self, source: StreamSource, first: int, loaded: dict[str, Any] | None) -> None:
+    def __init__(self, source: StreamSource, first: int, data: Any, loaded: dict[str, Any] | None) -> None:
         self._source = source
         self._stream = source.stream
         self._items: Iterator[Any] = iter(())
         self.total = self._pass = self._offset = 0
         self.first = first
+        self._data = data
         beginning = {"first": first, "total": 0, "pass": first, "offset": 0, "data": None}
         self._marks = [beginning] + ([loaded] if loaded is not None and loaded["first"] == first else [])
         self._begin(self._marks[-1])
@@ -200,11 +213,13 @@ class _Passes:
                 value = next(self._items, END)
             except Exception as error:  # code of the user's
                 reason = f"it raised {type(error).__name__}: {error} (item {self._offset} of pass {self._pass})"
-                raise as_raised(error, self.total, self._source.location(self.total), reason) from error
+                raise as_raised(error, self.total, self._source.location(self.total), reason, REMEDY) from error
             if value is not END:
                 self.total, self._offset = self.total + 1, self._offset + 1
                 return value
             if self._stream.epoch_samples is None:
+                if not self.total:
+                    log.warning("gpupipe: the stream %s gave nothing in pass %d", self._source.name, self._pass)
                 raise StopIteration
             if not self._offset:
                 raise DataError(f"the stream {self._source.name} gave nothing in pass {self._pass}, so it is empty")
@@ -212,7 +227,7 @@ class _Passes:
 
     def mark(self) -> dict[str, Any]:
         """Where it stands."""
-        state = self._stream.data.state_dict() if self._stream.keeps_state else None
+        state = copy.deepcopy(self._stream.data.state_dict()) if self._stream.stateful else None
         return {"first": self.first, "total": self.total, "pass": self._pass, "offset": self._offset, "data": state}
 
     def go(self, total: int) -> None:
@@ -224,7 +239,7 @@ class _Passes:
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
         self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
-        self._items = self._stream.begin(self._pass, mark["data"])
+        self._items = self._stream.begin(self._pass, self._data if mark["data"] is None else mark["data"])
         if mark["data"] is None:
             for _ in islice(self._items, self._offset):
                 pass

@@ -95,8 +95,8 @@ def open_source(
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return DatasetSource(data, fields)
     raise ConfigError(
-        f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), "
-        "or an object with __len__ and __getitem__ that gives samples"
+        f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), an object with "
+        "__len__ and __getitem__ that gives samples, or gpupipe.Stream(...) of a function that makes iterators"
     )
 
 

@@ -27,7 +27,7 @@ Fields = tuple[Any, ...]
 Made = TypeVar("Made", bound=Error)
 
 
-def as_raised(error: Exception, index: int, location: str, reason: str) -> SampleError:
+def as_raised(error: Exception, index: int, location: str, reason: str, remedy: str = "") -> SampleError:
     """The SampleError for `error`, which is its `__cause__`; an instance of the error's type as well.
 
     It has the error's `args`, and its other attributes by way of `__cause__`; its text is the SampleError's. Where
@@ -36,7 +36,7 @@ def as_raised(error: Exception, index: int, location: str, reason: str) -> Sampl
     the traceback as text. torch's DataLoader raises the type alone, and only if a text is all that it asks for.
     """
     original = "".join(traceback.format_exception(error))
-    return _raised(SampleError, error, (index, location, reason, "", original))
+    return _raised(SampleError, error, (index, location, reason, remedy, original))
 
 
 def collate_error(error: Exception, message: str) -> CollateError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,14 @@ from numpy.typing import NDArray
 from gpupipe.batch import Columns, Field
 from gpupipe.batch.batch import ENDLESS
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.host.checks import whole
+from gpupipe.host.checks import flag, whole
 from gpupipe.sources.dataset import DatasetSource
 
 __all__ = ["Stream", "StreamSource", "is_iterable_dataset"]
 
+WANTED = (
+    "and no IterableDataset, nor a function of the pass (an int from 0 on) that gives an iterator: pass one of both"
+)
 ITERABLE = ("torch.utils.data.dataset.IterableDataset", "datasets.iterable_dataset.IterableDataset")
 
 
@@ -31,11 +35,13 @@ class Stream:
 
     data:          an IterableDataset, or any iterable that can be iterated over again; or a function of the pass (an
                    int, from 0 on) that gives an iterator. Items are as a dataset's: tuples, dicts. A `set_epoch` that
-                   it has is called with the pass before each; a `state_dict` and `load_state_dict` let a loader go on
-                   within a pass without reading what was before.
+                   it has is called with the pass before each.
     buffer_size:   samples that are shuffled together, and so are held in memory, encoded; 0: they come in their order.
     epoch_samples: samples of an epoch, which then goes on where the one before has stopped, in the next pass where one
                    has ended. None: each pass is an epoch, whose length shows when it is over.
+    stateful:      whether the data has a `state_dict` and a `load_state_dict` that bring it back to the very item, so
+                   that a loader which resumes need not read what came before. Not so if the data shuffles in a buffer
+                   of its own, as Hugging Face's `shuffle` does: its state loses what is in that.
 
     Every rank reads all of it and keeps its own samples, each of which comes to one rank and one worker, once: the same
     batches on any number of ranks. The process of the loader reads; workers decode. So items should be encoded.
@@ -44,6 +50,7 @@ class Stream:
     data: Any
     buffer_size: int = 0
     epoch_samples: int | None = None
+    stateful: bool = False
 
     def __post_init__(self) -> None:
         whole("Stream: buffer_size", self.buffer_size, 0)
@@ -54,40 +61,50 @@ class Stream:
                 f"Stream: data is {type(self.data).__name__}, an iterator, which can be read once: pass a function "
                 "that makes one, such as `lambda number: read(...)`"
             )
-        if not callable(self.data) and not isinstance(self.data, Iterable):
-            raise ConfigError(
-                f"Stream: data is {type(self.data).__name__}: pass an IterableDataset, or a function of the pass that "
-                "gives an iterator"
-            )
+        if not isinstance(self.data, Iterable) and not _takes_a_pass(self.data):
+            raise ConfigError(f"Stream: data is {self.name}, {WANTED}")
+        lacking = [name for name in ("state_dict", "load_state_dict") if not callable(getattr(self.data, name, None))]
+        if flag("Stream: stateful", self.stateful) and lacking:
+            raise ConfigError(f"Stream: stateful=True, but {self.name} has no {' and no '.join(lacking)}; leave it out")
 
     @property
     def fingerprint(self) -> str:
         """Names it; what it will give nobody knows."""
-        return f"stream {getattr(self.data, 'fingerprint', self.name)} {self.buffer_size} {self.epoch_samples}"
+        return f"stream {getattr(self.data, 'fingerprint', self.name)}"
+
+    @property
+    def order(self) -> str:
+        """Names what decides the order of its samples, for states."""
+        return f"stream(buffer_size={self.buffer_size}, epoch_samples={self.epoch_samples})"
 
     @property
     def name(self) -> str:
         """Of the data, for messages."""
         return str(getattr(self.data, "__qualname__", type(self.data).__qualname__))
 
-    def begin(self, number: int, state: Any = None) -> Iterator[Any]:
-        """A pass from its beginning, or from where a state of the data's own stands."""
+    def begin(self, number: int, state: Any) -> Iterator[Any]:
+        """A pass, from where a state of the data's own stands, if it has any. Raises ConfigError for what is no
+        iterator."""
         set_epoch = getattr(self.data, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(number)
-        if state is not None:
+        if self.stateful:
             self.data.load_state_dict(state)
-        make: Callable[[], Any] = (lambda: self.data(number)) if self._is_function else (lambda: self.data)
-        return iter(make())
+        made = self.data if isinstance(self.data, Iterable) else self.data(number)
+        if not isinstance(made, Iterable):
+            raise ConfigError(f"Stream: {self.name} gave {type(made).__name__} for pass {number}, {WANTED}")
+        return iter(made)
 
-    @property
-    def _is_function(self) -> bool:
-        return callable(self.data) and not isinstance(self.data, Iterable)
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether the data says itself where a pass stands."""
-        return all(callable(getattr(self.data, name, None)) for name in ("state_dict", "load_state_dict"))
+def _takes_a_pass(function: Any) -> bool:
+    """Whether it can be called with one argument, as far as that can be told."""
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # of some functions in C nothing is known
+        return callable(function)
+    return True
 
 
 class StreamSource(DatasetSource):

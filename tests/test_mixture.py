@@ -258,6 +258,21 @@ def test_classes_are_renumbered_by_name(tmp_path: Path, parts: dict[str, Source]
     assert (same.classes, same.targets.tolist()) == (["cat", "dog"], [0, 1, 1])
 
 
+def test_labels_of_a_source_without_names_are_warned_of(
+    tmp_path: Path, parts: dict[str, Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are numbers as they were, which may mean something else; not where the names are given."""
+    pets, numbers = named(tmp_path / "pets", "cat", "dog"), parts["shards"].select([1])
+    sources = {"pets": (pets, 1), "numbers": (numbers, 1)}
+    open_source(gpupipe.Mixture(sources, classes=["cat", "dog"]))
+    open_source(gpupipe.Mixture({"a": (pets, 1), "b": (pets, 1)}))
+    open_source(gpupipe.Mixture({"a": (numbers, 1), "b": (numbers, 1)}))
+    assert not caplog.messages
+    open_source(gpupipe.Mixture(sources))
+    (message,) = caplog.messages
+    assert "'pets' names its classes and 'numbers' does not" in message
+
+
 def test_labels_without_a_name_are_bad_samples(tmp_path: Path) -> None:
     class Pets(list[Any]):
         classes = ("cat", "dog")

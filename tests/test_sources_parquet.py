@@ -265,7 +265,7 @@ class TestSamples:
         assert (source.classes, source.targets.tolist()) == (["x", "y"], [0, 1, 0, 1])
         assert [source[n][0].tobytes() for n in range(4)] == [row["image"]["bytes"] for row in rows]
 
-    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
     def test_a_file_that_is_changed(self, tmp_path: Path, compression: str) -> None:
         path = written(tmp_path, {"image": NOISE, "label": range(10)}, compression=compression, row_group_size=5)
         source = open_source(path)
@@ -274,6 +274,9 @@ class TestSamples:
         path.write_bytes(whole[:8] + b"\0" + whole[9:])
         os.utime(path, ns=(0, 0))
         with pytest.raises(SampleError, match=r"data\.parquet row 7 .*written to, or touched"):
+            source.fetch(np.array([7]))
+        path.write_bytes(whole[:8] + bytes(len(whole) - 8))  # in which no page can be parsed
+        with pytest.raises(SampleError, match="written to, or touched, since it was opened"):
             source.fetch(np.array([7]))
 
 

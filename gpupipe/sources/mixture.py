@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # orders import torch
 
 __all__ = ["Mixture", "MixtureSource"]
 
+log = logging.getLogger("gpupipe")
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -42,7 +45,8 @@ class Mixture:
                  give the same whenever it is asked. All sources must have the same fields.
     num_samples: of an epoch; None: as many as all sources have together.
     classes:     the names of all classes: labels of sources that name theirs are renumbered by name. None: labels are
-                 as they are, and sources that name classes must name the same.
+                 as they are, and sources that name classes must name the same; of one that names none beside them
+                 you are warned.
     orders:      by name an order for a source, in the place of the usual one: of shards on slow storage
                  `BlockShuffled.of_shards(source, 16)`.
 
@@ -264,6 +268,14 @@ def _class_numbers(
                     f"{differ[0]!r} and {differ[1]!r}: one label would mean two things; pass the names of all as "
                     "classes=, by which labels are renumbered"
                 )
+        unnamed = [name for name in names if name not in named]
+        if named and unnamed and "label" in parts[0].fields:
+            log.warning(
+                "gpupipe: Mixture: %r names its classes and %r does not, so nothing tells whether a label means the "
+                "same in both: compare them, and pass the names of all as classes= where it does",
+                next(iter(named)),
+                unnamed[0],
+            )
         return [None] * len(parts)
     numbers = {each: number for number, each in enumerate(classes)}
     for name, own in named.items():

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,12 +74,19 @@ class Footer:
     def read(self, parts: list[str], group: int | None = None) -> Any:
         """Columns, of structs the parts that are asked for, of one group or all. Raises as `of` does, and ValueError
         where the file is another one now."""
-        with open(open_regular(self.path), "rb", buffering=0) as file:
+        with self.unchanged() as file:
             opened = pq.ParquetFile(file, metadata=self.metadata)
             groups = range(self.metadata.num_row_groups) if group is None else [group]
-            table = opened.read_row_groups(groups, columns=parts, use_threads=False)  # forks have none of the threads
-            self.check(Stamp.of(file.fileno()))
-        return table
+            return opened.read_row_groups(groups, columns=parts, use_threads=False)  # forks have none of the threads
+
+    @contextmanager
+    def unchanged(self) -> Iterator[IO[bytes]]:
+        """The file, open: that it is another one now is said in the place of whatever was raised because of that."""
+        with open(open_regular(self.path), "rb", buffering=0) as file:
+            try:
+                yield file
+            finally:
+                self.check(Stamp.of(file.fileno()))
 
     def check(self, stamp: Stamp) -> None:
         """Raise ValueError unless that is of the file as it was."""
@@ -124,10 +132,8 @@ class RowGroup:
         begin = min(filter(None, (leaf.dictionary_page_offset, leaf.data_page_offset)))
         snappy = SNAPPY[leaf.compression]
         chunk = Chunk(begin, leaf.total_compressed_size, leaf.num_values, snappy, kind.max_definition_level)
-        with open(open_regular(self.footer.path), "rb", buffering=0) as file:
-            places = located(chunk, lambda at, size: os.pread(file.fileno(), size, at))
-            self.footer.check(Stamp.of(file.fileno()))
-        return places
+        with self.footer.unchanged() as file:
+            return located(chunk, lambda at, size: os.pread(file.fileno(), size, at))
 
 
 class RowGroups:

@@ -19,6 +19,7 @@ import gpupipe
 from gpupipe.batch import Image, Key, Mask
 from gpupipe.errors import DataError, SampleError
 from gpupipe.sources import check_source, open_source
+from gpupipe.sources.stores import archive
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
@@ -167,7 +168,7 @@ def entry(path: Path, number: int, **change: int) -> Path:
     ("change", "reason"),
     [
         ({"crc": 7}, "is damaged: its bytes don't give the sum"),
-        ({"size": 400_000_000}, "claims to have 400,000,000 bytes in .*, as in a zip bomb"),
+        ({"size": 200_000_000}, "claims to have 200,000,000 bytes in .*, as in a zip bomb"),
         ({"size": 4_000_000_000}, "has 4,000,000,000 bytes, more than the 1,073,741,824 of any image"),
         ({"size": 100}, "is damaged: its bytes don't give the sum"),
         ({"begin": 3}, "has no header at offset 3"),
@@ -196,6 +197,18 @@ def test_a_member_that_unpacks_to_more_than_it_says(tmp_path: Path) -> None:
     entry(path, 0, size=1_000_000, crc=zlib.crc32(bytes(1_000_000)))
     with pytest.raises(SampleError, match="is damaged"):
         open_source(path)[0]
+
+
+def test_a_member_that_unpacks_to_more_than_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = jpeg(3) + np.random.default_rng(0).bytes(1_000_000)
+    members = {"a/1.jpg": jpeg(1) + bytes(900_000), "a/2.jpg": jpeg(2) + bytes(1_100_000), "a/3.jpg": noise}
+    path = write_zip(tmp_path / "a.zip", members, DEFLATED)
+    monkeypatch.setattr(archive, "MOST_UNPACKED", 1_000_000)
+    source = open_source(path)
+    assert source.shapes(np.arange(3))[:, 0].tolist() == [40, 0, 40]
+    assert [source[row][0].tobytes() for row in (0, 2)] == [members["a/1.jpg"], noise]
+    with pytest.raises(SampleError, match=r"a/2\.jpg.* unpacks to 1,10\d,\d+ bytes from \d,\d+, as a zip bomb does"):
+        source[1]
 
 
 def test_members_that_share_bytes(tmp_path: Path) -> None:

@@ -111,6 +111,14 @@ def test_the_reason_shows_the_first_bytes() -> None:
     assert "empty" in explain_damage(b"")
 
 
+@pytest.mark.parametrize(("kind", "size"), [("AVIF", 100), ("AVIF", 394), ("GIF", 14), ("GIF", 400), ("PNG", 14)])
+def test_the_reason_of_a_cut_header_names_the_kind(kind: str, size: int) -> None:
+    cut = encode(PIXELS, kind, "P" if kind == "GIF" else "RGB", **{"quality": 100} if kind == "AVIF" else {})[:size]
+    lacks = kind not in headers.FORMATS
+    expected = "it is AVIF, which this Pillow was built without" if lacks else f"it begins as {kind} does, but is cut"
+    assert expected in explain_damage(cut)
+
+
 def test_bytes_behind_the_end_do_no_harm() -> None:
     assert probe_bytes(encode(PIXELS) + bytes(300)) == Header(HEIGHT, WIDTH, 1)
 

@@ -29,6 +29,10 @@ from gpupipe.sources.wanted import Wanted
 
 __all__ = ["ArchiveSource", "open_archive"]
 
+# What unpacks to more than both is no image: one of a single colour unpacks to a thousand times its size, as zip bombs
+# do, but the most pixels that are decoded are 240 MB.
+MOST_UNPACKED = 256 << 20
+MOST_RATIO = 200
 NO_MEMBER = Member(0, 0, -1, 0, False)
 
 
@@ -48,7 +52,7 @@ class ArchiveSource(FolderSource):
             return None
         member = Member(*self._members[index, number].tolist())
         try:
-            return unpacked(member, self._read)
+            return _image(member, self._read)
         except ValueError as error:
             path = self._layout.path(str(self._keys[index]), number)
             raise self._bad(index, path, str(error)) from error
@@ -64,6 +68,13 @@ class ArchiveSource(FolderSource):
 def _read(files: OpenFiles, path: str, stamp: Stamp, offset: int, size: int) -> Encoded:
     """Fewer bytes where the archive ends."""
     return files.unchanged(path, stamp, offset, max(0, min(size, stamp.size - offset)), "archive")
+
+
+def _image(member: Member, read: Read) -> Encoded:
+    """A member's bytes. Raises ValueError where there is none, and for what can be no image."""
+    if member.size > max(MOST_UNPACKED, MOST_RATIO * member.packed):
+        raise ValueError(f"unpacks to {member.size:,} bytes from {member.packed:,}, as a zip bomb does: no image does")
+    return unpacked(member, read)
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ class _Inside(Layout):
         if member.size > MOST_BYTES:
             return DAMAGED
         if member.is_deflated:
-            return probe_bytes(unpacked(member, self.read).data)
+            return probe_bytes(_image(member, self.read).data)
         begin = data_offset(member, self.read)
         return probe(lambda offset, length: self.read(begin + offset, length).tobytes(), member.size)
 

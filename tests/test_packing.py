@@ -250,6 +250,9 @@ class TestBadSamples:
 def test_files_of_every_format_stay_as_they_are(to: str, tmp_path: Path) -> None:
     kinds = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF", "JPEG2000")
     files = [encode(picture(30, 40, number), kind) for number, kind in enumerate(kinds)]
+    exif = PillowImage.Exif()
+    exif[0x0112] = 6  # with which datasets would turn it
+    files[0] = encode(picture(30, 40, 0), exif=exif)
     fields = {"image": Image(), "left": Image(), "mask": Mask()}
     masks = [encode(picture(30, 40, number), kind, "L") for number, kind in enumerate(kinds)]
     samples = [{"image": one, "left": one, "mask": mask} for one, mask in zip(files, masks, strict=True)]

@@ -149,17 +149,22 @@ def test_a_file_that_is_replaced_stays_as_it_was(tmp_path: Path) -> None:
         pickle.loads(pickle.dumps(source))
 
 
-def test_images_are_upright_as_the_dataset_has_them() -> None:
+@pytest.mark.parametrize("as_parquet", [False, True], ids=["dataset", "parquet"])
+def test_images_are_upright_as_the_dataset_has_them(as_parquet: bool, tmp_path: Path) -> None:
+    def opened(data: Any) -> Any:
+        if as_parquet:
+            data.to_parquet(tmp_path / "data.parquet")
+        return open_source(tmp_path / "data.parquet" if as_parquet else data)
+
     exif = Pillow.Exif()
     exif[0x0112] = 6
     turned = encode(picture(20, 50, 1), exif=exif)
     data = rows(image=[{"bytes": turned, "path": None}, *({"bytes": one, "path": None} for one in JPEGS[1:])])
-    source = open_source(data)
-    images = source.fetch(np.arange(6))["image"]
+    images = opened(data).fetch(np.arange(6))["image"]
     assert np.array_equal(images.data[0], np.asarray(data[0]["image"].convert("RGB")))
     assert images.sizes.tolist() == [[50, 20, 1], *([30 + number, 40, 1] for number in range(1, 6))]
     assert images.data[1].tobytes() == JPEGS[1]
-    stored = open_source(data.cast_column("image", datasets.Image(decode=False)))
+    stored = opened(data.cast_column("image", datasets.Image(decode=False)))
     assert stored[0][0].tobytes() == turned
 
 

@@ -13,11 +13,14 @@ from gpupipe.batch.stored import schema_from_json
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import read_regular
 
-__all__ = ["FILE_NAMES", "MARKS", "MOST_PLAN_BYTES", "PLAN_NAME", "Packing", "packing_in"]
+__all__ = ["AS_STORED", "FILE_NAMES", "MARKS", "MOST_PLAN_BYTES", "PLAN_NAME", "Packing", "packing_in"]
 
 PLAN_NAME = ".gpupipe-pack.json"
 MARKS = ".gpupipe-pack"
 """The folder, beside the plan, with a mark for each file that is whole."""
+
+AS_STORED = b"gpupipe.as_stored"
+"""In the metadata of Parquet that was packed: its images are as the packed source had them, and not turned upright."""
 
 MOST_PLAN_BYTES = 1 << 20
 FILE_NAMES = {

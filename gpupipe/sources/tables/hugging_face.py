@@ -6,17 +6,13 @@ the files have to be the same before and after that.
 
 from __future__ import annotations
 
-import io
 import os
 from bisect import bisect_right
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import PIL.Image
-import PIL.ImageOps
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -25,14 +21,13 @@ from gpupipe.batch import Array, Bytes, Columns, Field, Image, Mask, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
-from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.rows import RowSource
-from gpupipe.sources.values import as_given
+from gpupipe.sources.tables.upright import turn
 
 __all__ = ["HuggingFaceSource", "open_hugging_face"]
 
@@ -163,23 +158,9 @@ class HuggingFaceSource(RowSource):
 
     def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
         made = super()._made(name, field, rows, indices)
-        if name in self._turned:
-            made.sizes = np.array([_header(data) for data in made.data], np.int32).reshape(-1, 3)
-            for row in np.flatnonzero(made.sizes[:, 2] > 1).tolist():
-                with suppress(Exception):  # what is damaged is found where the others are decoded
-                    made.data[row] = as_given(field, _upright(made.data[row]))
-                    made.sizes[row] = (*made.data[row].shape[:2], 1)
+        if isinstance(field, Image) and name in self._turned:
+            turn(field, made)
         return made
-
-
-def _header(data: Any) -> tuple[int, int, int]:
-    return (0, 0, 1) if data is None else probe_bytes(data.data)
-
-
-def _upright(data: NDArray[np.uint8]) -> PIL.Image.Image:
-    with PIL.Image.open(io.BytesIO(data.tobytes())) as image:
-        image.load()
-        return PIL.ImageOps.exif_transpose(image)
 
 
 def open_hugging_face(dataset: Any, fields: Mapping[str, Field] | None = None) -> Source:

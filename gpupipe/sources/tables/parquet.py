@@ -24,6 +24,7 @@ from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, scan_in_threads
 from gpupipe.sources.indexed import printable
+from gpupipe.sources.packed import AS_STORED
 from gpupipe.sources.reading import OpenFiles
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.tables.blobs import Blobs
@@ -32,6 +33,7 @@ from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.files import Parquet
 from gpupipe.sources.tables.row_groups import SNAPPY, Footer, RowGroup, RowGroups, default_memory
 from gpupipe.sources.tables.rows import RowSource
+from gpupipe.sources.tables.upright import turn
 
 __all__ = ["ParquetSource", "class_label_names", "open_parquet"]
 
@@ -71,6 +73,7 @@ class ParquetSource(RowSource):
             for name, path in paths.items()
             if isinstance(fields[name], Image | Mask | Bytes)
         }
+        self._turned = {name for name in fields.images if _is_turned(schema, paths[name])}
         others = {name: footers[0].part(path) for name, path in paths.items() if name not in self._blobs}
         large = {part for part in set(others.values()) if sum(group.size(part) for group in groups) > KNOWN}
         self._by_group = {name: part for name, part in others.items() if part in large}
@@ -195,7 +198,10 @@ class ParquetSource(RowSource):
         for row in np.argsort(indices, kind="stable").tolist():  # one row group after the other
             files[row] = self._file(name, int(indices[row]))
         if isinstance(field, Image):
-            return Images(files)
+            images = Images(files)
+            if name in self._turned:
+                turn(field, images)
+            return images
         of_bytes = isinstance(field, Bytes)
         return [MISSING if data is None else data.tobytes() if of_bytes else data for data in files]
 
@@ -282,12 +288,23 @@ def _known(footers: list[Footer], parts: list[str]) -> pa.Table:
 
 def class_label_names(schema: Any, path: Path) -> list[str] | None:
     """The names of a column's class numbers, where Hugging Face's datasets have noted them; else None."""
+    names = _feature(schema, path).get("names")
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if fits else None
+
+
+def _is_turned(schema: Any, path: Path) -> bool:
+    """Whether Hugging Face's datasets give a column's images upright."""
+    feature = _feature(schema, path)
+    return feature.get("_type") == "Image" and bool(feature.get("decode", True)) and AS_STORED not in schema.metadata
+
+
+def _feature(schema: Any, path: Path) -> dict[str, Any]:
+    """What Hugging Face's datasets have noted of a column, or of a part of it; else nothing."""
     try:
         feature = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         for key in path:
             feature = feature[key]
-        names = feature["names"]
     except (KeyError, TypeError, ValueError, RecursionError):
-        return None
-    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return names if fits else None
+        return {}
+    return feature if isinstance(feature, dict) else {}

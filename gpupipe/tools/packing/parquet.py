@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpupipe.sources.packed import AS_STORED
 from gpupipe.tools.packing.layout import Layout, Part
 from gpupipe.tools.packing.samples import Sample
 
@@ -74,7 +75,7 @@ def _type(part: Part) -> Any:
 def _schema(layout: Layout, classes: list[str] | None) -> pa.Schema:
     schema = pa.schema([(name, _type(part)) for name, part in layout.parts.items()])
     features = {name: _feature(name, part, classes) for name, part in layout.parts.items()}
-    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}}), AS_STORED: b"1"})
 
 
 def _feature(name: str, part: Part, classes: list[str] | None) -> Any:

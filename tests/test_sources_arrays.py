@@ -51,6 +51,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file["names"] = np.array([b"dog", b"cat", b"dog", b"ant", b"cat"])
         file["floats"], file["channels first"] = PIXELS / 255, PIXELS.transpose(0, 3, 1, 2)
         file["six"], file["number"], file["none"] = np.arange(6), 3, np.zeros((0, 2))
+        file["column"] = LABELS[:, None].astype(np.int64)
+        file.create_dataset("lengths", N, h5py.vlen_dtype(np.float32))
         file["records"] = np.zeros(N, [("x", "f4"), ("y", "i4")])
         for row, data in enumerate(FILES):
             encoded[row] = np.frombuffer(data, np.uint8)
@@ -144,6 +146,14 @@ class TestFields:
     @pytest.mark.parametrize(
         ("field", "error", "message"),
         [
+            (Image("lengths"), DataError, r"array float32 of varying length \(5,\): images are uint8"),
+            (
+                Scalar("column"),
+                ConfigError,
+                r"int64 \(5, 1\): a Scalar is one number; .*reshape\(5\) or pass gpupipe\.Array",
+            ),
+            (Scalar("embeddings"), ConfigError, r"float16 \(5, 3\): a Scalar is one number; pass gpupipe\.Array"),
+            (Scalar("nothing"), ConfigError, "encoded uint8 of varying length"),
             (Image("floats"), DataError, r"can't be made of an array float64 \(5, 20, 30, 3\): .*images are uint8"),
             (Image("channels first"), DataError, r"uint8 \(5, 3, 20, 30\): .*pixels are uint8 \(height, width, 3"),
             (Image("captions"), DataError, "it is text"),
@@ -153,7 +163,7 @@ class TestFields:
             (
                 Image("nothing"),
                 ConfigError,
-                r"in the array 'nothing', which is not there, but .*, captions object \(5,\)",
+                r"in the array 'nothing', which is not there, but .*, captions text \(5,\)",
             ),
             (Image("deep"), ConfigError, "in the array 'deep', which is not there"),
             (Image(0), ConfigError, "arrays are found by their names"),
@@ -163,6 +173,26 @@ class TestFields:
     def test_arrays_that_do_not_fit(self, path: Path, field: Any, error: Any, message: str) -> None:
         with pytest.raises(error, match=message):
             open_source(path, fields={"field": field})
+
+    @pytest.mark.parametrize(
+        ("arrays", "proposed"),
+        [
+            (["a/boxes", "a/images", "a/labels", "a/masks"], "Image('a/images'), 'label': gpupipe.Scalar('a/labels')"),
+            (["boxes", "encoded", "y"], "Image('encoded'), 'label': gpupipe.Scalar('y')"),
+            (["boxes", "channels first", "opaque"], "Image('opaque'), 'label': gpupipe.Scalar('NAME')"),
+            (
+                [*(f"boxes{number:02}" for number in range(15)), "x/images"],
+                "Image('x/images'), 'label': gpupipe.Scalar('NAME')",
+            ),
+        ],
+    )
+    def test_what_fits_is_proposed(self, path: Path, tmp_path: Path, arrays: list[str], proposed: str) -> None:
+        with h5py.File(path) as file, h5py.File(tmp_path / "a.h5", "w") as made:
+            for array in arrays:
+                name = array.split("/")[-1].rstrip("0123456789")
+                file.copy("labels" if name == "y" else name, made, array)
+        with pytest.raises(ConfigError, match=re.escape(f"name it, as fields={{'image': gpupipe.{proposed}}}")):
+            open_source(tmp_path / "a.h5")
 
     def test_arrays_of_different_lengths(self, path: Path) -> None:
         with pytest.raises(ConfigError, match="arrays differ in their rows: 'encoded' 5, 'six' 6"):
@@ -226,7 +256,7 @@ class TestHdf5Files:
         copy.write_bytes(path.read_bytes())
         source = open_source(copy)
         os.utime(copy, (1, 1))
-        with pytest.raises(SampleError, match=r"row 2 of .*a\.h5.*the file was written to"):
+        with pytest.raises(SampleError, match=r"row 2 of .*a\.h5.*the file was written to.*; .*make the loader again"):
             source.fetch(np.array([2]))
 
     def test_what_lies_in_other_files(self, tmp_path: Path, path: Path) -> None:
@@ -331,6 +361,16 @@ class TestNumpy:
         with pytest.raises(DataError, match=r"image\.npy (is cut or damaged|its \.npy has a header)"):
             open_source(tmp_path / "image.npy", fields={"image": Image()})
 
+    def test_one_array_has_no_labels(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "pictures.npy", PIXELS)
+        np.savez(tmp_path / "a.npz", pictures=PIXELS)
+        alone = r"fields=\{'image': gpupipe\.Image\('pictures'\)\} for images alone"
+        both = r"pass \{'image': 'pictures\.npy', 'label': 'labels\.npy'\} with the labels' file, or "
+        for name, message in (("pictures.npy", both + alone), ("a.npz", f"no labels: pass {alone}")):
+            with pytest.raises(ConfigError, match=message):
+                open_source(tmp_path / name)
+            assert len(open_source(tmp_path / name, fields={"image": Image("pictures")})) == N
+
     def test_columns_first(self, tmp_path: Path) -> None:
         np.save(tmp_path / "image.npy", np.asfortranarray(PIXELS))
         with pytest.raises(DataError, match=r"has its columns first: write it by np\.save"):
@@ -349,7 +389,8 @@ class TestNumpy:
         np.save(tmp_path / "image.npy", PIXELS[:4])
         with pytest.raises(
             SampleError,
-            match=r"row 1 of .*image\.npy.*has 7328 bytes where it had 9128: it was cut since it was opened",
+            match=r"row 1 of .*image\.npy.*has 7328 bytes where it had 9128: it was cut since it was opened; "
+            "put the file back, or make the loader again",
         ):
             source[1]
         with pytest.raises(DataError, match="was changed while a loader used it"):

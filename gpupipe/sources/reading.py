@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpupipe.host.files import open_regular, opened
 
-__all__ = ["MOST_BYTES", "OpenFiles", "Stamp", "read_at", "read_file"]
+__all__ = ["MOST_BYTES", "ChangedError", "OpenFiles", "Stamp", "read_at", "read_file"]
 
 MOST_BYTES = 1 << 30
 """Of one encoded image: more than any has that is not refused for its pixels. A file may claim more than the memory."""
@@ -28,6 +28,10 @@ MOST_BYTES = 1 << 30
 # Of the files that a process may have open (often 1,024) each source takes at most this part.
 PART = 8
 FEWEST, MOST = 4, 1024
+
+
+class ChangedError(ValueError):
+    """A file is not as it was when it was opened, or indexed."""
 
 
 class Stamp(NamedTuple):
@@ -97,14 +101,14 @@ class OpenFiles:
         self, path: str, stamp: Stamp, offset: int, size: int, what: str, since: str = "indexed"
     ) -> NDArray[np.uint8]:
         """The same of a file that is as it was when it had that stamp. Raises ValueError, which says for a message what
-        became of it: `what` it is called there, and `since` when it is known."""
+        became of it (ChangedError where it is another): `what` it is called there, and `since` when it is known."""
         try:
             data, now = self.read(path, offset, size)
         except OSError as error:
             raise ValueError(f"can't be read: {error.strerror}") from error
         changed = stamp.difference(now, what, since)
         if changed:
-            raise ValueError(changed)
+            raise ChangedError(changed)
         if len(data) != size:  # though the file is as long as it was
             raise ValueError(f"the storage gave {len(data)} of its {size} bytes")
         return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,13 +15,13 @@ from gpupipe.batch import Array, Boxes, Columns, Field, Image, Images, Index, Ke
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.indexed import printable
-from gpupipe.sources.reading import Stamp
+from gpupipe.sources.reading import ChangedError, Stamp
 from gpupipe.sources.source import Source, as_column, content_fingerprint
 from gpupipe.sources.stores.hdf5 import Hdf5File
+from gpupipe.sources.stores.naming import arrays_of, element, refuse_single, told
 from gpupipe.sources.stores.npy import NpyFile, NpzFile
-from gpupipe.sources.stores.rows import ArrayFile, Held, Rows
+from gpupipe.sources.stores.rows import ArrayFile, Held
 from gpupipe.sources.values import as_given
-from gpupipe.sources.wanted import is_own
 
 __all__ = ["FILES", "ArraySource", "open_arrays"]
 
@@ -30,8 +31,10 @@ FILES: dict[str, Callable[[str], ArrayFile]] = {
     ".h5": Hdf5File,
     ".hdf5": Hdf5File,
 }
-MOST_TOLD = 12
 PADDING = 16
+AS_UINT8 = "write them so, floats of 0 to 1 as (array * 255).round().astype('uint8')"
+TAKE_ARRAY = "pass gpupipe.Array for the field"
+AGAIN = "put the file back, or make the loader again with the file as it is now"
 
 Data = str | dict[str, str]
 """The path of a file, or paths of .npy files by the names that their arrays have here."""
@@ -46,12 +49,15 @@ class ArraySource(Source):
         files = _opened(data)
         self._stamps = [file.stamp for file in files]
         there = {name: file for file in files for name in file.names()}
-        names = {name: _array_of(name, field, there) for name, field in self.fields.items() if not is_own(name, field)}
+        if fields is None:
+            refuse_single(data, there)
+        names = arrays_of(self.fields, there)
         self._rows = {name: there[array].rows(array) for name, array in names.items()}
         self._places = [f"{there[array].path}, {array!r}" for array in names.values()]
         self._size = self._counted(names)
+        self._check_arrays()
         self._number_classes()
-        self._check_forms()
+        self._check_rows()
         held = [rows.values for rows in self._rows.values() if isinstance(rows, Held)]
         kinds = [f"{array}: {self._rows[name].dtype} {self._rows[name].shape}" for name, array in names.items()]
         texts = [str(text) for values in held if values.dtype.kind not in "biufc" for text in values]
@@ -90,7 +96,8 @@ class ArraySource(Source):
         try:
             return as_given(field, _plain(field, self._rows[name].read(index)))
         except (ValueError, TypeError, OverflowError) as error:
-            raise SampleError(index, self.location(index), f"its field {name!r}: {error}") from error
+            remedy = AGAIN if isinstance(error, ChangedError) else ""
+            raise SampleError(index, self.location(index), f"its field {name!r}: {error}", remedy) from error
 
     def _numbers(self, name: str) -> NDArray[Any] | None:
         """A number for each sample, integers as int64, where they are held."""
@@ -144,7 +151,18 @@ class ArraySource(Source):
                     self.classes = names.tolist()
                     self.class_to_idx = {text: number for number, text in enumerate(names.tolist())}
 
-    def _check_forms(self) -> None:
+    def _check_arrays(self) -> None:
+        """Raise ConfigError for a field of one number whose rows are arrays, DataError for images of other numbers than
+        uint8."""
+        for name, rows in self._rows.items():
+            what = f"{self._data!r}: the field {name!r} can't be made of an array {told(rows)}"
+            if type(self.fields[name]) is Scalar and len(rows.shape) > 1:
+                advice = f"write it as array.reshape({rows.shape[0]})" if math.prod(rows.shape[1:]) == 1 else ""
+                raise ConfigError(f"{what}: a Scalar is one number; {' or '.join(filter(None, [advice, TAKE_ARRAY]))}")
+            if isinstance(self.fields[name], Image) and (kind := element(rows)).kind in "biufc" and kind != np.uint8:
+                raise DataError(f"{what}: images are uint8, 0 to 255, or encoded files; {AS_UINT8}")
+
+    def _check_rows(self) -> None:
         """Raise DataError where of the first row a field can't be made, for then it can't of any."""
         for name, field in self.fields.items():
             if name not in self._rows:
@@ -156,10 +174,8 @@ class ArraySource(Source):
             try:
                 as_given(field, _plain(field, value))
             except (ValueError, TypeError, OverflowError) as error:
-                rows = self._rows[name]
-                raise DataError(
-                    f"{self._data!r}: the field {name!r} can't be made of an array {rows.dtype} {rows.shape}: {error}"
-                ) from error
+                what = f"{self._data!r}: the field {name!r} can't be made of an array {told(self._rows[name])}"
+                raise DataError(f"{what}: {error}") from error
 
 
 def _texts(values: NDArray[Any], what: str) -> NDArray[Any]:
@@ -198,31 +214,6 @@ def _opened(data: Data) -> Sequence[ArrayFile]:
         except OSError as error:
             raise DataError(f"{path} can't be read: {error.strerror}; check the path") from error
     return files
-
-
-def _array_of(name: str, field: Field, there: Mapping[str, ArrayFile]) -> str:
-    """The array of a field: under its source, or else its own name, or that with an s."""
-    if isinstance(field.source, int) or field.folder is not None:
-        raise ConfigError(f"fields: {name!r} is {field!r}, but arrays are found by their names; pass that as source")
-    for array in [name, f"{name}s"] if field.source is None else [field.source.strip("/")]:
-        if array in there:
-            return array
-    known = [f"{array} {rows.dtype} {rows.shape}" for array, rows in _known(there)]
-    raise ConfigError(
-        f"fields: {name!r} is to be in the array {field.source or name!r}, which is not there, but "
-        f"{', '.join(known) or 'none'}{' ...' if len(there) > MOST_TOLD else ''}: name it, as fields={{{name!r}: "
-        f"gpupipe.{type(field).__name__}({next(iter(there), 'name')!r})}}"
-    )
-
-
-def _known(there: Mapping[str, ArrayFile]) -> list[tuple[str, Rows]]:
-    known = []
-    for array, file in list(there.items())[:MOST_TOLD]:
-        try:
-            known.append((array, file.rows(array)))
-        except (DataError, ConfigError):
-            continue
-    return known
 
 
 def open_arrays(data: Any, fields: Mapping[str, Field] | None = None, *, rebuild: bool = False) -> ArraySource:

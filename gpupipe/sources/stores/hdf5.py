@@ -13,7 +13,7 @@ import numpy as np
 from gpupipe.errors import DataError
 from gpupipe.host.files import opened
 from gpupipe.sources.needing import library
-from gpupipe.sources.reading import Stamp
+from gpupipe.sources.reading import ChangedError, Stamp
 from gpupipe.sources.stores.rows import MOST_HELD, Held, Rows
 
 __all__ = ["Hdf5File"]
@@ -104,7 +104,7 @@ class Hdf5File:
             raise ValueError(f"can't be read: {error}") from error
         changed = self.stamp.difference(now, "file", "opened")
         if changed:
-            raise ValueError(changed)
+            raise ChangedError(changed)
         return value
 
     def _dataset(self, name: str) -> Any:

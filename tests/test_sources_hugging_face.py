@@ -168,6 +168,20 @@ def test_images_are_upright_as_the_dataset_has_them(as_parquet: bool, tmp_path: 
     assert stored[0][0].tobytes() == turned
 
 
+def test_images_of_a_mode_of_their_own_in_parquet(tmp_path: Path) -> None:
+    """As the dataset itself converts them."""
+    data = rows().cast_column("image", datasets.Image(mode="L"))
+    data.to_parquet(tmp_path / "data.parquet")
+    found = open_source(tmp_path / "data.parquet").fetch(np.array([1, 4]))["image"]
+    for row, index in enumerate((1, 4)):
+        gray = np.asarray(data[index]["image"])
+        assert gray.ndim == 2
+        assert np.array_equal(found.data[row], np.dstack([gray] * 3))
+    data.cast_column("image", datasets.Image(mode="no mode")).to_parquet(tmp_path / "data.parquet")
+    with pytest.raises(DataError, match="has the mode 'no mode'"):
+        open_source(tmp_path / "data.parquet")
+
+
 def test_files_at_paths(tmp_path: Path) -> None:
     for number, data in enumerate(JPEGS):
         (tmp_path / f"{number}.jpg").write_bytes(data)

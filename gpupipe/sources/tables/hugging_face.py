@@ -27,11 +27,9 @@ from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.rows import RowSource
-from gpupipe.sources.tables.upright import turn
+from gpupipe.sources.tables.upright import MODES, turn
 
 __all__ = ["HuggingFaceSource", "open_hugging_face"]
-
-MODES = (None, "RGB")
 
 
 class HuggingFaceSource(RowSource):

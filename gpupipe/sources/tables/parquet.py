@@ -16,6 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -73,7 +74,7 @@ class ParquetSource(RowSource):
             for name, path in paths.items()
             if isinstance(fields[name], Image | Mask | Bytes)
         }
-        self._turned = {name for name in fields.images if _is_turned(schema, paths[name])}
+        self._modes = {name: _mode(schema, paths[name]) for name in fields.images if _is_turned(schema, paths[name])}
         others = {name: footers[0].part(path) for name, path in paths.items() if name not in self._blobs}
         large = {part for part in set(others.values()) if sum(group.size(part) for group in groups) > KNOWN}
         self._by_group = {name: part for name, part in others.items() if part in large}
@@ -199,8 +200,8 @@ class ParquetSource(RowSource):
             files[row] = self._file(name, int(indices[row]))
         if isinstance(field, Image):
             images = Images(files)
-            if name in self._turned:
-                turn(field, images)
+            if name in self._modes:
+                turn(field, images, self._modes[name])
             return images
         of_bytes = isinstance(field, Bytes)
         return [MISSING if data is None else data.tobytes() if of_bytes else data for data in files]
@@ -297,6 +298,14 @@ def _is_turned(schema: Any, path: Path) -> bool:
     """Whether Hugging Face's datasets give a column's images upright."""
     feature = _feature(schema, path)
     return feature.get("_type") == "Image" and bool(feature.get("decode", True)) and AS_STORED not in schema.metadata
+
+
+def _mode(schema: Any, path: Path) -> str | None:
+    """To which Hugging Face's datasets convert a column's images; None: none."""
+    mode = _feature(schema, path).get("mode")
+    if mode is not None and mode not in PIL.Image.MODES:
+        raise DataError(f"the column {'.'.join(path)!r}: its Image feature has the mode {mode!r}, which Pillow has not")
+    return mode
 
 
 def _feature(schema: Any, path: Path) -> dict[str, Any]:

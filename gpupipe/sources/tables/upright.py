@@ -1,4 +1,4 @@
-"""Images as Hugging Face's `datasets` gives them: turned as their EXIF orientation says."""
+"""Images as Hugging Face's `datasets` gives them: turned as their EXIF orientation says, in the mode of the feature."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from gpupipe.batch import Image, Images
 from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.values import as_given
 
-__all__ = ["turn"]
+__all__ = ["MODES", "turn"]
+
+MODES = (None, "RGB")
+"""Those in which an image is as it is stored."""
 
 
-def turn(field: Image, images: Images) -> None:
-    """Put the pixels of those few that have to be turned in their places; of all the sizes are known then."""
+def turn(field: Image, images: Images, mode: str | None = None) -> None:
+    """Put the pixels of those few that have to be turned in their places, of another mode those of all; all sizes are
+    known then."""
     images.sizes = np.array([_header(data) for data in images.data], np.int32).reshape(-1, 3)
-    for row in np.flatnonzero(images.sizes[:, 2] > 1).tolist():
+    changed = images.sizes[:, 2] > (1 if mode in MODES else 0)
+    for row in np.flatnonzero(changed).tolist():
         with suppress(Exception):  # what is damaged is found where the others are decoded
-            images.data[row] = as_given(field, _upright(images.data[row]))
+            upright = _upright(images.data[row])
+            images.data[row] = as_given(field, upright if mode in MODES else upright.convert(mode))
             images.sizes[row] = (*images.data[row].shape[:2], 1)
 
 

@@ -26,6 +26,7 @@ from gpupipe.sources import check_source, open_source
 from gpupipe.sources.tables import columns
 
 PATH = {"image": Image("path")}
+LABELLED = PATH | {"label": Scalar()}
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +285,26 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[Exception], str]] = {
                  r"a\.csv line 3 has 3 columns where the first has 2: '1\.jpg,2,3'"),
     "too few": (lambda root: text(root / "a.csv", "path,b\n0.jpg\n"), DataError, "line 2 has 1 columns"),
     "no UTF-8": (lambda root: text(root / "a.csv", "path\n0.jpg\nü.jpg\n".encode("latin-1")), DataError,
-                 r"a\.csv line 3 \(b'\\xfc\.jpg.*can't be read as CSV: .*invalid UTF8.*encoding="),
+                 r"a\.csv line 3 \(b'\\xfc\.jpg.*is not UTF-8, and can't be read as CSV: .*encoding='latin-1'"),
+    "no UTF-8 among names of classes": (
+        lambda root: text(root / "a.csv", "path,label\n0.jpg,a\n1.jpg,café\n".encode("latin-1")), DataError,
+        r"a\.csv line 3 \(b'1\.jpg.*is not UTF-8.*gpupipe\.Manifest\(.*a\.csv', encoding='latin-1'\)"),
+    "an open quote": (lambda root: text(root / "a.csv", 'path,b\n0.jpg,"x\ny"\n1.jpg,"z\n2.jpg,c\n'), DataError,
+                      r"^/\S*a\.csv line 4: a quote that is opened there is not closed; .*twice"),
+    "two open quotes": (lambda root: text(root / "a.csv", 'path,b\n0.jpg,"x\n1.jpg,y\n2.jpg,"z\n3.jpg,d\n'), DataError,
+                        r"a\.csv line 2: a quote that is opened there is not closed"),
+    "no names in the first line": (
+        lambda root: text(root / "a.csv", "0.jpg,cat\n1.jpg,dog\n"), ConfigError,
+        r"look like a sample, .*gpupipe\.Manifest\(.*a\.csv', columns=\['column_0', 'column_1'\]"),
+    "numbers in the first line": (lambda root: text(root / "a.csv", "x.jpg,0\n1.jpg,1\n"), ConfigError, "columns=\\["),
+    "beyond 64 bits": (lambda root: text(root / "a.csv", f"path,label\n0.jpg,1\n1.jpg,{2**63}\n"), DataError,
+                       r"a\.csv line 3: '9223372036854775808' in the column 'label' has no place in int64"),
+    "a pattern": (lambda root: root / "*.csv", DataError, "a table is one file, not a pattern"),
+    "a key twice": (lambda root: text(root / "a.jsonl", '{"path": "0.jpg"}\n{"path": "a", "path": "b"}\n'), DataError,
+                    r"a\.jsonl line 2: the key 'path' is there twice"),
+    "types in a key of objects": (
+        lambda root: write_json(root / "a.jsonl", [{"path": "a", "o": [{"n": 1}, {"n": 2.5}]}, {"o": [{"n": "x"}]}]),
+        DataError, r"line 2: 'o\.\[\]\.n' is text \('x'\), but a number in line 1; write one type"),
     "empty": (lambda root: text(root / "a.csv", ""), DataError, "can't be read as CSV: Empty CSV file"),
     "no rows": (lambda root: text(root / "a.csv", "path\n"), DataError, r"a\.csv has no rows"),
     "no such column": (lambda root: text(root / "a.csv", "file,n\n0.jpg,1\n"), ConfigError,
@@ -299,7 +319,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[Exception], str]] = {
                      DataError, r"a\.jsonl line 2 can't be read: its JSON is nested more than 1000 deep"),
     "nested without an end": (lambda root: text(root / "a.jsonl", '{"a":' * 200_000), DataError, "line 1 .* nested"),
     "JSON of another type": (lambda root: write_json(root / "a.jsonl", [{"path": "a"}, {"path": 1}]), DataError,
-                             r"can't be read as JSON lines: .*changed from string to number in row 1"),
+                             r"line 2: 'path' is a number \('1'\), but text in line 1; .*can't be read as JSON lines"),
     "a folder in a Manifest": (lambda root: root, DataError, "can't be read: it is a folder"),
 }  # fmt: skip
 
@@ -308,7 +328,21 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[Exception], str]] = {
 def test_what_is_wrong_is_named(root: Path, name: str) -> None:
     write, kind, message = WRONG[name]
     with pytest.raises(kind, match=message):
-        open_source(Manifest(write(root)), fields=PATH)
+        open_source(Manifest(write(root)), fields=LABELLED if "label" in message or "names" in name else PATH)
+
+
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [('"a\nb, or c\n"', False), ('"a\n1.jpg,b\n2.jpg,c\nd"', True), ('5" nail', False), (f'"{"a" * 200_000}"', False)],
+)
+def test_quotes_that_are_closed(root: Path, line: str, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    path = text(root / "a.csv", f'path,text\n0.jpg,{line}\n"1.jpg",x\n')
+    with path.open(newline="") as file:
+        limit = csv.field_size_limit(1 << 20)
+        expected = [row["text"] for row in csv.DictReader(file)]
+        csv.field_size_limit(limit)
+    assert open_source(path, fields=PATH | {"text": Text()}).column("text") == expected
+    assert ("a.csv line 2: the lines up to 5 are one cell" in caplog.text) is warned
 
 
 def test_many_brackets_are_not_deep(root: Path) -> None:
@@ -336,6 +370,11 @@ def test_another_encoding(root: Path) -> None:
         (Boxes(), "score", "'x' is Boxes, .* it must be lists of numbers"),
         (Scalar(), "embedding", "'x' is Scalar, .* it must be numbers, or names"),
         (Array(), "target", "'x' is Array, .*struct<boxes"),
+        (
+            Array(),
+            "caption",
+            "'x' is Array, .*'caption', string: .*'\\[1, 2\\]' is not parsed: write lists, in JSON lines",
+        ),
         (Scalar(), "target.area", "'x' is to be in the column 'target.area', which is not there"),
     ],
 )

@@ -144,7 +144,12 @@ FORMS: tuple[tuple[Any, Callable[[Kind], bool], str], ...] = (
     (Image | Mask | Bytes, _is_file, "the bytes (binary), the path of a file (string), or a struct of bytes and path"),
     (Text, is_text, "string"),
     (Scalar, _is_value, "numbers, or names of classes (string)"),
-    (Array, lambda kind: _is_value(_leaf(kind)), "numbers, names of classes (string), or lists of these"),
+    (
+        Array,
+        lambda kind: _is_value(_leaf(kind)) and not is_text(kind),
+        "numbers, or lists of these or of names of classes. Text such as '[1, 2]' is not parsed: write lists, in "
+        "JSON lines or Parquet; names of classes, one in a cell, are a Scalar",
+    ),
     (Boxes | Points, lambda kind: _is_list(kind) and _is_number(_leaf(kind)), "lists of numbers"),
 )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
-from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,20 @@ import pyarrow.csv
 import pyarrow.json
 
 from gpupipe.batch import Bytes, Image, Mask, Schema, Text
-from gpupipe.errors import DataError
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.cache import digest
 from gpupipe.host.files import open_regular
 from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.reading import Stamp
+from gpupipe.sources.tables.faults import (
+    SHOWN,
+    check_integers,
+    check_quotes,
+    check_texts,
+    first_clash,
+    first_wrong,
+    looks_like_data,
+)
 from gpupipe.sources.tables.settings import Manifest
 from gpupipe.sources.tables.table import TableSource, frozen
 
@@ -26,7 +35,6 @@ __all__ = ["open_manifest"]
 
 # Types of columns are found in the first block: in the whole file, where it is not larger.
 LEAST_BLOCK, MOST_BLOCK = 1 << 20, 1 << 30
-SHOWN = 80
 
 # pyarrow ends the process where JSON is nested some ten thousand deep.
 MOST_NESTED = 1000
@@ -48,7 +56,13 @@ def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) 
     try:
         stamp = _stamp(path)
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; check the path") from error
+        is_pattern = glob.has_magic(path.name)
+        remedy = (
+            "a table is one file, not a pattern: pass several as a Mixture, or join them"
+            if is_pattern
+            else "check the path"
+        )
+        raise DataError(f"{path} can't be read: {error.strerror}; {remedy}") from error
     index = load_or_build(
         path.parent,
         f"{path.name}-{digest([asked, how, manifest.classes and list(manifest.classes)])}",
@@ -71,7 +85,17 @@ def _built(manifest: Manifest, path: Path, fields: Schema, stamp: Stamp) -> Buil
     table = read(manifest, path, fields)
     if _stamp(path) != stamp:
         raise DataError(f"{path} was changed while it was read; open it again when it is whole")
-    return frozen(table, fields, str(path), manifest.classes, stamp=list(stamp))
+    try:
+        return frozen(table, fields, str(path), manifest.classes, stamp=list(stamp))
+    except ConfigError as error:
+        root = path.parent if manifest.root is None else Path(manifest.root).expanduser()
+        if read is _csv and manifest.columns is None and looks_like_data(table.column_names, root):
+            columns = ", ".join(f"'column_{number}'" for number in range(table.num_columns))
+            raise ConfigError(
+                f"{path} has {table.column_names} in its first line, which look like a sample, not like names of "
+                f"columns: pass gpupipe.Manifest({str(path)!r}, columns=[{columns}]) with names of yours ({error})"
+            ) from error
+        raise
 
 
 def _texts(fields: Schema) -> dict[str, Any]:
@@ -91,9 +115,10 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
         wrong.append(row)
         return "error"
 
-    tab = path.suffix.lower() == ".tsv"
+    delimiter = manifest.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     try:
-        return pa.csv.read_csv(
+        check_quotes(path, delimiter, manifest.encoding)
+        table = pa.csv.read_csv(
             path,
             pa.csv.ReadOptions(
                 use_threads=False,  # with threads it can't number the lines
@@ -102,7 +127,7 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
                 encoding=manifest.encoding,
             ),
             pa.csv.ParseOptions(
-                delimiter=manifest.delimiter or ("\t" if tab else ","),
+                delimiter=delimiter,
                 newlines_in_values=True,
                 invalid_row_handler=refuse,
             ),
@@ -114,6 +139,8 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
                 quoted_strings_can_be_null=False,
             ),
         )
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         if wrong:
             row = wrong[0]
@@ -121,11 +148,17 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
                 f"{path} line {row.number} has {row.actual_columns} columns where the first has "
                 f"{row.expected_columns}: {row.text[:SHOWN]!r}; quote what has a delimiter in it"
             ) from error
-        where = "" if manifest.encoding != "utf-8" else _first_wrong(path, lambda line: line.decode("utf-8"))
+        check_texts(path, manifest.encoding, error)
         raise DataError(
-            f"{path}{where} can't be read as CSV: {error}; for another delimiter or encoding, or without names in the "
+            f"{path} can't be read as CSV: {error}; for another delimiter or encoding, or without names in the "
             "first line, pass gpupipe.Manifest(path, delimiter=, encoding=, columns=)"
         ) from error
+    sources = {str(field.source or name) for name, field in fields.items()}
+    asked = [name for name in table.column_names if name in sources and table.column_names.count(name) == 1]
+    if any(pa.types.is_binary(table.schema.field(name).type) for name in asked):
+        check_texts(path, manifest.encoding, "its texts are not in that encoding")
+    check_integers(table, asked, path, delimiter, manifest.encoding)
+    return table
 
 
 def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
@@ -141,7 +174,8 @@ def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
             )
         except (pa.ArrowException, OSError, ValueError) as error:
             failed = error
-    raise DataError(f"{path}{_first_wrong(path, json.loads)} can't be read as JSON lines: {failed}") from failed
+    where = first_wrong(path, json.loads) or first_clash(path)
+    raise DataError(f"{path}{where} can't be read as JSON lines: {failed}") from failed
 
 
 def _check_nesting(path: Path) -> None:
@@ -156,15 +190,3 @@ def _nested(line: bytes) -> int:
     """How deep."""
     steps = (1 if bracket in b"[{" else -1 for bracket in BRACKET.findall(STRING.sub(b"", line)))
     return max(accumulate(steps), default=0)
-
-
-def _first_wrong(path: Path, parse: Callable[[bytes], Any]) -> str:
-    """Which line can't be parsed, for a message."""
-    with open(open_regular(path), "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                if line.strip():
-                    parse(line)
-            except (ValueError, RecursionError):
-                return f" line {number} ({line[:SHOWN]!r})"
-    return ""

@@ -384,6 +384,14 @@ class TestRowGroups:
             source.fetch(np.array([0]))
 
 
+@pytest.mark.parametrize(("total", "warned"), [(2, False), (3, True)])
+def test_a_pattern_that_lacks_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, total: int, warned: bool) -> None:
+    for number in range(2):
+        written(tmp_path, {"image": [b"x"], "label": [0]}, f"train-{number:05d}-of-{total:05d}.parquet")
+    assert len(open_source(str(tmp_path / "train-*.parquet"))) == 2
+    assert (f"only 2 of its {total} files" in caplog.text) is warned
+
+
 def test_pandas_is_not_imported(tmp_path: Path) -> None:
     """Which takes 0.3 s in each process, where it is installed."""
     columns = {"image": NOISE, "label": range(10), "flags": [[True, False]] * 10}

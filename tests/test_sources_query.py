@@ -226,6 +226,17 @@ def test_what_is_wrong_is_named(database: Path, name: str) -> None:
         open_source(Query(url(database), text))
 
 
+def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"no file at {tmp_path}/gone.db.*check the path"):
+        open_source(Query(url(tmp_path / "gone.db"), TEXT))
+    assert not (tmp_path / "gone.db").exists()
+
+
+def test_a_database_by_its_path_is_a_query(database: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a database: pass gpupipe\.Query\('sqlite:///FILE'"):
+        open_source(str(database))
+
+
 def test_a_damaged_image_is_a_row(database: Path) -> None:
     change(database, "UPDATE images SET image = x'ffd8ff' WHERE id = 2")
     change(database, "UPDATE images SET image = NULL WHERE id = 3")
@@ -247,7 +258,7 @@ def test_a_database_that_goes_away(database: Path) -> None:
     source = open_source(Query(url(database), TEXT))
     database.unlink()
     assert source[5][0].tobytes() == jpeg(5)
-    with pytest.raises(DataError, match="no such table"):
+    with pytest.raises(DataError, match=r"no file at .*SQLite would make"):
         open_source(Query(url(database), TEXT))
 
 

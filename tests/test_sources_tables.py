@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
+import torch
 from images import encode, picture
 from tars import jpeg
 
@@ -266,6 +268,29 @@ class TestNulls:
             pytest.raises(SampleError, match=r"a\.csv row 1 \(1\.jpg\).*'score'.*the column 'score' is null there"),
         ):
             list(loader)
+
+    @pytest.mark.parametrize("labels", [[0.0, None, 2.0], [True, None, False], [0.5, None, 1.0], ["b", None, "a"]])
+    def test_labels_are_class_numbers(self, root: Path, labels: list[Any]) -> None:
+        rows = [{"path": f"{number}.jpg", "label": label} for number, label in enumerate(labels)]
+        path = write_json(root / "a.jsonl", rows)
+        pa.parquet.write_table(pa.table({"path": [row["path"] for row in rows], "label": labels}), root / "a.parquet")
+        names = {"b": 1, "a": 0}
+        expected = [-100 if label is None else names.get(label, label) for label in labels]
+        for data in (path, root / "a.parquet"):
+            source = open_source(data, fields=PATH | {"label": Scalar(missing="default", default=-100)})
+            assert [source[index][1] for index in range(3)] == expected
+            with gpupipe.Loader(source, gpupipe.imagenet_eval(16), 3, engine="torch", num_workers=0) as loader:
+                ((_, batch),) = loader
+            assert batch.tolist() == expected
+            assert batch.dtype == (torch.float64 if 0.5 in labels else torch.int64)
+            if 0.5 in labels:
+                with pytest.raises(DataError, match="not known"):
+                    _ = source.targets
+            else:
+                assert (source.targets.tolist(), source.targets.dtype) == (expected, np.int64)
+        as_floats = open_source(path, fields=PATH | {"label": Scalar(dtype="float32", missing="skip")})
+        if labels[0] == 0.0:
+            assert isinstance(as_floats[0][1], float)
 
     def test_all_of_a_column(self, root: Path) -> None:
         source = open_source(

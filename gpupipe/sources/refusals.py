@@ -24,6 +24,11 @@ FILES: dict[tuple[str, ...], str] = {
     (".zip", ".lmdb", ".mdb", ".h5", ".hdf5", ".npy", ".npz"): "a store in a list: pass it by itself",
     (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
     f"gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']); or pass {OWN}",
+    (
+        ".db",
+        ".sqlite",
+        ".sqlite3",
+    ): "a database: pass gpupipe.Query('sqlite:///FILE', 'SELECT image, label FROM ... ORDER BY id')",
     (".zarr", ".pt", ".pth", ".pkl"): f"arrays, which gpupipe does not open: pass {OWN}, or write them to .npy files",
     (".beton", ".ffcv", ".tfrecord", ".tfrecords", ".rec", ".mds"): f"a kind of store that gpupipe "
     f"does not read: pass {OWN}, or write .tar shards from it",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.batch import Array, Columns, Field, Images, Index, Key, Schema
+from gpupipe.batch import MISSING, Array, Columns, Field, Images, Index, Key, Schema
 from gpupipe.errors import DataError
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Source:
         if not -size <= number < size:
             raise IndexError(f"{type(self).__name__}: there is no sample {number}, there are {size}")
         columns = self.fetch(np.array([number % size]))
-        values = {name: _first(columns[name]) for name in self.fields}
+        values = {name: _first(field, columns[name]) for name, field in self.fields.items()}
         return tuple(values.values()) if self.fields.is_pair else values
 
 
@@ -226,8 +226,10 @@ def as_column(field: Field, values: list[Any]) -> Any:
     return values
 
 
-def _first(column: Any) -> Any:
+def _first(field: Field, column: Any) -> Any:
     value = column.data[0] if isinstance(column, Images) else column[0]
+    if value is MISSING and field.missing == "default":
+        return field.absent
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +17,8 @@ from gpupipe.host.checks import whole
 from gpupipe.sources.patterns import expand_shards
 
 __all__ = ["Parquet", "names_parquet"]
+
+log = logging.getLogger("gpupipe")
 
 ENDING = ".parquet"
 SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.parquet")
@@ -40,9 +45,23 @@ class Parquet:
     def paths(self) -> list[Path]:
         """All files. Raises ConfigError for a folder of several splits, DataError for files that are not there."""
         if not isinstance(self.files, str | os.PathLike):
-            return expand_shards(self.files)
+            return _warned(expand_shards(self.files))
         folder = Path(os.path.expanduser(self.files))
-        return _files_below(folder.absolute()) if folder.is_dir() else expand_shards([self.files])
+        if folder.is_dir():
+            return _files_below(folder.absolute())
+        found = expand_shards([self.files])
+        return _warned(found) if glob.has_magic(str(folder)) else found
+
+
+def _warned(paths: list[Path]) -> list[Path]:
+    """The same; the log says of which splits there are not all files."""
+    matches = [(path.parent / match[1], int(match[2])) for path in paths if (match := SPLIT.fullmatch(path.name))]
+    for (name, total), count in Counter(matches).items():
+        if count < total:
+            log.warning(
+                "%s-*.parquet: only %d of its %d files are read; fetch the others to have all", name, count, total
+            )
+    return paths
 
 
 def _files_below(folder: Path) -> list[Path]:

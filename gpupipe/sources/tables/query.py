@@ -62,6 +62,11 @@ def _by_url(query: Query, fields: Schema) -> tuple[str, pa.Table]:
         remedy = f"{error}; install its driver" if missing else "write it as sqlite:///photos.db"
         raise ConfigError(f"Query: {type(error).__name__} of the connection's URL: {remedy}") from None
     where = f"query of {url.get_backend_name()} {'/'.join(filter(None, (url.host, url.database)))}"
+    file = url.database if url.get_backend_name() == "sqlite" else None
+    if file and file != ":memory:" and not file.startswith("file:") and not os.path.isfile(file):
+        raise DataError(
+            f"{where}: no file at {os.path.abspath(file)}, and SQLite would make an empty one: check the path"
+        )
     secrets = [url.password, *(value for key, value in url.query.items() if SECRET.search(key))]
     try:
         with _failing(where, secrets), closing(engine.raw_connection()) as connection:

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gpupipe.batch import Columns, Field, Index, Key, Schema
+from gpupipe.batch import MISSING, Columns, Field, Index, Key, Scalar, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.reading import read_file
-from gpupipe.sources.source import Encoded, Source
+from gpupipe.sources.source import Encoded, Source, as_column
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, values
 
 __all__ = ["RowSource"]
@@ -60,6 +61,8 @@ class RowSource(Source):
     def targets(self) -> NDArray[np.int64]:
         """All labels, (len(self),) int64, read-only. Raises DataError where they are no class numbers."""
         labels = self.column("label") if "label" in self._paths and self._whole("label") is not None else None
+        if isinstance(labels, list) and (field := self.fields["label"]).missing == "default":
+            labels = as_column(field, [field.absent if label is MISSING else label for label in labels])
         if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iub":
             raise DataError(
                 f"the labels of {self!r} are not known: there is no field 'label' of a column that has one class "
@@ -68,6 +71,17 @@ class RowSource(Source):
         found = labels.astype(np.int64)
         found.setflags(write=False)
         return found
+
+    @cached_property
+    def _label_is_whole(self) -> bool:
+        """Whether labels are class numbers that are stored as floats, as pandas has them beside a null, or as bools."""
+        field, column = self.fields["label"], self._whole("label")
+        if column is None or not isinstance(field, Scalar) or field.dtype is not None:
+            return False
+        if pa.types.is_float32(column.type) or pa.types.is_float64(column.type):
+            fits = pc.less(pc.abs(column), 2.0**53)
+            return bool(pc.all(pc.and_(fits, pc.equal(pc.floor(column), column))).as_py())
+        return bool(pa.types.is_boolean(column.type))
 
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
         """All fields: images and masks as encoded."""
@@ -88,6 +102,8 @@ class RowSource(Source):
     def _values(self, name: str, field: Field, column: pa.Array, indices: NDArray[np.int64]) -> Any:
         if name in self._names:
             column = numbered(column, self._names[name])
+        elif name == "label" and self._label_is_whole:
+            column = column.cast(pa.int64())
         try:
             return values(field, column, lambda row, path: self._read(int(indices[row]), path))
         except BadCellError as error:

@@ -47,7 +47,11 @@ def settings(data: Path) -> BenchSettings:
     return BenchSettings(str(data), batch_size=4, size=64, workers=1, threads=1, dtype="uint8")
 
 
-@pytest.mark.parametrize("kind", kinds())
+DATASETS = ("parquet", "parquet-snappy", "parquet-zstd", "hugging-face")  # whose others are of that library
+MARKED = [pytest.param(kind, marks=[pytest.mark.trainers("datasets")] * (kind in DATASETS)) for kind in kinds()]
+
+
+@pytest.mark.parametrize("kind", MARKED)
 def test_both_have_the_images_of_the_folder(settings: BenchSettings, kind: str) -> None:
     from source_peers.agreement import check
     from source_peers.kinds import KINDS

@@ -13,7 +13,9 @@ from test_loader import collect
 import gpupipe
 from gpupipe.batch import Job
 from gpupipe.decode import choose
+from gpupipe.decode.dali.engine import DaliEngine
 from gpupipe.decode.sharing import Share, SharingEngine
+from gpupipe.decode.torch import TorchEngine
 from gpupipe.decode.tuned import Tuned, keep
 from gpupipe.errors import ConfigError
 from gpupipe.host.system import default_workers
@@ -130,6 +132,20 @@ def test_rows_that_come_late_or_never_for_one_of_them(folder, others):
             labels = torch.cat([labels for _, labels in collect(loader)])
             assert sorted(labels) == sorted(truth)
             assert len(asked) < 13 * 100
+
+
+def test_workers_are_forked_before_dali_runs(folder, monkeypatch):
+    """A fork inherits whatever lock a thread of DALI's holds at that moment, and nobody to release it."""
+    begun = []
+    for engine in (DaliEngine, TorchEngine):
+        monkeypatch.setattr(engine, "stream", _noted(engine.stream, engine.name, begun))
+    with open_shared(folder, batch_size=2) as loader:
+        next(iter(loader))
+    assert begun[:2] == ["torch", "dali"]
+
+
+def _noted(stream, name, begun):
+    return lambda self, jobs: (begun.append(name), stream(self, jobs))[1]
 
 
 def test_resumes_anywhere(folder):

@@ -39,7 +39,7 @@ ENDINGS = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND"}
 # What the bytes from the fifth on say of files that are no damage.
 LACKED = {
     **dict.fromkeys(
-        () if HAS_AVIF else (b"ftypavif", b"ftypavis"),
+        (b"ftypavif", b"ftypavis"),
         "it is AVIF, which this Pillow was built without: pip install 'pillow>=11.3'",
     ),
     **dict.fromkeys((b"ftypheic", b"ftypheix"), "it is HEIC, which Pillow does not read: convert it"),
@@ -157,10 +157,10 @@ def _decode_error(data: bytes) -> str:
 
 def _reason(error: Exception, data: bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
-        if data[4:12] in LACKED:
-            return LACKED[data[4:12]]
         kinds = (kind for kind in FORMATS if (accept := Image.OPEN[kind][1]) and accept(data[:16].ljust(16, b"\0")))
         if kind := next(kinds, ""):
             return f"it begins as {kind} does, but is cut or damaged"
+        if data[4:12] in LACKED:
+            return LACKED[data[4:12]]
         return f"no known image format begins with the bytes {data[:12]!r}"
     return f"{type(error).__name__}: {error}"

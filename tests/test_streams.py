@@ -279,6 +279,22 @@ class TestBadInput:
             assert list(turns) == []
             assert next(iter(batches))[1].tolist() == [1000, 1001, 1002, 1003]
 
+    def test_epochs_of_their_own_do_not_pass_over_what_it_raises(self) -> None:
+        """The iterator that has raised is not taken for one that has ended: no item behind that is left out unseen."""
+
+        def data(number: int) -> Iterator[Any]:
+            yield from itertools.islice(numbered(number), 22)
+            raise KeyError("gone")
+
+        with loader(data, epoch_samples=12) as batches:
+            assert labels(batches) == rows(range(12))
+            turns = iter(batches)
+            assert [next(turns)[1].tolist() for _ in range(2)] == rows(range(12, 20))
+            with pytest.raises(KeyError, match=r"item 22 of pass 0"):
+                next(turns)
+            with pytest.raises(KeyError, match=r"item 22 of pass 0"):  # the next epoch begins with item 24
+                list(batches)
+
     def test_an_empty_stream(self, caplog: pytest.LogCaptureFixture) -> None:
         with loader(lambda number: iter(())) as batches:
             assert list(batches) == []

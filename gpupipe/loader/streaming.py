@@ -103,6 +103,7 @@ class StreamReader:
                 yield self._given(job, items, ends)
             except Exception:
                 self._failed[job.epoch] = job.step + 1
+                self._passes = None  # an iterator that has raised says that it is at its end
                 raise
 
     def _given(self, job: Job, items: list[Item], ends: int | None) -> Job:

@@ -87,9 +87,8 @@ class SharingEngine(Engine):
     def stream(self, jobs: Iterable[Job]) -> Batches:
         """A uint8 batch for each job on the engine's device, not augmented."""
         splits, *shares = tee(_split(jobs, self._share), 3)  # for three readers, each at its own pace
-        cpu = _Part(
-            self._cpu, shares[1], 1
-        )  # first: a fork while DALI's threads run may inherit a lock of theirs, held
+        # Workers first: a fork while DALI's threads run may inherit a lock that one of them holds.
+        cpu = _Part(self._cpu, shares[1], 1)
         parts = [_Part(self._dali, shares[0], 0), cpu]
         merged = _merged(splits, parts)
 

@@ -203,11 +203,9 @@ class Loader(DataLoaderAttributes):
             check_fields(recipe, self.source.fields)
         self.recipe = with_numbers(recipe, self.source, batch_size, every_sample=order is None)
         self._views: Views = () if self.recipe is None else self.recipe.view_recipes
-        reader = None
-        if isinstance(self.source, StreamSource):
+        self._reader = StreamReader(self.source, self.seed) if isinstance(self.source, StreamSource) else None
+        if self._reader is not None:
             refuse_shuffling(order, shuffle)
-            reader = StreamReader(self.source, self.seed)
-        self._reader = reader
         self.order = _order(order, shuffle, self.source)
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
@@ -243,7 +241,7 @@ class Loader(DataLoaderAttributes):
             and not self.batches.is_endless,
             # Worker processes take jobs in turn.
             looks_ahead=max(1, self.settings.worker_processes) if self.source.looks_ahead else 0,
-            reader=reader,
+            reader=self._reader,
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None

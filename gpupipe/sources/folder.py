@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Field, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.cache import digest
-from gpupipe.host.files import is_folder, open_regular, opened
+from gpupipe.host.files import is_folder, opened
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, probe
@@ -139,9 +139,9 @@ class Layout:
     def measure(self, path: str) -> tuple[int, int, int, int]:
         """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, and `fetch` says why."""
         try:
-            with open(open_regular(path), "rb", buffering=0) as file:
-                descriptor = file.fileno()
-                size = os.fstat(descriptor).st_size
+            descriptor, stat = opened(path)
+            with open(descriptor, "rb", buffering=0):
+                size = stat.st_size
                 if size > MOST_BYTES:
                     return size, *DAMAGED
                 return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from images import write_folder
+from servers.faults import FaultServer
 
 from gpupipe.kernels import native
 
@@ -92,3 +93,10 @@ def shards(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
     return str(root / "part-{0..2}.tar")
+
+
+@pytest.fixture
+def fault_server() -> Iterator[FaultServer]:
+    """HTTP with ranges and ETags, and faults as a test scripts them; it has no objects yet."""
+    with FaultServer() as server:
+        yield server

@@ -55,11 +55,13 @@ class Fault:
     replace: bytes | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
-    """A request as it came, and what became of it. sent: bytes of the body. range: (first, last), inclusive.
+    """A request as it came, and what became of it: never less than its client can know by now.
 
-    start: seconds, of `time.monotonic`, when it was read.
+    range:  (first, last), inclusive. (first, None) is to the end, (-count, None) the last ones.
+    start:  seconds, of `time.monotonic`, when it was read.
+    status: 0 until it is answered. sent: bytes of the body.
     """
 
     method: str
@@ -67,9 +69,9 @@ class Request:
     query: str
     range: tuple[int, int | None] | None
     headers: Mapping[str, str]
-    status: int
-    sent: int
     start: float
+    status: int = 0
+    sent: int = 0
 
 
 class FaultServer:
@@ -134,7 +136,7 @@ class FaultServer:
             self._scripts[path] = _Script(deque(faults), forever, frozenset(methods.split()))
 
     def requests(self, path: str | None = None, method: str | None = None) -> list[Request]:
-        """Those of the log for an object, or all, that are done."""
+        """Those of the log for an object, or all."""
         with self._lock:
             return [one for one in self.log if path in (None, one.path) and method in (None, one.method)]
 
@@ -229,32 +231,28 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing is printed."""
 
     def do_GET(self) -> None:
-        start, owner = time.monotonic(), self.server.owner
-        parts = urlsplit(self.path)
+        owner, parts = self.server.owner, urlsplit(self.path)
         path = unquote(parts.path).lstrip("/")
+        found = Request(self.command, path, parts.query, _range(self.headers), dict(self.headers), time.monotonic())
+        with owner._lock:
+            owner.log.append(found)
         asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = owner._next_fault(path, self.command)
-        status, sent = 0, 0
         try:
             if fault.silent or owner._closing.wait(fault.delay):
                 self._wait_for_the_end()
                 return
             answer = self._answer(path, fault, asked)
-            status = answer.status
+            found.status = answer.status
             self._begin(answer)
             if self.command != "HEAD":
                 for piece in self._pieces(answer.body, fault):
+                    found.sent += len(piece)
                     self.connection.sendall(piece)
-                    sent += len(piece)
                 if fault.cut is not None:
                     self._cut(fault.reset)
         except OSError:
             self.close_connection = True
-        finally:
-            found = _range(self.headers)
-            request = Request(self.command, path, parts.query, found, dict(self.headers), status, sent, start)
-            with owner._lock:
-                owner.log.append(request)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_PROPFIND = do_GET
 

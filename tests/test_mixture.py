@@ -17,7 +17,7 @@ from tars import jpeg, write_samples
 from test_dataset_draws import Drawing
 
 import gpupipe
-from gpupipe.batch import Job
+from gpupipe.batch import Coming, Job
 from gpupipe.batch.columns import Images
 from gpupipe.decode.fetching import fetch
 from gpupipe.errors import ConfigError, DataError, SampleError
@@ -365,7 +365,7 @@ def test_what_is_ahead_is_told_to_each_source() -> None:
         fields, fingerprint = gpupipe.Schema({"image": gpupipe.Image()}), "told"
 
         def __init__(self) -> None:
-            self.told: list[list[int]] = []
+            self.told: list[Any] = []
 
         def __len__(self) -> int:
             return 10
@@ -373,8 +373,8 @@ def test_what_is_ahead_is_told_to_each_source() -> None:
         def fetch(self, indices: Any) -> Any:
             return {"image": Images([np.zeros((2, 2, 3), np.uint8)] * len(indices))}
 
-        def ahead(self, indices: Any) -> None:
-            self.told.append(indices.tolist())
+        def ahead(self, coming: Coming) -> None:
+            self.told.append((coming.indices.tolist(), coming.keep.tolist(), coming.drop.tolist(), coming.turns))
 
     class Quiet(Told):
         ahead = Source.ahead
@@ -382,9 +382,10 @@ def test_what_is_ahead_is_told_to_each_source() -> None:
     one, other = Told(), Told()
     source = MixtureSource(gpupipe.Mixture({"a": (one, 1), "b": (other, 1)}), [one, other])
     assert source.looks_ahead
-    source.ahead(np.array([13, 2, 10, 4]))
-    source.ahead(np.array([19]))
-    assert (one.told, other.told) == ([[2, 4]], [[3, 0], [9]])
+    source.ahead(Coming(np.array([13, 2, 10, 4]), np.array([True, True, False, False]), np.array([11, 1]), turns=3))
+    source.ahead(Coming(np.array([19]), np.array([True]), turns=4))
+    assert one.told == [([2, 4], [True, False], [1], 3), ([], [], [], 4)]
+    assert other.told == [([3, 0], [True, False], [1], 3), ([9], [True], [], 4)]
     assert not MixtureSource(gpupipe.Mixture({"a": (Quiet(), 1)}), [Quiet()]).looks_ahead
 
 

@@ -20,7 +20,7 @@ from images import encode, picture
 
 import gpupipe
 from gpupipe import Array, Bytes, ConfigError, DataError, Image, Key, Parquet, SampleError, Scalar, Text
-from gpupipe.batch import MISSING
+from gpupipe.batch import MISSING, Coming
 from gpupipe.order import BlockShuffled
 from gpupipe.sources import check_source, open_source
 from gpupipe.sources.tables import parquet
@@ -324,7 +324,7 @@ class TestRowGroups:
         assert read == [0, 1, 2, 3, 1]
         assert sum(column.nbytes for column in source._groups._kept.values()) <= 130_000
         read.clear()
-        source.ahead(np.array([12, 0, 4]))  # 3, 0 and 1 are kept; of these 3 is needed last
+        source.ahead(Coming(np.array([12, 0, 4])))  # 3, 0 and 1 are kept; of these 3 is needed last
         source.fetch(np.array([20, 0, 4]))
         assert read == [5]
 
@@ -336,8 +336,11 @@ class TestRowGroups:
         seen: list[int] = []
         for first in range(0, 40, 5):
             indices = order.indices(1, 0, np.arange(first, first + 5))
+            coming = order.indices(1, 0, np.arange(first + 5, min(first + 10, 40)))
+            if not first:
+                source.ahead(Coming(indices))
+            source.ahead(Coming(coming, turns=1))
             seen += source.fetch(indices)["label"].tolist()
-            source.ahead(order.indices(1, 0, np.arange(first + 5, min(first + 10, 40))))
         assert sorted(seen) == list(range(40))
         assert sorted(read) == list(range(10))
 

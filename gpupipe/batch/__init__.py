@@ -6,6 +6,7 @@ from __future__ import annotations
 from gpupipe.batch import fields
 from gpupipe.batch.batch import Batch as Batch, Job as Job
 from gpupipe.batch.columns import Columns as Columns, Images, Ragged
+from gpupipe.batch.coming import Coming as Coming
 from gpupipe.batch.fields import *
 from gpupipe.batch.fields import MISSING as MISSING
 from gpupipe.batch.schema import Schema

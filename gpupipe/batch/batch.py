@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch.columns import Columns, assemble, take
+from gpupipe.batch.coming import NONE, Coming
 from gpupipe.errors import GpupipeError, SampleError
 
 __all__ = ["ENDLESS", "Batch", "Given", "Job", "join"]
@@ -44,9 +45,9 @@ class Job:
     """One batch to make: the samples, and the counters from which each one's draws follow.
 
     indices, positions: int64 (N,). step: of the epoch. A job is small and picklable, so that it can be sent to a
-    worker process, and it travels with its batch. ahead: the samples that its reader is asked for next, where a source
-    wants to know. whole: not some rows of one, which are collated when they are put together with the others. given:
-    the samples themselves, where there is no source to fetch them from.
+    worker process, and it travels with its batch. keep, drop: of the samples, see `Coming`. ahead: what its reader is
+    asked for later, where a source wants to know. whole: not some rows of one, which are collated when they are put
+    together with the others. given: the samples themselves, where there is no source to fetch them from.
     """
 
     seed: int
@@ -54,7 +55,9 @@ class Job:
     positions: NDArray[np.int64]
     indices: NDArray[np.int64]
     step: int = 0
-    ahead: NDArray[np.int64] | None = None
+    keep: NDArray[np.bool_] | None = None
+    drop: NDArray[np.int64] = field(default_factory=lambda: NONE)
+    ahead: tuple[Coming, ...] = ()
     whole: bool = True
     given: Given | None = None
 
@@ -64,8 +67,19 @@ class Job:
     def take(self, rows: NDArray[np.int64] | slice) -> Job:
         """The job of some of the rows."""
         given = None if self.given is None else self.given.take(np.arange(len(self))[rows])
-        positions, indices = self.positions[rows], self.indices[rows]
-        return replace(self, positions=positions, indices=indices, ahead=None, whole=False, given=given)
+        positions, coming = self.positions[rows], self.coming.take(rows)
+        return replace(
+            self, positions=positions, indices=coming.indices, keep=coming.keep, ahead=(), whole=False, given=given
+        )
+
+    @property
+    def coming(self) -> Coming:
+        """What its source is told of it ahead."""
+        return Coming(self.indices, self.keep, self.drop)
+
+    def telling(self, ahead: tuple[Coming, ...]) -> Job:
+        """The job as its reader gets it, with all that this is to tell the source."""
+        return replace(self, keep=None, drop=NONE, ahead=ahead) if ahead else self
 
     @property
     def ends(self) -> int | None:

@@ -257,6 +257,7 @@ def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator
         num_threads=settings.dali_threads,
         prefetch_depth=settings.prefetch_factor,
         decoders=decoders,
+        ahead=_ahead(work.source, settings),
     )
     if not decoders.cpu_share:
         return dali
@@ -286,10 +287,16 @@ def _open_torch(
         num_workers=workers,
         pin_memory=settings.pin_memory,
         generator=seeds,
+        ahead=_ahead(source, settings),
         describe=source.location,
         dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,
         **options,
     )
+
+
+def _ahead(source: Source, settings: EngineSettings) -> int:
+    """Of how many batches before it is read a source wants to know."""
+    return math.ceil(source.looks_ahead / settings.batch_size)
 
 
 @lru_cache(maxsize=1)

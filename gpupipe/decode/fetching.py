@@ -66,6 +66,8 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     What a user's dataset draws from the global random generators follows from the job, too; it is asked by one thread,
     also for a part of it, other sources by up to `threads` of `pool` at once.
     """
+    for coming in job.ahead:
+        source.ahead(coming)  # it can read while this batch is read and decoded
     rows, failures = np.arange(len(job)), Failures()
     datasets = datasets_of(source)
     parts: Parts
@@ -85,8 +87,6 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         shares = [rows] if pool is None else [rows[first::threads] for first in range(min(threads, len(rows)))]
         done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
         parts = [part for parts in done for part in parts]
-    if job.ahead is not None:
-        source.ahead(job.ahead)  # it can read while this batch is decoded
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures)
     for name, field in source.fields.items():
         _settle(fetched, name, field)

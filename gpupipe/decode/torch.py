@@ -48,7 +48,8 @@ class TorchEngine:
     """Worker processes that do the work, or this one if there are none; other `options` are the DataLoader's.
 
     dataset: what the user's code finds in `torch.utils.data.get_worker_info()`. describe: where a sample lies, for
-    messages. generator: where the workers' seeds come from.
+    messages. generator: where the workers' seeds come from. ahead: how many of its own batches before each a worker
+    tells its source of it.
     """
 
     name = "torch"
@@ -63,6 +64,7 @@ class TorchEngine:
         dataset: Any,
         describe: Describe,
         generator: torch.Generator,
+        ahead: int = 0,
         worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
         **options: Any,
@@ -75,6 +77,7 @@ class TorchEngine:
         self._persistent = bool(options.get("persistent_workers", False))
         self._timeout = float(options.get("timeout", 0))
         self._work = work
+        self._ahead = ahead
         self._batch_size = batch_size
         self._options = options | dict(
             num_workers=num_workers, generator=generator, multiprocessing_context=multiprocessing_context
@@ -97,7 +100,7 @@ class TorchEngine:
             count += 1
         slots = Slots(count, self._batch_size, self._work.layout, shared=self._workers > 0)
         self._board = Board(self._workers, self._batch_size)
-        self._tasks = Tasks(slots, self._board, self._workers)
+        self._tasks = Tasks(slots, self._board, self._workers, self._ahead)
         self._open_loader = partial(
             open_loader,
             Workshop(self._work, slots, self._board, id(self._tasks)),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +11,7 @@ from gpupipe.loader.place import Point
 from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
 
-__all__ = ["Jobs", "looking_ahead"]
+__all__ = ["Jobs"]
 
 
 class Jobs:
@@ -54,17 +50,3 @@ class Jobs:
                 f"but the dataset has {self._samples} samples; build the order for this dataset"
             )
         return indices.astype(np.int64, copy=False)
-
-
-def looking_ahead(jobs: Iterable[Job], distance: int) -> Iterator[Job]:
-    """The jobs, each with the samples of the one that comes so many later, which its reader gets next."""
-    waiting: deque[Job] = deque()
-    try:
-        for job in jobs:
-            waiting.append(job)
-            if len(waiting) > distance:
-                yield replace(waiting.popleft(), ahead=job.indices)
-    except Exception:  # what can't be made comes after what is before it
-        yield from waiting
-        raise
-    yield from waiting

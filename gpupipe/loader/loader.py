@@ -239,8 +239,6 @@ class Loader(DataLoaderAttributes):
             goes_on=self.settings.persistent_workers
             and torch_sampler(self.order) is None
             and not self.batches.is_endless,
-            # Worker processes take jobs in turn.
-            looks_ahead=max(1, self.settings.worker_processes) if self.source.looks_ahead else 0,
             reader=self._reader,
         )
         self._iteration: weakref.ref[Iteration] | None = None

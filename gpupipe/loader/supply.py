@@ -29,7 +29,7 @@ from gpupipe.device.ahead import Ahead
 from gpupipe.device.finishing import Finished
 from gpupipe.device.handover import HandOver
 from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, WorkerError
-from gpupipe.loader.jobs import Jobs, looking_ahead
+from gpupipe.loader.jobs import Jobs
 from gpupipe.loader.place import Point
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class Supply:
     repair, finish: the steps on an engine's batch; the last is told whether samples are mixed, if the recipe does.
     lane:    where a thread makes batches ahead; None: nowhere.
     goes_on: whether the next epoch's batches are made before it begins.
-    looks_ahead: 0, or how many jobs later the reader of a job has its next one, which the source is told of.
     reader:  gives the jobs the samples of a stream, and ends them where that ends; None: samples are asked for.
     """
 
@@ -85,7 +84,6 @@ class Supply:
         meter: Meter,
         lane: HandOver | None,
         goes_on: bool,
-        looks_ahead: int,
         reader: StreamReader | None = None,
     ) -> None:
         self.engine: Engine | None = engine
@@ -95,7 +93,6 @@ class Supply:
         self._finish = finish
         self._meter = meter
         self._goes_on = goes_on
-        self._looks_ahead = looks_ahead
         self._reader = reader
         self._at: Point | None = None  # what comes next
         self._mixes = False
@@ -228,7 +225,7 @@ class Supply:
         jobs = _following(self._jobs, at, frozenset(self._failing), self._goes_on)
         if self._reader is not None:
             jobs = self._reader(jobs, at.batches)
-        stream = partial(engine.stream, looking_ahead(jobs, self._looks_ahead) if self._looks_ahead else jobs)
+        stream = partial(engine.stream, jobs)
         if self.lane is None:
             self._batches = _Stream(stream, self._repair).begun()
             return self._batches

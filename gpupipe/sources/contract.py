@@ -14,6 +14,7 @@ from gpupipe.batch import (
     Boxes,
     Bytes,
     Columns,
+    Coming,
     Field,
     Image,
     Images,
@@ -51,7 +52,7 @@ def check_source(source: Source) -> None:
     alone = {index: columns for index in indices.tolist() if (columns := _alone(source, index)) is not None}
     _fetched(source, np.empty(0, np.int64))
     some = np.array([*reversed(alone), *list(alone)[:1]], np.int64)  # in another order, and one of them twice
-    source.ahead(some)
+    source.ahead(Coming(some))
     copy = _copy(source)
     _hold((len(copy), copy.fingerprint) == (size, fingerprint), "pickled, it has another len() or fingerprint")
     for one, which in ((source, "a batch"), (source, "the next batch"), (copy, "a batch of a pickled copy")):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Columns, Images, Index, Key, Schema
+from gpupipe.batch import MISSING, Columns, Coming, Images, Index, Key, Schema
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.parts import Before, fetched
 from gpupipe.sources.source import Source, content_fingerprint
@@ -89,14 +89,18 @@ class JoinedSource(Source):
     def key(self, index: int) -> str:
         return self._source.key(index)
 
-    def ahead(self, indices: NDArray[np.int64]) -> None:
+    def ahead(self, coming: Coming) -> None:
+        self._source.ahead(coming)
+        self._other.ahead(coming.take(self._rows[coming.indices] != NONE).mapped(self._theirs))
+
+    def _theirs(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = self._rows[indices]
-        self._source.ahead(indices)
-        self._other.ahead(rows[rows != NONE])
+        there: NDArray[np.int64] = rows[rows != NONE]
+        return there
 
     @property
-    def looks_ahead(self) -> bool:
-        return any(part.looks_ahead for part in self.parts)
+    def looks_ahead(self) -> int:
+        return max(part.looks_ahead for part in self.parts)
 
     def _lacking(self, index: int) -> str:
         own, theirs = self._on

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Columns, Index, Key
+from gpupipe.batch import MISSING, Columns, Coming, Index, Key
 from gpupipe.batch.columns import assemble
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources.parts import Before, fetched
@@ -182,13 +182,16 @@ class MixtureSource(Source):
         one, theirs = self._at(index)
         return f"{self.names[one]}/{self.parts[one].key(theirs)}"
 
-    def ahead(self, indices: NDArray[np.int64]) -> None:
-        for one, _, theirs in self._split(indices):
-            self.parts[one].ahead(theirs)
+    def ahead(self, coming: Coming) -> None:
+        """Each is told, also of a fetch that asks for nothing of it: their turns are counted."""
+        whose, dropped = self.part_of(coming.indices), self.part_of(coming.drop)
+        for one, part in enumerate(self.parts):
+            theirs = replace(coming.take(whose == one), drop=coming.drop[dropped == one])
+            part.ahead(theirs.mapped(partial(np.add, -self._begins[one])))
 
     @property
-    def looks_ahead(self) -> bool:
-        return any(part.looks_ahead for part in self.parts)
+    def looks_ahead(self) -> int:
+        return max(part.looks_ahead for part in self.parts)
 
     def _at(self, index: int) -> tuple[int, int]:
         """The place of its source, and its index there."""

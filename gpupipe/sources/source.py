@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Images, Index, Key, Schema
+from gpupipe.batch import MISSING, Array, Columns, Coming, Field, Images, Index, Key, Schema
 from gpupipe.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,10 +79,11 @@ class Source:
         """Where the sample lies, for messages: a path, or key, shard and offset."""
         return f"{type(self).__name__}[{index}]"
 
-    def ahead(self, indices: NDArray[np.int64]) -> None:
-        """Told, after each fetch, what the same process fetches next, so that it can read while that is decoded.
+    def ahead(self, coming: Coming) -> None:
+        """Told, before a fetch, what the same process fetches after it, so that it can be read meanwhile.
 
-        A loader does so where a source has a body of its own for it; over epochs' ends and resumes, never a guess.
+        A loader does so where a source has a body of its own for it; over epochs' ends and resumes, never a guess. It
+        is told of every fetch in their order, `coming.indices` at once; when a stream begins of several.
         """
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:
@@ -118,9 +119,9 @@ class Source:
         return ""
 
     @property
-    def looks_ahead(self) -> bool:
-        """Whether it wants to be told."""
-        return type(self).ahead is not Source.ahead
+    def looks_ahead(self) -> int:
+        """So many samples before they are fetched it wants to be told of them, of one fetch at least; 0: of none."""
+        return int(type(self).ahead is not Source.ahead)
 
     @cached_property
     def targets(self) -> NDArray[np.int64]:

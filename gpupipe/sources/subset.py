@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.batch import Columns, Index
+from gpupipe.batch import Columns, Coming, Index
 from gpupipe.errors import DataError
 from gpupipe.sources.parts import Before, fetched
 from gpupipe.sources.source import Source, content_fingerprint
@@ -71,11 +71,11 @@ class SubsetSource(Source):
     def key(self, index: int) -> str:
         return self.source.key(int(self._indices[index]))
 
-    def ahead(self, indices: NDArray[np.int64]) -> None:
-        self.source.ahead(self._indices[indices])
+    def ahead(self, coming: Coming) -> None:
+        self.source.ahead(coming.mapped(lambda indices: self._indices[indices]))
 
     @property
-    def looks_ahead(self) -> bool:
+    def looks_ahead(self) -> int:
         return self.source.looks_ahead
 
 

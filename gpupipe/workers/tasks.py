@@ -18,9 +18,10 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Columns, Job
+from gpupipe.batch import Batch, Columns, Coming, Job
 from gpupipe.batch.batch import join
 from gpupipe.batch.collation import move
+from gpupipe.batch.coming import looking_ahead
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.whereabouts import note
 from gpupipe.workers.board import IDLE, Board
@@ -110,23 +111,30 @@ class Workshop(torch.utils.data.Dataset[Answer]):
 
 @dataclass
 class _Open:
-    """A job whose tasks are under way: the rows of each part, and what has come of them by part."""
+    """A job whose tasks are under way: the rows of each part, its slot, and what has come of them by part."""
 
     job: Job
     shares: list[NDArray[np.int64]]
+    slot: int | None = None
     made: dict[int, Rest] = field(default_factory=dict)
+
+    def part(self, part: int) -> Job:
+        """What a worker is asked for."""
+        return self.job if len(self.shares) == 1 else self.job.take(self.shares[part])
 
 
 class Tasks:
     """The sampler of the DataLoader underneath: the tasks for whatever jobs the current stream has.
 
-    error: what the jobs' iterator has raised, after the last job that it gave.
+    ahead: how many tasks later a worker is told of one; the DataLoader gives tasks to its workers in turn. error: what
+    the jobs' iterator has raised, after the last job that it gave.
     """
 
-    def __init__(self, slots: Slots, board: Board, workers: int) -> None:
+    def __init__(self, slots: Slots, board: Board, workers: int, ahead: int = 0) -> None:
         self._slots = slots
         self._board = board
         self._workers = workers
+        self._ahead = ahead
         self._open: dict[int, _Open] = {}
         self._jobs: Iterable[Job] = ()
         self.error: Exception | None = None
@@ -152,22 +160,30 @@ class Tasks:
         # Asked for the first task when the workers of older streams have ended, or have said that they are done.
         self._slots.take_back()
         self._open.clear()
-        parts = self._workers if self._slots.layout else 1
+        parts = looking_ahead(self._parts(), lambda of: of[0].part(of[1]).coming, max(1, self._workers), self._ahead)
         try:
-            for job in self._jobs:
-                yield from self._of(job, max(1, min(parts, len(job))))
-                parts = 1
+            for (opened, part), ahead in parts:
+                yield self._task(opened, part, ahead)
         except Exception as error:  # for whom takes the batch that did not come; those before it are under way
             self.error = error
 
-    def _of(self, job: Job, parts: int) -> Iterator[Task]:
-        turn, slot = self._board.turn, self._slots.give()
-        shares = np.array_split(np.arange(len(job)), parts)
-        if slot is not None and self._workers:
-            self._open[slot] = _Open(job, shares)
-        for part, rows in enumerate(shares):
-            first = sum(map(len, shares[:part]))
-            yield Task(turn, slot, job if parts == 1 else job.take(rows), first, part, parts)
+    def _parts(self) -> Iterator[tuple[_Open, int]]:
+        """What workers are asked for: each job, and the first in several parts."""
+        parts = self._workers if self._slots.layout else 1
+        for job in self._jobs:
+            opened = _Open(job, np.array_split(np.arange(len(job)), max(1, min(parts, len(job)))))
+            for part in range(len(opened.shares)):
+                yield opened, part
+            parts = 1
+
+    def _task(self, opened: _Open, part: int, ahead: tuple[Coming, ...]) -> Task:
+        if not part:
+            opened.slot = self._slots.give()
+            if opened.slot is not None and self._workers:
+                self._open[opened.slot] = opened
+        first = sum(map(len, opened.shares[:part]))
+        job = opened.part(part).telling(ahead)
+        return Task(self._board.turn, opened.slot, job, first, part, len(opened.shares))
 
     def _received(self, answer: Answer) -> Batch | None:
         assert answer.slot is not None

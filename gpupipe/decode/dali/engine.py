@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gpupipe.batch import Batch, Job
+from gpupipe.batch.coming import looking_ahead
 from gpupipe.decode.dali.draining import Draining
 from gpupipe.decode.dali.feed import Feed, Feeder
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
@@ -40,7 +41,8 @@ class DaliEngine(Engine):
 
     device:         cuda with its number for "mixed" decoding and all pixel work on the GPU, or cpu.
     num_threads:    DALI's CPU threads.
-    prefetch_depth: batches that DALI works on ahead of the consumer.
+    prefetch_depth: batches that DALI works on ahead of the consumer. ahead: how many before each is read its source is
+                    told of it.
     decoders:       how DALI decodes; its share for the CPU is none of this engine's business.
     """
 
@@ -55,6 +57,7 @@ class DaliEngine(Engine):
         num_threads: int,
         prefetch_depth: int,
         decoders: Decoders,
+        ahead: int = 0,
     ) -> None:
         guard_forks()
         self.device = device
@@ -74,6 +77,7 @@ class DaliEngine(Engine):
             hw_decoder_load=decoders.hw_decoder_load,
         )
         self._feeder = Feeder(source, views, num_threads, pinned=self._on_gpu)
+        self._ahead = ahead
         self._jobs: Iterator[Job] = iter(())
         self._again: deque[Feed] = deque()  # what a pipeline had that was ended
         self._in_flight: deque[Feed] = deque()
@@ -89,7 +93,8 @@ class DaliEngine(Engine):
         self._end()
         if self._in_flight or self._again:  # of the older one
             self._drop()
-        self._jobs = iter(jobs)
+        told = looking_ahead(jobs, lambda job: job.coming, 1, self._ahead)
+        self._jobs = (job.telling(ahead) for job, ahead in told)
         if self._pipeline is None:
             self._build()
         else:

@@ -20,7 +20,7 @@ import PIL.Image
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Bytes, Field, Image, Images, Mask, Schema
+from gpupipe.batch import MISSING, Array, Bytes, Coming, Field, Image, Images, Mask, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, scan_in_threads
@@ -169,10 +169,10 @@ class ParquetSource(RowSource):
         """Whether there are such, so that samples of one had better come one soon after the other."""
         return any(True for _ in self._read_whole())
 
-    def ahead(self, indices: NDArray[np.int64]) -> None:
+    def ahead(self, coming: Coming) -> None:
         """Of row groups those are kept that are needed; what is read by itself, the system reads meanwhile."""
-        places = [self._place(index) for index in np.sort(indices).tolist()]
-        self._groups.needed(group for group, _ in places)
+        places = [self._place(index) for index in np.sort(coming.indices).tolist()]
+        self._groups.needed([group for group, _ in places], coming.turns)
         for blobs in self._blobs.values():
             for group, row in places:
                 blobs.advise(group, row)

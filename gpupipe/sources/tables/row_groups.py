@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,6 +148,7 @@ class RowGroups:
         self._memory = memory
         self._places: dict[tuple[int, str], Places | None] = {}
         self._kept: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._told: list[list[int]] = []
         self._next: dict[int, int] = {}
         self._locked = os.getpid(), threading.Lock()
 
@@ -192,6 +194,7 @@ class RowGroups:
             dropped = max(self._kept, key=lambda key: self._next.get(key[0], len(self._next)))
             room += self._kept.pop(dropped).nbytes
 
-    def needed(self, groups: Iterable[int]) -> None:
-        """From now on these are known to be needed next, in this order."""
-        self._next = {group: turn for turn, group in enumerate(dict.fromkeys(groups))}
+    def needed(self, groups: list[int], turns: int) -> None:
+        """These are needed, in this order, after those that were told of the last so many times."""
+        self._told = [*(self._told[-turns:] if turns else ()), groups]
+        self._next = {group: turn for turn, group in enumerate(dict.fromkeys(chain(*self._told)))}

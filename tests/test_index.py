@@ -15,7 +15,7 @@ from tars import write_samples, write_tar
 
 import gpupipe
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.sources import open_source, shards
+from gpupipe.sources import open_source, shard_index
 from gpupipe.sources.storage import open_index
 from gpupipe.tools.cli import index
 
@@ -147,14 +147,14 @@ class TestShares:
         assert run(data, "--task", "1/2", *options) == 0
         assert capsys.readouterr().out == "task 1/2 is done; others have 2 shards to index\n"
         scanned = []
-        scan = shards.scan_tar
+        scan = shard_index.scan_tar
         monkeypatch.setattr(
-            shards, "scan_tar", lambda path, *rest: scanned.append(Path(path).name) or scan(path, *rest)
+            shard_index, "scan_tar", lambda path, *rest: scanned.append(Path(path).name) or scan(path, *rest)
         )
         assert run(data, "--task", "2/2", *options) == 3
         assert sorted(scanned) == ["1.tar", "3.tar"]
         assert "damaged" in capsys.readouterr().out
-        monkeypatch.setattr(shards, "scan_tar", None)
+        monkeypatch.setattr(shard_index, "scan_tar", None)
         assert run(data, "--task", "1/2", *options) == 3  # there is nothing left to do
         found = next(
             one for path in data.glob(".gpupipe-*.index") if len((one := open_index(path)).info["shards"]) == 5

@@ -70,7 +70,7 @@ def test_the_order_is_shuffled_by_the_seed(root: Path, tmp_path: Path) -> None:
 
 def test_the_packed_shards_are_an_indexed_source_with_classes(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
     packed = do(root, tmp_path / "out", samples_per_shard=8)
-    monkeypatch.delattr("gpupipe.sources.shards.scan_tar")
+    monkeypatch.delattr("gpupipe.sources.shard_index.scan_tar")
     again = open_source(str(tmp_path / "out/shard-*.tar"))
     assert again.fingerprint == packed.source.fingerprint
     assert again.class_to_idx == ImageFolder(root).class_to_idx

@@ -602,7 +602,7 @@ class TestOnRay:
     ) -> None:
         for index in (tmp_path / "whole").glob(".gpupipe-*.index"):
             index.unlink()
-        monkeypatch.setattr("gpupipe.sources.shards.scan_tar", None)  # here; it is done by Ray's processes
+        monkeypatch.setattr("gpupipe.sources.shard_index.scan_tar", None)  # here; it is done by Ray's processes
         parser = argparse.ArgumentParser()
         index_command.add_parser(parser.add_subparsers())
         args = parser.parse_args(["index", str(tmp_path / "whole"), "--on", "ray"])

@@ -129,7 +129,7 @@ def test_the_index_of_image_and_label_stays_the_same(tmp_path: Path, monkeypatch
     assert more.targets.tolist() == before.targets.tolist()
     assert (tmp_path / index).read_bytes() == content
     assert len(list(tmp_path.iterdir())) == 3
-    monkeypatch.delattr("gpupipe.sources.shards.scan_tar")
+    monkeypatch.delattr("gpupipe.sources.shard_index.scan_tar")
     assert open_source(shard, fields=fields).fingerprint == more.fingerprint
     assert open_source(shard).fingerprint == before.fingerprint
 

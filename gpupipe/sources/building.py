@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,10 @@ class BuiltIndex:
     fingerprint: str
     info: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
+
+    def without(self, names: Collection[str]) -> BuiltIndex:
+        """The same without some arrays, which its fingerprint is not made of."""
+        return replace(self, arrays={name: array for name, array in self.arrays.items() if name not in names})
 
 
 def load_or_build(

@@ -84,7 +84,7 @@ class IndexedSource(Source):
             self.sizes = self._bytes.clip(0).sum(axis=1)
         if "labels" in index.arrays:
             self.targets = index.arrays["labels"]
-        self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None]
+        self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None and name in index.arrays]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
 
     def __len__(self) -> int:

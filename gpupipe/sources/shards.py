@@ -5,34 +5,29 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from operator import add
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.batch import Field, Image, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.host.cache import digest
-from gpupipe.host.files import open_regular, read_regular
+from gpupipe.host.files import read_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
-from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import SHAPES, Files, IndexedSource, arrays_of, found, printable
+from gpupipe.sources.indexed import Files, IndexedSource, printable
 from gpupipe.sources.patterns import expand_shards
-from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
-from gpupipe.sources.samples import IMAGE_EXTENSIONS, NO_LABEL, Sample, class_number, group, read_label, split_name
+from gpupipe.sources.reading import OpenFiles, Stamp
+from gpupipe.sources.samples import IMAGE_EXTENSIONS
+from gpupipe.sources.shard_index import Part, Scan, changes, opened_shard
 from gpupipe.sources.source import Encoded
-from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, pack_strings, write_index
-from gpupipe.sources.tar import Member, scan_tar
+from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
 
-__all__ = ["CLASSES_NAME", "ShardSource", "index_shards", "open_shards", "scanned_shard", "unindexed"]
+__all__ = ["CLASSES_NAME", "ShardSource", "index_shards", "open_shards", "scanned_shard", "unindexed", "wanted_members"]
 
 CLASSES_NAME = "classes.json"
 """Beside the shards: a JSON list of class names, the label being the place in it."""
@@ -41,7 +36,6 @@ MOST_CLASSES_BYTES = 64 << 20
 
 # Bytes between a sample's members that are read with them: 0.5 us more, where another read takes 2.4 (page cache).
 WASTE = 16 << 10
-MOST_TOLD = 10
 
 
 class ShardSource(IndexedSource):
@@ -54,15 +48,22 @@ class ShardSource(IndexedSource):
     def __init__(self, shards: Sequence[str], index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
         super().__init__(list(shards), index, schema, wanted)
         self.shards: list[str] = self._place
-        self.classes = _class_names(Path(self.shards[0]).parent)
-        self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
         self._offsets: NDArray[np.int64] = index.arrays["offsets"].reshape(-1, len(wanted.files))
         self._starts: list[int] = index.arrays["starts"].tolist()
+        self._prepare(index)
+
+    def _prepare(self, index: StoredIndex) -> None:
+        """What is needed to read the shards, and the names of classes beside them."""
         self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
         self._open = OpenFiles()
+        self._name_classes(Path(self.shards[0]).parent)
+
+    def _name_classes(self, folder: Path) -> None:
+        self.classes = _class_names(folder)
+        self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
 
     def __repr__(self) -> str:
-        return f"ShardSource({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
+        return f"{type(self).__name__}({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
 
     @property
     def samples_per_shard(self) -> NDArray[np.int64]:
@@ -77,14 +78,27 @@ class ShardSource(IndexedSource):
 
     def _together(self, index: int) -> Files:
         note(index)
+        spans = self._spans(index)
+        return self._cut(index, spans, [self._read(index, begin, size) for begin, size in spans])
+
+    def _spans(self, index: int) -> list[tuple[int, int]]:
+        """Offset and bytes of what is read of the shard: of all files at once, or of each."""
         offsets: list[int] = self._offsets[index].tolist()
         sizes = [self._size(index, number) for number in range(len(offsets))]
         begin = min((offset for offset in offsets if offset >= 0), default=0)
         span = max(map(add, offsets, sizes)) - begin
-        if span > WASTE + sum(size for size in sizes if size > 0):
-            return [self._file(index, number) for number in range(len(offsets))]
-        data = self._read(index, begin, max(span, 0))
-        places = zip(offsets, sizes, strict=True)
+        if span <= WASTE + sum(size for size in sizes if size > 0):
+            return [(begin, max(span, 0))]
+        return [place for place in zip(offsets, sizes, strict=True) if place[1] >= 0]
+
+    def _cut(self, index: int, spans: Sequence[tuple[int, int]], read: Sequence[Encoded]) -> Files:
+        """The files, of what was read."""
+        sizes: list[int] = self._bytes[index].tolist()
+        if len(spans) > 1:
+            files = iter(read)
+            return [next(files) if size >= 0 else None for size in sizes]
+        ((begin, _),), (data,) = spans, read
+        places = zip(self._offsets[index].tolist(), sizes, strict=True)
         return [data[offset - begin :][:size] if size >= 0 else None for offset, size in places]
 
     def _file(self, index: int, number: int) -> Encoded | None:
@@ -102,7 +116,8 @@ class ShardSource(IndexedSource):
 
     def _looked_for(self, file: int) -> str:
         members = [f".{name}" for name in self._wanted.files[file]] or sorted(IMAGE_EXTENSIONS)
-        return f"there is no member {' or '.join(members)}, but {_members(self.shards[0])}; check the source"
+        with opened_shard(self.shards[0]) as shard:
+            return f"there is no member {' or '.join(members)}, but {shard.extensions()}; check the source"
 
     def location(self, index: int) -> str:
         """Key, shard and offset of the first file, printable on any terminal."""
@@ -133,14 +148,14 @@ def open_shards(
     """
     shards = expand_shards(patterns)
     schema = Schema.of(fields)
-    members = wanted(schema, _member)
-    scan = _Scan(members, label_field)
+    members = wanted_members(schema)
+    scan = Scan(members, label_field)
     index = load_or_build(
         shards[0].parent,
-        _index_name(shards, scan),
+        scan.index_name(shards),
         arrays=scan.arrays,
-        stale=lambda info: _changes(shards, info),
-        build=lambda: scan.all(shards, again=rebuild),
+        stale=partial(_changes, shards),
+        build=lambda: _scanned(scan, shards, again=rebuild),
         rebuild=rebuild,
     )
     source = ShardSource([str(shard) for shard in shards], index, schema, members)
@@ -154,25 +169,78 @@ def index_shards(shards: Sequence[Path], fields: Mapping[str, Field] | None, lab
     Several processes may do so, each with other shards. Raises as `open_shards` does, DataError also where an index
     can't be written.
     """
-    scan = _Scan(wanted(Schema.of(fields), _member), label_field)
+    scan = Scan(wanted_members(Schema.of(fields)), label_field)
     total = sum(shard.stat().st_size for shard in shards)
-    scan_in_threads(f"indexing {len(shards)} shards", total, scan.keep, shards)
+    scan_in_threads(f"indexing {len(shards)} shards", total, partial(_keep, scan), shards)
 
 
 def unindexed(shards: Sequence[Path], fields: Mapping[str, Field] | None, label_field: str) -> int:
     """How many of these have no such index that is fresh."""
-    scan = _Scan(wanted(Schema.of(fields), _member), label_field)
-    return sum(scan.known(shard) is None for shard in shards)
+    scan = Scan(wanted_members(Schema.of(fields)), label_field)
+    return sum(_known(scan, shard) is None for shard in shards)
 
 
 def scanned_shard(path: Path, fields: Mapping[str, Field]) -> ShardSource:
     """One shard, scanned now, of which no index is written. Raises as `open_shards` does."""
     schema = Schema.of(fields)
-    members = wanted(schema, _member)
-    scan = _Scan(members, "label")
-    built = scan.built([scan.shard(path, lambda done: None)])
+    members = wanted_members(schema)
+    scan = Scan(members, "label")
+    built = scan.built([_part(scan, path, lambda done: None)])
     index = StoredIndex("", built.fingerprint, dict(built.info), dict(built.arrays))
     return ShardSource([str(path)], index, schema, members)
+
+
+def _scanned(scan: Scan, shards: Sequence[Path], again: bool) -> BuiltIndex:
+    """The index of the shards; again: also of those that have one by themselves."""
+
+    def part(path: Path, advance: Advance) -> Part:
+        known = None if again else _known(scan, path)
+        if known is None:
+            return _part(scan, path, advance)
+        advance(known.entry["size"])
+        return known
+
+    total = sum(shard.stat().st_size for shard in shards)
+    parts = scan_in_threads(f"indexing {len(shards)} shards", total, part, shards)
+    with opened_shard(shards[0]) as first:
+        scan.check_any(parts, first)
+    return scan.built(parts)
+
+
+def _part(scan: Scan, path: Path, advance: Advance) -> Part:
+    with opened_shard(path) as shard:
+        return scan.part(shard, advance)
+
+
+def _keep(scan: Scan, path: Path, advance: Advance) -> None:
+    """Index one by itself, unless that is done."""
+    if _known(scan, path) is None:
+        built, place = scan.built([_part(scan, path, advance)]), path.parent / scan.index_name([path])
+        try:
+            write_index(place, built.fingerprint, built.info, built.arrays)
+        except OSError as error:
+            raise DataError(f"the index of {path} can't be written beside it: {error}") from error
+
+
+def _known(scan: Scan, path: Path) -> Part | None:
+    """What the shard's own index says; None where there is none that is fresh."""
+    try:
+        index = open_index(path.parent / scan.index_name([path]))
+        return None if scan.arrays - index.arrays.keys() or _changes([path], index.info) else scan.parts_of(index)[0]
+    except (OSError, BadIndexError, KeyError, TypeError):
+        return None
+
+
+def _changes(shards: Sequence[Path], info: Mapping[str, object]) -> str:
+    """What changed since the index was made, or an empty string."""
+    stats = [(shard.name, shard.stat()) for shard in shards]
+    now = [{"name": name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for name, stat in stats]
+    return changes([str(shard) for shard in shards], now, info)
+
+
+def wanted_members(schema: Schema) -> Wanted:
+    """What a schema wants of shards. Raises ConfigError for a field that can be in no member."""
+    return wanted(schema, _member)
 
 
 def _member(name: str, field: Field) -> tuple[Names, str]:
@@ -190,16 +258,6 @@ def _member(name: str, field: Field) -> tuple[Names, str]:
     return names, path
 
 
-def _index_name(shards: Sequence[Path], scan: _Scan) -> str:
-    """One name per set of shards, label field and files; the same wherever the set is mounted."""
-    names = [os.path.relpath(shard, shards[0].parent) for shard in shards]
-    wanted: list[Any] = [names, scan.label_field]
-    if not scan.wanted.is_usual:
-        wanted = [names, scan.label_field if scan.wanted.labels else None, scan.wanted.files, scan.wanted.image]
-        wanted += [] if scan.wanted.label is None else [scan.wanted.label]
-    return f".gpupipe-{digest(wanted)}.index"
-
-
 def _class_names(folder: Path) -> list[str] | None:
     """The names in `classes.json`, or None where there is none or it is a file of another kind."""
     try:
@@ -208,157 +266,3 @@ def _class_names(folder: Path) -> list[str] | None:
         return None
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if fits else None
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What the scan of one shard found.
-
-    `stamp` is the tar's name, size and time of change. `keys` and `key_offsets` are packed strings, `facts` is (N, F)
-    int64: label, height, width, orientation, and then offset and bytes of each file, -1 for none. Arrays, as the
-    samples of all shards would take several times the memory as objects.
-    """
-
-    stamp: dict[str, Any]
-    keys: NDArray[np.uint8]
-    key_offsets: NDArray[np.int64]
-    facts: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """What is looked for in shards."""
-
-    wanted: Wanted
-    label_field: str
-
-    @property
-    def arrays(self) -> set[str]:
-        """The names of what it makes."""
-        return arrays_of(self.wanted) | {"offsets", "starts"}
-
-    def all(self, shards: Sequence[Path], again: bool) -> BuiltIndex:
-        """The index of the shards; again: also of those that have one by themselves."""
-        total = sum(shard.stat().st_size for shard in shards)
-        parts = scan_in_threads(f"indexing {len(shards)} shards", total, self.shard if again else self.part, shards)
-        if not any(len(part.facts) for part in parts):
-            what = ", ".join(f".{name}" for names in self.wanted.files for name in names)
-            files = f"members {what}" if what else "images"
-            there = f", but {_members(str(shards[0]))}; check the source" if what else ""
-            raise DataError(f"no {files} in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}{there}")
-        return self.built(parts)
-
-    def keep(self, path: Path, advance: Advance) -> None:
-        """Index one by itself, unless that is done."""
-        if self.known(path) is None:
-            built, place = self.built([self.shard(path, advance)]), path.parent / _index_name([path], self)
-            try:
-                write_index(place, built.fingerprint, built.info, built.arrays)
-            except OSError as error:
-                raise DataError(f"the index of {path} can't be written beside it: {error}") from error
-
-    def part(self, path: Path, advance: Advance) -> _Part:
-        """What is in one, by its own index where that is fresh."""
-        known = self.known(path)
-        if known is None:
-            return self.shard(path, advance)
-        advance(known.stamp["size"])
-        return known
-
-    def known(self, path: Path) -> _Part | None:
-        """What the shard's own index says; None where there is none that is fresh."""
-        try:
-            index = open_index(path.parent / _index_name([path], self))
-            if self.arrays - index.arrays.keys() or _changes([path], index.info):
-                return None
-        except (OSError, BadIndexError, KeyError, TypeError):
-            return None
-        arrays, files = index.arrays, len(self.wanted.files)
-        facts = np.full((len(arrays["key_offsets"]) - 1, 4 + 2 * files), NO_LABEL, np.int64)
-        for column, name in enumerate(("labels", *SHAPES)):
-            if name in arrays:
-                facts[:, column] = arrays[name]
-        facts[:, 4::2] = arrays["offsets"].reshape(-1, files)
-        facts[:, 5::2] = arrays["sizes"].reshape(-1, files)
-        return _Part(index.info["shards"][0], arrays["keys"], arrays["key_offsets"], facts)
-
-    def shard(self, path: Path, advance: Advance) -> _Part:
-        """What is in one."""
-        advance(0)
-        try:
-            opened = open_regular(path)
-        except OSError as error:
-            remedy = "check the path and its permissions"
-            raise DataError(f"shard {path} can't be read: {error.strerror}; {remedy}") from error
-        with open(opened, "rb", buffering=0) as file:
-            descriptor = file.fileno()
-            # Before reading: a change meanwhile makes the index stale, not wrong.
-            stamp: dict[str, Any] = {"name": path.name, **Stamp.of(descriptor)._asdict()}
-            samples = group(scan_tar(str(path), descriptor), self.wanted, str(path))
-            facts = self._facts(samples, descriptor, str(path), advance)
-        advance(stamp["size"] - (samples[-1].offset if samples else 0))
-        keys, key_offsets = pack_strings([sample.key for sample in samples])
-        return _Part(stamp, keys, key_offsets, np.array(facts, np.int64).reshape(-1, 4 + 2 * len(self.wanted.files)))
-
-    def _facts(self, samples: Sequence[Sample], descriptor: int, shard: str, advance: Advance) -> list[tuple[int, ...]]:
-        facts: list[tuple[int, ...]] = []
-        done = 0
-
-        def read(offset: int, length: int) -> bytes:
-            return os.pread(descriptor, length, offset)
-
-        for sample in samples:
-            if self.wanted.labels:
-                label = read_label(sample, read, shard, self.label_field)
-            else:
-                label = NO_LABEL if self.wanted.label is None else class_number(sample, self.wanted.label, read)
-            image = None if self.wanted.image is None else sample.files[self.wanted.image]
-            header = DAMAGED if image is None else _header(read, image)
-            places = [(-1, -1) if file is None else (file.offset, file.size) for file in sample.files]
-            facts.append((label, *header, *chain(*places)))
-            advance(sample.offset - done)
-            done = sample.offset
-        return facts
-
-    def built(self, parts: Sequence[_Part]) -> BuiltIndex:
-        """The index of shards that were scanned."""
-        facts = np.concatenate([part.facts for part in parts])
-        key_offsets = np.zeros(len(facts) + 1, np.int64)
-        np.cumsum(np.concatenate([np.diff(part.key_offsets) for part in parts]), out=key_offsets[1:])
-        at: Any = 4 if len(self.wanted.files) == 1 else np.arange(4, facts.shape[1], 2)
-        return found(
-            self.wanted,
-            [part.stamp["name"] for part in parts],
-            (np.concatenate([part.keys for part in parts]), key_offsets),
-            np.concatenate([facts[:, :4], facts[:, 5::2]], axis=1),
-            {"kind": "shards", "label_field": self.label_field, "shards": [part.stamp for part in parts]},
-            **({"labels": facts[:, 0].copy()} if (facts[:, 0] != NO_LABEL).all() else {}),
-            offsets=facts[:, at].copy(),
-            starts=np.cumsum([0] + [len(part.facts) for part in parts])[:-1].astype(np.int64),
-        )
-
-
-def _members(shard: str) -> str:
-    """For a message: the extensions of a shard's members, the usual ones first."""
-    with open(open_regular(shard), "rb", buffering=0) as file:
-        names = [split_name(member.name) for member in scan_tar(shard, file.fileno())]
-    counts = Counter(name[1] for name in names if name is not None)
-    return ", ".join(f".{extension}" for extension, _ in counts.most_common(MOST_TOLD)) or "none at all"
-
-
-def _header(read: ReadRange, image: Member) -> Header:
-    if image.size > MOST_BYTES:
-        return DAMAGED
-    return probe(lambda offset, length: read(image.offset + offset, length), image.size)
-
-
-def _changes(shards: Sequence[Path], info: dict[str, Any]) -> str:
-    """What changed since the index was made, or an empty string."""
-    if info.get("kind") != "shards" or len(info["shards"]) != len(shards):
-        return "it belongs to other data"
-    for shard, stored in zip(shards, info["shards"], strict=True):
-        stat = shard.stat()
-        now = {"name": shard.name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-        if {name: stored[name] for name in now} != now:
-            return f"{shard} was changed"
-    return ""

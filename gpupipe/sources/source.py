@@ -86,6 +86,11 @@ class Source:
         is told of every fetch in their order, `coming.indices` at once; when a stream begins of several.
         """
 
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Bytes that each of these samples takes of a storage, and of the cache in front of it; None: the data is local,
+        or that is not known before it is read."""
+        return None
+
     def column(self, name: str) -> NDArray[Any] | list[Any]:
         """All samples' values of a field, where they are known without reading any: here keys, indices and labels.
 

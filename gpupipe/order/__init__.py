@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gpupipe.order.batches import BatchesOrder as BatchesOrder
 from gpupipe.order.blocks import BlockShuffled
+from gpupipe.order.future import NEVER as NEVER, Future as Future
 from gpupipe.order.mixture import Interleaved as Interleaved
 from gpupipe.order.plain import Sequential, Shuffled, Subset
 from gpupipe.order.protocol import Order

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import permute, round_keys, square, subkeys
+from gpupipe.order.feistel import permute, round_keys, square, subkeys, unpermute
 from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
 __all__ = ["BlockShuffled"]
@@ -81,6 +81,17 @@ class BlockShuffled(OnceEach):
         shuffled = begins + permute(positions - begins, square(layout.windows[windows + 1] - begins), keys)
         places = np.searchsorted(layout.ends, shuffled, side="right") - 1
         found: Indices = self._begins[layout.blocks[places]] + shuffled - layout.ends[places]
+        return found
+
+    def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        layout, count = self._layout(seed, epoch), len(self._begins) - 1
+        blocks = np.searchsorted(self._begins, indices, side="right") - 1
+        places = unpermute(blocks, square(max(1, count)), round_keys(seed, epoch, BLOCKS))
+        shuffled = layout.ends[places] + indices - self._begins[blocks]
+        windows = places // min(int(self.window), max(1, count))
+        begins = layout.windows[windows]
+        keys = subkeys(round_keys(seed, epoch, WINDOWS), windows)
+        found: Indices = begins + unpermute(shuffled - begins, square(layout.windows[windows + 1] - begins), keys)
         return found
 
     @cached_property

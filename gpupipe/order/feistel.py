@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.order.protocol import Indices, words
 
-__all__ = ["Domain", "permute", "round_keys", "snug", "square", "subkeys"]
+__all__ = ["Domain", "Words", "permute", "round_keys", "snug", "square", "subkeys", "unpermute"]
 
 ROUNDS = 12
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -77,12 +77,21 @@ def permute(positions: Indices, domain: Domain, keys: Words) -> Indices:
     positions: int64 (N,), each in [0, domain.size). keys: (ROUNDS, 1), or (ROUNDS, N) where each position belongs to a
     permutation of its own.
     """
+    return _walked(positions, domain, keys, back=False)
+
+
+def unpermute(sent: Indices, domain: Domain, keys: Words) -> Indices:
+    """The positions that `permute` sends there: its inverse."""
+    return _walked(sent, domain, keys, back=True)
+
+
+def _walked(x: Indices, domain: Domain, keys: Words, back: bool) -> Indices:
+    """Through the network, and again as long as that leads beyond the size."""
     size, a, b = domain
-    found = _feistel(positions.astype(np.uint64), a, b, keys)
+    found = _feistel(x.astype(np.uint64), a, b, keys, back)
     outside = np.flatnonzero(found >= size)
     while len(outside):
-        own = (_at(part, outside) for part in (a, b, keys))
-        found[outside] = _feistel(found[outside], *own)
+        found[outside] = _feistel(found[outside], _at(a, outside), _at(b, outside), _at(keys, outside), back)
         outside = outside[found[outside] >= _at(size, outside)]
     return found.astype(np.int64)
 
@@ -101,15 +110,22 @@ def _other(size: Words, a: Words) -> Words:
     return b
 
 
-def _feistel(x: Words, a: Words, b: Words, keys: Words) -> Words:
-    """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn."""
+def _feistel(x: Words, a: Words, b: Words, keys: Words, back: bool) -> Words:
+    """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn. Back: takes it off, the
+    last one first."""
     left, right = x // b, x % b
-    for number, key in enumerate(keys):
+    for number in range(ROUNDS)[:: -1 if back else 1]:
         if number % 2 == 0:
-            left = (left + _mix(right ^ key) % a) % a
+            left = _turned(left, _mix(right ^ keys[number]) % a, a, back)
         else:
-            right = (right + _mix(left ^ key) % b) % b
+            right = _turned(right, _mix(left ^ keys[number]) % b, b, back)
     return left * b + right
+
+
+def _turned(digit: Words, by: Words, values: Words, back: bool) -> Words:
+    """A digit of so many values, further by less than these, or back."""
+    turned: Words = (digit + (values - by if back else by)) % values
+    return turned
 
 
 def _at(part: Words, rows: NDArray[np.integer]) -> Words:

@@ -14,9 +14,9 @@ import numpy as np
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import permute, round_keys, square, subkeys
+from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
 from gpupipe.order.protocol import MIXTURE, EpochCache, Indices, Order, digest, words
-from gpupipe.order.repeated import stream
+from gpupipe.order.repeated import stream, stream_positions
 
 __all__ = ["Interleaved", "Weight", "check_weight"]
 
@@ -115,6 +115,26 @@ class Interleaved:
             found[rows] += sum(self.sizes[:one])
         return found
 
+    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices | None:
+        """Where each sample stands, (times, N), as often as an order's samples can come; None: one has no inverse."""
+        layout, counts = self._layout(seed, epoch), self.counts(epoch).tolist()
+        begins = np.cumsum([0, *self.sizes])
+        found = []
+        for one, count in enumerate(counts):
+            own = np.flatnonzero((indices >= begins[one]) & (indices < begins[one + 1]))
+            numbers = stream_positions(
+                self.orders[one], layout.seeds[one], layout.before[one], count, indices[own] - begins[one]
+            )
+            if numbers is None:
+                return None
+            dealt = np.where(numbers < 0, -1, _undealt(layout.tree, one, numbers))
+            found.append(np.full((len(numbers), len(indices)), -1))
+            found[-1][:, own] = dealt
+        places: Indices = np.concatenate(found)
+        comes = places >= 0
+        places[comes] = self._unshuffled(seed, epoch, places[comes])
+        return places
+
     @cached_property
     def fingerprint(self) -> str:
         """The length, with a hash of orders, sizes and shares; of weights that are functions, in 1,024 epochs."""
@@ -148,9 +168,18 @@ class Interleaved:
 
     def _shuffled(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The positions, in each block of 64 in another order."""
-        blocks, within = np.divmod(positions, BLOCK)
+        within = positions % BLOCK
+        return positions - within + permute(within, *self._blocks(seed, epoch, positions))
+
+    def _unshuffled(self, seed: int, epoch: int, places: Indices) -> Indices:
+        within = places % BLOCK
+        return places - within + unpermute(within, *self._blocks(seed, epoch, places))
+
+    def _blocks(self, seed: int, epoch: int, positions: Indices) -> tuple[Domain, Words]:
+        """The permutation of each position's block."""
+        blocks = positions // BLOCK
         sizes = square([BLOCK, max(1, len(self) % BLOCK)]).at((blocks == len(self) // BLOCK).astype(np.int64))
-        return positions - within + permute(within, sizes, subkeys(round_keys(seed, epoch, MIXTURE), blocks))
+        return sizes, subkeys(round_keys(seed, epoch, MIXTURE), blocks)
 
 
 def check_weight(where: str, weight: Weight) -> None:
@@ -208,6 +237,17 @@ def _dealt(tree: _Tree, numbers: Indices) -> tuple[Indices, Indices]:
     for child, rows, below in ((tree.left, is_left, lefts), (tree.right, ~is_left, numbers - lefts)):
         parts[rows], places[rows] = _dealt(child, below[rows])
     return parts, places
+
+
+def _undealt(tree: _Tree, one: int, numbers: Indices) -> Indices:
+    """The positions that go to an order, as its so manieth: back from `_dealt`. Products are below 2**62."""
+    if isinstance(tree, int):
+        return numbers
+    if one in _counted(tree.left, 0):
+        numbers = _undealt(tree.left, one, numbers)
+        return -((tree.size // 2 - (numbers + 1) * tree.size) // tree.lefts) - 1
+    numbers = _undealt(tree.right, one, numbers)
+    return (tree.size // 2 + numbers * tree.size) // (tree.size - tree.lefts)
 
 
 def _counted(tree: _Tree, number: int) -> dict[int, int]:

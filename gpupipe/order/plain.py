@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.feistel import ROUNDS, permute, round_keys, square
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, square, unpermute
 from gpupipe.order.protocol import PERMUTATION, Indices, OnceEach, as_array, digest
 
 __all__ = ["Sequential", "Shuffled", "Subset"]
@@ -28,6 +28,9 @@ class Sequential(OnceEach):
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The positions themselves."""
         return positions
+
+    def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        return indices
 
     @property
     def fingerprint(self) -> str:
@@ -56,6 +59,11 @@ class Shuffled(OnceEach):
         if self.size < 2:
             return positions
         return permute(positions, square(self.size), round_keys(seed, epoch, PERMUTATION))
+
+    def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        if self.size < 2:
+            return indices
+        return unpermute(indices, square(self.size), round_keys(seed, epoch, PERMUTATION))
 
     @property
     def fingerprint(self) -> str:
@@ -87,9 +95,32 @@ class Subset:
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The listed indices, shuffled by (seed, epoch) where that is asked for."""
-        inner = Shuffled(len(self)) if self.shuffle else Sequential(len(self))
-        chosen: Indices = self._array[inner.indices(seed, epoch, positions)]
+        chosen: Indices = self._array[self._inner.indices(seed, epoch, positions)]
         return chosen
+
+    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        """Where each sample stands, (times, N) with as many rows as it is listed times at most; -1: not that often.
+
+        By a table that is made once, of 8 bytes for each listed index and each sample of the dataset.
+        """
+        order, begins = self._table
+        at = np.minimum(indices, len(begins) - 2)
+        counts = np.where(indices > at, 0, begins[at + 1] - begins[at])
+        rows = np.arange(counts.max(initial=0))[:, None]
+        listed = order[np.minimum(begins[at] + rows, len(order) - 1)]
+        found = self._inner.positions(seed, epoch, listed.ravel()).reshape(listed.shape)
+        return np.where(rows < counts, found, -1)
+
+    @property
+    def _inner(self) -> Sequential | Shuffled:
+        return Shuffled(len(self)) if self.shuffle else Sequential(len(self))
+
+    @cached_property
+    def _table(self) -> tuple[Indices, Indices]:
+        """Places in the list, sample by sample, and where each sample's begin and the last one's end."""
+        begins = np.zeros(self.samples + 1, np.int64)
+        np.cumsum(np.bincount(self._array, minlength=self.samples), out=begins[1:])
+        return np.argsort(self._array, kind="stable").astype(np.int64), begins
 
     @cached_property
     def fingerprint(self) -> str:

@@ -13,8 +13,8 @@ from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = [
-    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest", "name_of"),
-    *("samples_of", "words"),
+    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest"),
+    *("is_invertible", "name_of", "positions_of", "samples_of", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -29,7 +29,15 @@ STREAM = 16 << 24
 
 @runtime_checkable
 class Order(Protocol):
-    """A sequence of sample indices for every (seed, epoch). Implement these three to write your own."""
+    """A sequence of sample indices for every (seed, epoch). Implement these three to write your own.
+
+    An order may have an inverse, too, by which a cache knows what is needed again, and when:
+
+        positions(seed, epoch, indices) -> int64 (N,), or (times, N) for samples that come several times an epoch
+
+    where each of the samples (N,) int64, all different or not, stands in that epoch; -1: nowhere (once more). An order
+    made of another gives None where that has no inverse.
+    """
 
     def __len__(self) -> int:
         """Positions in an epoch."""
@@ -46,12 +54,41 @@ class Order(Protocol):
 
 
 class OnceEach:
-    """An order in which every sample comes once an epoch."""
+    """An order in which every sample comes once an epoch, and that has an inverse."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     @property
     def samples(self) -> int:
         """How many samples the dataset has to have."""
-        return len(self)  # type: ignore[arg-type]
+        return len(self)
+
+    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        """Where each sample stands in an epoch, (N,); -1 for those beyond the order's."""
+        inside = indices < len(self)
+        if inside.all():
+            return self._inverse(seed, epoch, indices)
+        found = np.full(len(indices), -1, np.int64)
+        found[inside] = self._inverse(seed, epoch, indices[inside])
+        return found
+
+    def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        """The positions at which `indices` has these samples, each below len(self)."""
+        raise NotImplementedError
+
+
+def positions_of(order: Order, seed: int, epoch: int, indices: Indices) -> Indices | None:
+    """All places in an epoch at which each of the samples stands, (times, N); -1: nowhere, or not so many times. None
+    for an order without an inverse."""
+    inverse = getattr(order, "positions", None)
+    found = None if inverse is None else inverse(seed, epoch, indices)
+    return None if found is None else np.atleast_2d(found)
+
+
+def is_invertible(order: Order) -> bool:
+    """Whether it says where a sample comes."""
+    return positions_of(order, 0, 0, np.empty(0, np.int64)) is not None
 
 
 def name_of(order: Order) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.protocol import Indices, Order, check_order, digest, name_of, samples_of
+from gpupipe.order.protocol import Indices, Order, check_order, digest, name_of, positions_of, samples_of
 
-__all__ = ["Repeated", "VirtualEpochs", "stream"]
+__all__ = ["Repeated", "VirtualEpochs", "stream", "stream_positions"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,17 @@ class Repeated:
         alternating = positions // (2 * self.repeats) * 2 + positions % 2
         return self.order.indices(seed, epoch, np.minimum(alternating, len(self.order) - 1))
 
+    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices | None:
+        """Where the copies of each sample stand, (times, N); -1 for those beyond the epoch's end."""
+        places = positions_of(self.order, seed, epoch, indices)
+        if places is None:
+            return None
+        groups, odd = np.divmod(places, 2)
+        apart = np.where((places == len(self.order) - 1) & (odd == 0), 1, 2)  # the last one alone stands in a row
+        firsts = groups * 2 * self.repeats + odd
+        found = np.concatenate([firsts + copy * apart for copy in range(self.repeats)])
+        return np.where((np.tile(places, (self.repeats, 1)) >= 0) & (found < len(self)), found, -1)
+
     @property
     def fingerprint(self) -> str:
         """Names the layout, the repeats and the length, with a hash of the order's fingerprint."""
@@ -97,6 +108,10 @@ class VirtualEpochs:
         """The order's samples at these positions of its stream. Raises ConfigError past its epoch 2**32 - 1."""
         return stream(self.order, seed, epoch * int(self.num_samples), positions)
 
+    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices | None:
+        """Where each sample stands, (times, N), one row or more for each epoch of the order that this is cut from."""
+        return stream_positions(self.order, seed, epoch * int(self.num_samples), int(self.num_samples), indices)
+
     @property
     def fingerprint(self) -> str:
         """Names the length, with a hash of the order's fingerprint."""
@@ -120,3 +135,15 @@ def stream(order: Order, seed: int, begin: int, positions: Indices) -> Indices:
         rows = later == epochs_later
         found[rows] = order.indices(seed, whole + epochs_later, at[rows])
     return found
+
+
+def stream_positions(order: Order, seed: int, begin: int, count: int, indices: Indices) -> Indices | None:
+    """Which of the `count` places of the stream from `begin` on have each of the samples, (times, N); -1: none."""
+    found = []
+    for epoch in range(begin // len(order), -(-(begin + count) // len(order))):
+        places = positions_of(order, seed, epoch, indices)
+        if places is None:
+            return None
+        at = places + (epoch * len(order) - begin)
+        found.append(np.where((places >= 0) & (at >= 0) & (at < count), at, -1))
+    return np.concatenate(found) if found else np.full((1, len(indices)), -1)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys
+from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys, unpermute
 from gpupipe.order.protocol import (
     BATCHES,
     CLASSES,
@@ -79,6 +79,24 @@ class Stratified(OnceEach):
         keys = subkeys(round_keys(seed, epoch, STRATA), classes)
         found: Indices = plan.members[plan.begins[classes] + permute(numbers, plan.class_domains.at(classes), keys)]
         return found
+
+    def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
+        plan, drawn = self._plan, self._drawn(seed, epoch)
+        listed = self._listed[indices]
+        classes = np.searchsorted(plan.begins, listed, side="right") - 1
+        keys = subkeys(round_keys(seed, epoch, STRATA), classes)
+        numbers = unpermute(listed - plan.begins[classes], plan.class_domains.at(classes), keys)
+        batches, places = _placed(plan, drawn, classes, numbers)
+        keys = subkeys(round_keys(seed, epoch, BATCHES), batches)
+        domains = plan.batch_domains.at(np.where(batches < plan.batches, 0, 1))
+        return batches * plan.batch_size + unpermute(places, domains, keys)
+
+    @cached_property
+    def _listed(self) -> Indices:
+        """Each sample's place among the plan's members."""
+        listed = np.empty_like(self._plan.members)
+        listed[self._plan.members] = np.arange(len(listed))
+        return listed
 
     def _chosen(self, drawn: _Drawn, batches: Indices, places: Indices, full: NDArray[np.bool_]) -> Chosen:
         """The class at each place of its batch, and which of the class's samples."""
@@ -156,6 +174,25 @@ def _extra(plan: _Plan, drawn: _Drawn, rows: Indices, places: Indices) -> Chosen
     at = np.searchsorted(drawn.begins, numbers, side="right") - 1
     classes = drawn.classes[at]
     return classes, plan.regular[classes] * plan.batches + numbers - drawn.begins[at]
+
+
+def _placed(plan: _Plan, drawn: _Drawn, classes: Indices, numbers: Indices) -> tuple[Indices, Indices]:
+    """The batch of each of a class's samples, and the place there: back from `_last`, `_regular` and `_extra`."""
+    rows, places = np.full_like(numbers, plan.batches), np.empty_like(numbers)
+    each, last = (np.searchsorted(part.classes, classes) for part in (plan.each, plan.last))  # its first place
+    regular = plan.regular[classes] * plan.batches
+    extra = numbers - regular
+    is_regular, is_last = extra < 0, extra >= plan.extra[classes]
+    places[is_last] = (last + extra - plan.extra[classes])[is_last]
+    at = is_regular
+    rows[at], numbers_there = np.divmod(numbers[at], plan.regular[classes[at]])
+    places[at] = each[at] + numbers_there
+    at = ~is_regular & ~is_last
+    dealt = drawn.begins[np.argsort(drawn.classes)[classes[at]]] + extra[at]
+    places[at], rows[at] = np.divmod(dealt, plan.batches)
+    places[at] += len(plan.each.classes)
+    batches = (rows - drawn.first) * pow(plan.stride, -1, max(1, plan.batches)) % max(1, plan.batches)
+    return np.where(is_last, plan.batches, batches), places
 
 
 def _plan(of_sample: Indices, counts: Indices, batch_size: int) -> _Plan:

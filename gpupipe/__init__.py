@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         check_source as check_source,
         open_source as open_source,
     )
+    from gpupipe.sources.remote.cache import Cache as Cache
 
 # The rooms of names that are imported when they are first used: torch, which these rooms import, takes a second, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
@@ -34,6 +35,7 @@ _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoad
 _LATER |= {"from_dataloader": "migration.dataloader"}
 _LATER |= dict.fromkeys(("Manifest", "Mixture", "Parquet", "Query", "Source", "Stream"), "sources")
 _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
+_LATER |= {"Cache": "sources.remote.cache"}
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("Subset", "VirtualEpochs", "Weighted", "split"), "order")
 

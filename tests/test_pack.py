@@ -24,6 +24,7 @@ from torchvision.datasets import ImageFolder
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import open_source
 from gpupipe.tools.cli import pack as command
+from gpupipe.tools.cli.options import byte_size
 from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack
 
 
@@ -272,13 +273,13 @@ def test_settings_check_themselves(wrong: dict[str, int]) -> None:
     ("text", "expected"), [("256MB", 256_000_000), ("1GiB", 2**30), ("1.5k", 1500), ("77", 77), ("64 kib", 65536)]
 )
 def test_byte_size(text: str, expected: int) -> None:
-    assert command.byte_size(text) == expected
+    assert byte_size(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-5", "5TBB", "1e6"])
 def test_no_byte_size(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        command.byte_size(text)
+        byte_size(text)
 
 
 def test_the_command(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

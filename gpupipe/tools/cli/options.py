@@ -23,6 +23,7 @@ __all__ = [
         "add_label_field",
         "add_output",
         "add_share",
+        "byte_size",
         "data_of",
     ),
     *("fields_of", "option", "print_some", "require"),
@@ -75,6 +76,16 @@ def _task(text: str) -> tuple[int, int]:
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no task: write the third of eight as 3/8, and the last as 8/8")
     return int(number), int(count)
+
+
+def byte_size(text: str) -> int:
+    """The type of an option that takes "256MB", "1.6T", "1GiB" or a plain number. Raises ArgumentTypeError."""
+    from gpupipe.sources.remote.cache import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_fields(parser: Any) -> None:

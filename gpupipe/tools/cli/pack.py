@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from dataclasses import fields
 
@@ -13,15 +12,15 @@ from gpupipe.tools.cli.options import (
     add_fields,
     add_label_field,
     add_share,
+    byte_size,
     fields_of,
     option,
     print_some,
 )
 
-__all__ = ["add_parser", "byte_size", "run"]
+__all__ = ["add_parser", "run"]
 
 FORMATS = ("shards", "parquet", "huggingface")
-UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
 
 DESCRIPTION = """Write the samples of SRC as WebDataset shards DST/shard-000000.tar and so on, or as Parquet files,
 in an order shuffled once. Each file appears when it is whole, and is read back and compared. After an interruption the
@@ -47,14 +46,6 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--skip-bad", action="store_true", help="leave damaged images out and list them")
     add_fields(parser)
     add_label_field(parser)
-
-
-def byte_size(text: str) -> int:
-    """Bytes from "256MB", "1GiB" or a plain number. Raises ArgumentTypeError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]I?)?B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write it as 256MB, 1GiB or a number of bytes")
-    return int(float(match[1]) * UNITS[(match[2] or "").upper()])
 
 
 def run(args: argparse.Namespace) -> int:

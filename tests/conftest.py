@@ -6,13 +6,17 @@ import logging
 import os
 import signal
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
 from images import write_folder
+from servers.buckets import Azurite, Bucket, FakeGoogle, Moto, Storage
 from servers.faults import FaultServer
+from servers.nginx import Nginx
+from servers.processes import Absent
 
 from gpupipe.kernels import native
 
@@ -100,3 +104,58 @@ def fault_server() -> Iterator[FaultServer]:
     """HTTP with ranges and ETags, and faults as a test scripts them; it has no objects yet."""
     with FaultServer() as server:
         yield server
+
+
+def _storage(kind: type[Storage], folder: Path) -> Iterator[Storage]:
+    try:
+        storage = kind(folder)
+    except Absent as absent:
+        pytest.skip(str(absent))
+    with storage:
+        yield storage
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    yield from _storage(Moto, tmp_path_factory.mktemp("moto"))
+
+
+@pytest.fixture(scope="session")
+def fake_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    yield from _storage(FakeGoogle, tmp_path_factory.mktemp("google"))
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    yield from _storage(Azurite, tmp_path_factory.mktemp("azurite"))
+
+
+@pytest.fixture(params=["moto", "fake_google", "azurite"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty one on each of the servers, which this process and its children find by the environment."""
+    storage = request.getfixturevalue(request.param)
+    for name, value in storage.environment().items():
+        monkeypatch.setenv(name, value)
+    return storage.bucket()
+
+
+@pytest.fixture
+def s3_bucket(moto: Storage, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """An empty one, as `bucket`."""
+    for name, value in moto.environment().items():
+        monkeypatch.setenv(name, value)
+    return moto.bucket()
+
+
+@pytest.fixture
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Nginx]]:
+    """serve(folder, latency=, rate=) has a folder served by nginx until the test ends."""
+    with ExitStack() as servers:
+
+        def start(root: Path, latency: float = 0.0, rate: int | None = None) -> Nginx:
+            try:
+                return servers.enter_context(Nginx(root, tmp_path_factory.mktemp("nginx"), latency, rate))
+            except Absent as absent:
+                pytest.skip(str(absent))
+
+        yield start

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+SERVERS = "npm install --silent --no-audit --no-fund azurite"
 STEPS = [
     "pip install --quiet -e .[dev]",
     "python -c import sys; from gpupipe.kernels import native; sys.exit(native.problem())",
@@ -45,7 +46,7 @@ MEASURED = "".join(
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """README.md and .ci/run, beside programs that only note how they were called."""
-    programs = {"note": NOTE, "python3": VENV, "c++": "#!/bin/sh\n", "cc": "#!/bin/sh\n"}
+    programs = {"note": NOTE, "npm": NOTE, "python3": VENV} | dict.fromkeys(("c++", "cc", "apt-get"), "#!/bin/sh\n")
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
         (tmp_path / "bin" / name).write_text(text)
@@ -71,7 +72,7 @@ def run(project: Path, fails: str = "", measured: str = MEASURED) -> tuple[int, 
 
 def test_runs_the_checks_and_readmes_commands(project: Path) -> None:
     code, called, printed = run(project)
-    assert (code, called) == (0, STEPS)
+    assert (code, called) == (0, [SERVERS, *STEPS])
     assert len(re.findall(r"^== \d\d:\d\d:\d\d ", printed, re.MULTILINE)) == 3  # environments
 
 
@@ -79,7 +80,13 @@ def test_runs_the_checks_and_readmes_commands(project: Path) -> None:
 def test_stops_at_a_step_that_fails(project: Path, step: str) -> None:
     code, called, _ = run(project, fails=step)
     assert code != 0
-    assert called == STEPS[: STEPS.index(step) + 1]
+    assert called == [SERVERS, *STEPS[: STEPS.index(step) + 1]]
+
+
+def test_goes_on_without_servers_that_can_not_be_installed(project: Path) -> None:
+    code, called, printed = run(project, fails=SERVERS)
+    assert (code, called) == (0, [SERVERS, *STEPS])
+    assert "npm could not install azurite" in printed
 
 
 def test_a_contender_that_was_not_measured_is_a_failure(project: Path) -> None:
@@ -92,7 +99,7 @@ def test_a_readme_without_the_two_commands_is_a_failure(project: Path) -> None:
     readme = project / "README.md"
     readme.write_text(re.sub(r"^    pip install -e .*&& pytest.*\n", "", readme.read_text(), flags=re.MULTILINE))
     code, called, printed = run(project)
-    assert (code, called) == (1, [])
+    assert (code, called) == (1, [SERVERS])
     assert "README.md gives 1 commands" in printed
 
 

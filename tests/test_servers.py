@@ -1,19 +1,25 @@
-"""The tests' servers: the faults of ours as clients of others meet them, and that the real ones serve ranges."""
+"""The tests' servers: the faults of ours as a client of others meets them, and what others' serve."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from servers.buckets import Bucket
 from servers.faults import Fault, FaultServer, deaf_server
+from servers.nginx import Nginx
 
 DATA = random.Random(0).randbytes(1024)
 
@@ -174,3 +180,60 @@ def test_faults_in_front_of_another_server(server: FaultServer) -> None:
 def test_a_server_that_is_deaf() -> None:
     with deaf_server() as url, pytest.raises(TimeoutError):
         socket.create_connection(urlsplit(url).netloc.split(":"), timeout=0.3)
+
+
+READ = """
+import json, sys
+import obstore
+from obstore.store import from_url
+options = {"allow_http": True} if sys.argv[1].startswith("gs") else None
+store = from_url(sys.argv[1], client_options=options)
+listed = sorted(one["path"] for page in obstore.list(store) for one in page)
+etag = obstore.head(store, listed[0])["e_tag"]
+part = obstore.get(store, listed[0], options={"range": (3, 9), "if_match": etag}).bytes()
+print(json.dumps([listed, etag, bytes(part).hex()]))
+"""
+
+
+def test_buckets(bucket: Bucket, tmp_path: Path) -> None:
+    """As a client of a storage finds them, by the environment alone."""
+    bucket.put("a/x y%\u00fc#.bin", DATA)
+    bucket.put("b.bin", b"")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "e.txt").write_bytes(b"text")
+    assert bucket.put_folder(tmp_path, "c/") == ["c/d/e.txt"]
+    bucket.delete("b.bin")
+
+    def read() -> tuple[list[str], str, str]:
+        done = subprocess.run([sys.executable, "-c", READ, bucket.url], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    listed, etag, part = read()
+    assert listed == ["a/x y%\u00fc#.bin", "c/d/e.txt"]
+    assert bytes.fromhex(part) == DATA[3:9]
+    bucket.put("a/x y%\u00fc#.bin", DATA[::-1])
+    assert read() != [listed, etag, part]
+
+
+def test_nginx(serve: Callable[..., Nginx], tmp_path: Path) -> None:
+    """Ranges, ETags, a log to the byte, a latency and a rate."""
+    (tmp_path / "a b.bin").write_bytes(DATA * 1000)
+
+    def read(server: Nginx, **headers: str) -> tuple[int, bytes, float]:
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
+        start = time.monotonic()
+        connection.request("GET", urlsplit(server.url_of("a b.bin")).path, headers=headers)
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+        return response.status, body, time.monotonic() - start
+
+    server = serve(tmp_path)
+    assert read(server, Range="bytes=3-9")[:2] == (206, DATA[3:10])
+    assert read(server, **{"If-Match": '"other"'})[0] == 412
+    assert ("GET", 206, 7, "a b.bin") in server.log()
+    assert server.cpu_seconds >= 0
+    status, body, seconds = read(serve(tmp_path, latency=0.1, rate=5_000_000))
+    assert (status, body) == (200, DATA * 1000)
+    assert seconds >= 0.1 + 0.1  # of 0.3

@@ -1,0 +1,124 @@
+"""What can be wrong with one request to a storage, told from what the client's library raised.
+
+Its texts hold URLs with queries, and bodies with keys and signatures: nothing of them is shown but a status and a code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["CREDENTIALS", "MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
+
+
+class Kind(Enum):
+    """What follows from a fault."""
+
+    MISSING = "missing"
+    DENIED = "denied"
+    EXPIRED = "expired"  # the credentials: they are looked up once more
+    REPLACED = "replaced"
+    WHOLE = "whole"  # an answer to a range that is not that range
+    BUSY = "busy"  # it asks for patience
+    BROKEN = "broken"  # no whole answer came
+    SLOW = "slow"  # none within the time
+    WRONG = "wrong"  # in the settings, or in the server: to try again would not help
+
+
+AGAIN = (Kind.BUSY, Kind.BROKEN, Kind.SLOW)
+
+
+@dataclass(eq=False)
+class Fault(Exception):
+    """One request has failed; `text` is what happened, without secrets."""
+
+    kind: Kind
+    text: str
+    remedy: str = ""
+
+    @property
+    def again(self) -> bool:
+        """Whether another try may help."""
+        return self.kind in AGAIN
+
+
+STATUS = re.compile(r"status code: (\d{3})")
+CODE = re.compile(r"<Code>([A-Za-z0-9_.]{1,60})</Code>")
+EXPIRED = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "TokenRefreshRequired",
+    "InvalidAuthenticationInfo",
+]
+
+REGION = "its bucket is in another region: set AWS_REGION to that one, or AWS_ENDPOINT_URL to the server's address"
+CREDENTIALS = (
+    "check the credentials of this machine (for S3 AWS_PROFILE or AWS_ACCESS_KEY_ID, with boto3 installed all that the "
+    "aws command finds), whether they may read it, and the endpoint; a public bucket is read without any by "
+    "AWS_SKIP_SIGNATURE=true (GOOGLE_, AZURE_); what the requester pays for asks for AWS_REQUEST_PAYER=requester"
+)
+MISSING = "check the name, the endpoint (AWS_ENDPOINT_URL) and whether it was removed"
+NETWORK = "check the address and the network"
+
+# By what the library's text has in it, in this order: of no status.
+TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
+    ("URL scheme is not allowed", Kind.WRONG, "it redirects to something else than the web", "it is not followed"),
+    ("TooManyRedirects", Kind.WRONG, "it redirects in a circle", "check its address"),
+    ("error following redirect", Kind.WRONG, "it redirects to what can't be followed", "check its address"),
+    ("Received redirect without LOCATION", Kind.WRONG, "it redirects without saying where", REGION),
+    ("non-partial response", Kind.WHOLE, "the server ignores ranges: it answers with all of the object", ""),
+    ("Content-Range header not present", Kind.WRONG, "the server answers a range without saying which", NETWORK),
+    ("InvalidPathError", Kind.WRONG, "its name can't be asked for", "rename it"),
+    ("Encountered object with invalid path", Kind.WRONG, "a name in it can't be asked for", ""),
+    ("invalid peer certificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
+    ("InvalidCertificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
+    ("builder error", Kind.WRONG, "its address can't be asked", "check the URL; http:// needs an http:// endpoint"),
+    ("credential", Kind.DENIED, "no credentials were found", CREDENTIALS),
+    ("TimedOut", Kind.SLOW, "no whole answer came in time", NETWORK),
+    ("timed out", Kind.SLOW, "no whole answer came in time", NETWORK),
+    ("dns error", Kind.BROKEN, "its host's name is not known", NETWORK),
+    ("ConnectionRefused", Kind.BROKEN, "nothing answers at its address", NETWORK),
+    ("ConnectError", Kind.BROKEN, "no connection could be made", NETWORK),
+    ("ConnectionReset", Kind.BROKEN, "the connection was reset", NETWORK),
+)
+
+
+def fault_of(error: Exception) -> Fault:
+    """The fault that an exception of obstore tells of."""
+    text = str(error)
+    found = STATUS.search(text)
+    if found is not None:
+        code = CODE.search(text)
+        return _of_status(int(found[1]), code[1] if code else "", text)
+    unexpected = re.search(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)", text)
+    if unexpected is not None:
+        return Fault(Kind.REPLACED, f"the storage has only bytes {unexpected[3]} to {unexpected[4]} of it")
+    for part, kind, what, remedy in TEXTS:
+        if part in text or part in type(error).__name__:
+            return Fault(kind, what, remedy)
+    return Fault(Kind.BROKEN, "the answer broke off, or none came", NETWORK)
+
+
+def _of_status(status: int, code: str, text: str) -> Fault:
+    said = f"the storage answered {status}" + (f" ({code})" if code else "")
+    if status == 404:
+        return Fault(Kind.MISSING, f"{said}: it is not there", MISSING)
+    if status == 412:
+        return Fault(Kind.REPLACED, f"{said}: it has been replaced")
+    if status == 416:
+        return Fault(Kind.REPLACED, f"{said}: it is shorter")
+    if code in EXPIRED or status == 401:
+        return Fault(Kind.EXPIRED, f"{said}: the credentials are not valid (any more)", CREDENTIALS)
+    if code == "RequestTimeTooSkewed":
+        return Fault(Kind.WRONG, said, "set this machine's clock")
+    if code in ("AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"):
+        return Fault(Kind.WRONG, said, REGION)
+    if 300 <= status < 400:
+        return Fault(Kind.WRONG, f"{said}, a redirect to no address of the web", "it is not followed: check the URL")
+    if status == 403:
+        return Fault(Kind.DENIED, f"{said}: it may not be read", CREDENTIALS)
+    if status in (408, 429) or status >= 500:
+        return Fault(Kind.BUSY, said)
+    return Fault(Kind.WRONG, said, "check the URL, the endpoint and the region")

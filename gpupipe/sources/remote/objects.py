@@ -1,0 +1,134 @@
+"""Objects of a storage, parts of them, and their URLs.
+
+A URL is what users know: `s3://bucket/key`, `gs://bucket/key` and `az://container/key` have the key as it is, whatever
+characters are in it; `http(s)://` ones are quoted, as everywhere on the web.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from gpupipe.errors import DataError
+from gpupipe.sources.reading import ChangedError
+
+__all__ = [
+    "Extent",
+    "MissingError",
+    "Object",
+    "ReadError",
+    "ReplacedError",
+    "is_remote",
+    "is_web",
+    "join",
+    "key_of",
+    "name",
+    "parent",
+    "scheme",
+    "shown",
+]
+
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+WEB = ("http", "https")
+LOCAL = ("file", "local", "pipe")  # no storage: "file" is for paths, a pipe is never run
+
+
+class Object(NamedTuple):
+    """An object as an index saw it.
+
+    etag pins every read of it: an ETag, with its quotes; where the server has none "modified TIME"; "" where it tells
+    neither, so that only the size is compared.
+    """
+
+    url: str
+    size: int
+    etag: str
+
+
+class Extent(NamedTuple):
+    """`size` bytes of an object from `offset` on."""
+
+    object: Object
+    offset: int
+    size: int
+
+
+class ReadError(ValueError):
+    """An object, or a part of it, can't be read. The message names both, the cause and what to do."""
+
+
+class MissingError(ReadError):
+    """There is no such object."""
+
+
+class ReplacedError(ReadError, ChangedError):
+    """An object is not the one that the index saw."""
+
+
+def is_remote(text: str) -> bool:
+    """Whether it names an object or a folder of a storage, rather than a path, or a command."""
+    return scheme(text) not in ("", *LOCAL)
+
+
+def scheme(url: str) -> str:
+    """ "s3", "https"; empty for what is no URL."""
+    match = URL.match(url)
+    return match[1].lower() if match else ""
+
+
+def is_web(url: str) -> bool:
+    """Whether it is a URL of the web, whose path is quoted and may be followed by a query."""
+    return scheme(url) in WEB
+
+
+def shown(url: str) -> str:
+    """For messages and logs: without secrets, which stand before an @ and in queries, and with all that could confuse
+    a terminal escaped."""
+    start, slashes, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    if not start.lower().startswith("abfs") or ":" in host:  # there it is the container
+        host = host.rpartition("@")[2]
+    text = f"{start}{slashes}{host}{slash}{path}"
+    if start.lower() not in ("s3", "s3a", "gs", "az"):  # a key may have both characters
+        text, *cut = re.split(r"[?#]", text, maxsplit=1)
+        text += "?..." if cut else ""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def _query_apart(url: str) -> tuple[str, str]:
+    """A URL and its query, with the question mark; a key may have one."""
+    path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
+    return path, mark + query
+
+
+def parent(url: str) -> str:
+    """The folder that an object lies in, without a slash at its end; with its query, which may be the right to read."""
+    path, query = _query_apart(url)
+    return path.rstrip("/").rpartition("/")[0] + query
+
+
+def name(url: str) -> str:
+    """The last part of its path, not quoted: a file's name."""
+    path, _ = _query_apart(url)
+    last = path.rstrip("/").rpartition("/")[2]
+    return unquote(last) if is_web(url) else last
+
+
+def join(folder: str, path: str) -> str:
+    """The URL of what lies at this relative path, as a file system has it, in a folder. Raises DataError for a path
+    that leaves the folder or is absolute."""
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise DataError(
+            f"{path!r} is no path below {shown(folder)}: it is absolute or empty, or has '..' or '//' in it"
+        )
+    start, query = _query_apart(folder)
+    return f"{start.rstrip('/')}/{quote(path) if is_web(folder) else path}{query}"
+
+
+def key_of(folder: str, url: str) -> str:
+    """The path of an object relative to a folder that it lies in, as a file system has it; the inverse of `join`."""
+    start, _ = _query_apart(folder)
+    path, _ = _query_apart(url)
+    inner = path.removeprefix(start.rstrip("/") + "/")
+    return unquote(inner) if is_web(url) else inner

@@ -1,0 +1,31 @@
+"""The few questions that a storage is asked; each costs one request, and is asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Found", "Store"]
+
+
+class Found(NamedTuple):
+    """What an answer says of its object; `etag` as in Object."""
+
+    size: int
+    etag: str
+
+
+class Store(Protocol):
+    """A storage, whose objects have paths. All of it raises Fault. Threads may share it."""
+
+    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
+        """A part of an object, which must have this ETag, where the storage can tell; of size -1: all of it."""
+
+    def head(self, path: str) -> Found:
+        """What it says of an object."""
+
+    def pages(self, folder: str, after: str) -> Iterator[list[tuple[str, Found]]]:
+        """Paths of all objects below a folder that come after `after` in its order, and what it says of them."""

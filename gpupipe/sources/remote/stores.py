@@ -1,0 +1,162 @@
+"""Storages by URL, each behind the same few questions; what a question costs is one request.
+
+Credentials and settings are found as each vendor's own tools find them, by obstore or, where it is installed, by the
+vendor's library; none is ever part of a message.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.sources.needing import library
+from gpupipe.sources.reading import MOST_BYTES
+from gpupipe.sources.remote.credentials import CLASSES, provider_of
+from gpupipe.sources.remote.faults import Fault, Kind, fault_of
+from gpupipe.sources.remote.foreign import ForeignStore
+from gpupipe.sources.remote.objects import Object, is_web, scheme
+from gpupipe.sources.remote.store import Found, Store
+
+__all__ = ["Place", "Stores", "object_at", "placed"]
+
+CONNECT = 5.0  # seconds for a connection to be made, at most
+KEPT = 64  # storages: a presigned URL is one of its own
+PAGE = 1000  # names of one answer to a listing
+
+
+class Place(NamedTuple):
+    """A storage (a bucket, a host with its query) and the name of an object in it, not quoted."""
+
+    root: str
+    path: str
+
+
+def placed(url: str) -> Place:
+    """Where it lies. Raises Fault for a name that can't be asked for."""
+    if is_web(url):
+        parts = urlsplit(url)
+        names = [unquote(part, errors="strict") for part in parts.path.split("/")[1:]]
+        query = f"?{parts.query}" if parts.query else ""
+        if _wrong(names):  # asked for as it is written
+            return Place(url.partition("#")[0], "")
+        path = "/".join(names)
+        return Place(f"{parts.scheme}://{parts.netloc}/{query}", path)
+    start, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    if path and _wrong(path.removesuffix("/").split("/")):
+        reason = "its name begins with a slash, or has '//', '/./', '/../' or control characters in it"
+        raise Fault(Kind.WRONG, reason, "the storage's clients can't ask for that: rename it")
+    return Place(f"{start}://{bucket}", path)
+
+
+def _wrong(names: list[str]) -> bool:
+    return any(part in ("", ".", "..") or "/" in part or re.search(r"[\x00-\x1f\x7f]", part) for part in names)
+
+
+class Stores:
+    """The storages in use, made when they are first asked. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[str, float], Store] = OrderedDict()
+
+    def of(self, root: str, timeout: float) -> Store:
+        """The storage, whose requests end after so many seconds."""
+        key = root, timeout
+        with self._lock:
+            store = self._made.get(key)
+            if store is None:
+                store = self._made[key] = _made(root, timeout)
+                if len(self._made) > KEPT:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            return store
+
+    def forget(self, root: str, store: Store) -> None:
+        """Make it anew, with credentials that are looked up anew, when it is next asked for."""
+        with self._lock:
+            if store in self._made.values():  # otherwise another thread was faster
+                for key in [key for key in self._made if key[0] == root]:
+                    del self._made[key]
+
+
+def _made(root: str, timeout: float) -> Store:
+    kind = scheme(root)
+    if not is_web(root) and kind not in CLASSES:
+        return ForeignStore(root)
+    stores = library("obstore.store", "remote")
+    options: dict[str, Any] = {
+        "timeout": timedelta(seconds=timeout),
+        "connect_timeout": timedelta(seconds=min(CONNECT, timeout)),
+        "allow_http": not root.lower().startswith("https://"),  # nor by a redirect from https
+    }
+    settings: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
+    try:
+        if is_web(root):
+            return ObjectStore(stores.HTTPStore.from_url(root, **settings))
+        make = getattr(stores, CLASSES[kind])
+        return ObjectStore(make.from_url(root, credential_provider=provider_of(kind), **settings))
+    except Fault:
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        raise Fault(Kind.WRONG, "its storage can't be used", fault.remedy or "check the URL and the settings") from None
+
+
+class ObjectStore:
+    """One that obstore knows."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
+        options: dict[str, Any] = {} if size < 0 else {"range": (offset, offset + size)}
+        if etag.startswith('"'):  # a weak one never matches
+            options["if_match"] = etag
+        try:
+            answer = self._store.get(path, options=options)
+            found = _found(answer.meta)
+            if size < 0 and found.size > MOST_BYTES:
+                raise Fault(Kind.WRONG, f"it has {found.size:,} bytes, more than the {MOST_BYTES:,} of any image")
+            return np.frombuffer(answer.bytes(), np.uint8), found
+        except Fault:
+            raise
+        except Exception as error:
+            raise fault_of(error) from None
+
+    def head(self, path: str) -> Found:
+        try:
+            return _found(self._store.head(path))
+        except Exception as error:
+            raise fault_of(error) from None
+
+    def pages(self, folder: str, after: str) -> Iterator[list[tuple[str, Found]]]:
+        try:
+            for page in self._store.list(folder or None, offset=after or None, chunk_size=PAGE):
+                yield [(meta["path"], _found(meta)) for meta in page]
+        except Exception as error:
+            raise fault_of(error) from None
+
+
+def _found(meta: Any) -> Found:
+    etag = meta["e_tag"]
+    if etag:
+        return Found(meta["size"], etag if etag.startswith(('"', "W/")) else f'"{etag}"')  # Azure lists without quotes
+    changed = meta["last_modified"]
+    return Found(meta["size"], f"modified {changed.isoformat()}" if changed and changed.timestamp() > 0 else "")
+
+
+def object_at(root: str, path: str, found: Found) -> Object:
+    """The object of a listing."""
+    if is_web(root):
+        start, mark, query = root.partition("?")
+        return Object(f"{start.rstrip('/')}/{quote(path)}{mark}{query}", *found)
+    return Object(f"{root}/{path}", *found)

@@ -10,6 +10,7 @@ from torch.utils.data import RandomSampler
 from gpupipe.order import (
     BlockShuffled,
     Interleaved,
+    NodeBlocks,
     Order,
     Repeated,
     SamplerOrder,
@@ -48,6 +49,8 @@ EVERY_ORDER: dict[str, Callable[[], Order]] = {
     "repeated": lambda: Repeated(Shuffled(SIZE), 3),
     "repeated-all": lambda: Repeated(Users(), 2, num_samples=2 * SIZE),
     "blocks": lambda: BlockShuffled([9, 0, 4, 11, 1, 12], window=2),
+    "node-blocks": lambda: NodeBlocks([9, 0, 4, 11, 1, 12], nodes=4, batch_size=8, every=2),
+    "node-blocks-few": lambda: NodeBlocks([30, 7], nodes=8, batch_size=8),
     "stratified": lambda: Stratified(LABELS, batch_size=8),
     "virtual": lambda: VirtualEpochs(Shuffled(SIZE), 29),
     "virtual-long": lambda: VirtualEpochs(BlockShuffled([5] * 5, window=3), 60),

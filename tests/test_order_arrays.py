@@ -36,6 +36,7 @@ ORDERS: dict[str, Callable[[Any], gpupipe.Order]] = {
     "Weighted": gpupipe.Weighted,
     "balanced": gpupipe.Weighted.balanced,
     "BlockShuffled": lambda sizes: gpupipe.BlockShuffled(sizes, 2),
+    "NodeBlocks": lambda sizes: gpupipe.NodeBlocks(sizes, 2, 4),
     "Stratified": lambda labels: gpupipe.Stratified(labels, 6),
 }
 

@@ -9,6 +9,7 @@ from gpupipe.order.batches import BatchesOrder as BatchesOrder
 from gpupipe.order.blocks import BlockShuffled
 from gpupipe.order.future import NEVER as NEVER, Future as Future
 from gpupipe.order.mixture import Interleaved as Interleaved
+from gpupipe.order.node_blocks import NodeBlocks
 from gpupipe.order.plain import Sequential, Shuffled, Subset
 from gpupipe.order.protocol import Order
 from gpupipe.order.ranks import RankBatches as RankBatches
@@ -20,6 +21,7 @@ from gpupipe.order.weighted import Weighted
 
 __all__ = [
     "BlockShuffled",
+    "NodeBlocks",
     "Order",
     "Repeated",
     "Sequential",

@@ -1,4 +1,4 @@
-"""A shuffle that reads storage in large pieces."""
+"""A shuffle that reads storage in large pieces, and how blocks are put in line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,72 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import permute, round_keys, square, subkeys, unpermute
-from gpupipe.order.protocol import BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
+from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
+from gpupipe.order.protocol import AHEAD, BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
-__all__ = ["BlockShuffled"]
+__all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "shard_sizes"]
 
 
-class Layout(NamedTuple):
-    """The blocks of one epoch: `blocks` (B,) in the order in which they come, `ends` (B + 1,) where each begins and
-    the last ends, in positions, `windows` likewise for the windows."""
+class Line(NamedTuple):
+    """Blocks in the order in which they come: `begins` (B + 1,) where each one lies in the dataset, and where the last
+    ends; `blocks` (B,) which of them come first, second and so on, by a permutation; `ends` (B + 1,) where these begin
+    in the line, and where the last ends."""
 
+    begins: Indices
     blocks: Indices
     ends: Indices
-    windows: Indices
+    domain: Domain
+    keys: Words
+
+    def at(self, places: Indices) -> Indices:
+        """The place of the line's block that has each of these places."""
+        found: Indices = np.searchsorted(self.ends, places, side="right") - 1
+        return found
+
+    def samples(self, places: Indices) -> Indices:
+        """The samples at these places."""
+        at = self.at(places)
+        found: Indices = self.begins[self.blocks[at]] + places - self.ends[at]
+        return found
+
+    def places(self, samples: Indices) -> Indices:
+        """Where these samples are in it."""
+        blocks = np.searchsorted(self.begins, samples, side="right") - 1
+        found: Indices = self.ends[unpermute(blocks, self.domain, self.keys)] + samples - self.begins[blocks]
+        return found
+
+
+def lined_up(begins: Indices, operation: int, seed: int, epoch: int) -> Line:
+    """All blocks, shuffled by (seed, epoch, operation)."""
+    count = len(begins) - 1
+    domain, keys = square(max(1, count)), round_keys(seed, epoch, operation)
+    blocks = permute(np.arange(count), domain, keys)
+    return Line(begins, blocks, _summed(np.diff(begins)[blocks]), domain, keys)
+
+
+def begins_of(where: str, block_sizes: ArrayLike) -> Indices:
+    """Where each block begins in the dataset, and where the last ends. Raises ConfigError."""
+    sizes = as_array(f"{where}: block_sizes", block_sizes)
+    if sizes.ndim != 1 or not np.issubdtype(sizes.dtype, np.integer) or (sizes < 0).any():
+        raise ConfigError(f"{where}: block_sizes must be one list of integers of 0 or more")
+    return _summed(sizes.astype(np.int64))
+
+
+def shard_sizes(where: str, source: Any) -> Indices:
+    """Samples of each of a source's shards. Raises ConfigError for a source without `samples_per_shard`."""
+    sizes: Indices | None = getattr(source, "samples_per_shard", None)
+    if sizes is None:
+        raise ConfigError(
+            f"{where}.of_shards: {type(source).__name__} has no shards (no samples_per_shard); open shards, or give "
+            f"{where} the sizes of blocks yourself: runs of samples that lie together in storage"
+        )
+    return sizes
+
+
+def _summed(sizes: Indices) -> Indices:
+    sums = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=sums[1:])
+    return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +85,7 @@ class BlockShuffled(OnceEach):
 
     For storage that dislikes random reads: only the blocks of one window are read at a time (of two, in a batch across
     their border). Every sample comes once an epoch. A window of all blocks is a full shuffle; how well others mix,
-    bench/mixing.py measures. Memory: a few numbers for each block.
+    bench/mixing.py measures. Memory: two numbers for each block, of each epoch that is looked into.
 
     block_sizes: samples of each block, 0 or more, blocks being consecutive in the dataset.
     window:      blocks shuffled together, 1 or more.
@@ -41,18 +94,13 @@ class BlockShuffled(OnceEach):
     block_sizes: ArrayLike
     window: int
     _begins: Indices = field(init=False, repr=False)
-    _layout: EpochCache[Layout] = field(init=False, repr=False)
+    _line: EpochCache[Line] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = as_array("BlockShuffled: block_sizes", self.block_sizes)
-        if sizes.ndim != 1 or not np.issubdtype(sizes.dtype, np.integer) or (sizes < 0).any():
-            raise ConfigError("BlockShuffled: block_sizes must be one list of integers of 0 or more")
+        begins = begins_of("BlockShuffled", self.block_sizes)
         whole("BlockShuffled: window", self.window, 1, 2**62)
-        begins = _begins(sizes.astype(np.int64))
         object.__setattr__(self, "_begins", begins)
-        object.__setattr__(
-            self, "_layout", EpochCache(partial(_layout, begins, min(int(self.window), max(1, len(sizes)))))
-        )
+        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, BLOCKS), keeps=AHEAD))
 
     @classmethod
     def of_shards(cls, source: Any, window: int) -> BlockShuffled:
@@ -61,54 +109,34 @@ class BlockShuffled(OnceEach):
 
         Raises ConfigError for a source without `samples_per_shard`.
         """
-        sizes = getattr(source, "samples_per_shard", None)
-        if sizes is None:
-            raise ConfigError(
-                f"BlockShuffled.of_shards: {type(source).__name__} has no shards (no samples_per_shard); open shards, "
-                "or give BlockShuffled the sizes of blocks yourself: runs of samples that lie together in storage"
-            )
-        return cls(sizes, window)
+        return cls(shard_sizes("BlockShuffled", source), window)
 
     def __len__(self) -> int:
         return int(self._begins[-1])
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """Each position's window, its place there shuffled, and the sample that lies there."""
-        layout = self._layout(seed, epoch)
-        windows = np.searchsorted(layout.windows, positions, side="right") - 1
-        begins = layout.windows[windows]
-        keys = subkeys(round_keys(seed, epoch, WINDOWS), windows)
-        shuffled = begins + permute(positions - begins, square(layout.windows[windows + 1] - begins), keys)
-        places = np.searchsorted(layout.ends, shuffled, side="right") - 1
-        found: Indices = self._begins[layout.blocks[places]] + shuffled - layout.ends[places]
-        return found
+        line = self._line(seed, epoch)
+        begins, domain, keys = self._windows(line, seed, epoch, positions)
+        return line.samples(begins + permute(positions - begins, domain, keys))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        layout, count = self._layout(seed, epoch), len(self._begins) - 1
-        blocks = np.searchsorted(self._begins, indices, side="right") - 1
-        places = unpermute(blocks, square(max(1, count)), round_keys(seed, epoch, BLOCKS))
-        shuffled = layout.ends[places] + indices - self._begins[blocks]
-        windows = places // min(int(self.window), max(1, count))
-        begins = layout.windows[windows]
-        keys = subkeys(round_keys(seed, epoch, WINDOWS), windows)
-        found: Indices = begins + unpermute(shuffled - begins, square(layout.windows[windows + 1] - begins), keys)
+        line = self._line(seed, epoch)
+        places = line.places(indices)
+        begins, domain, keys = self._windows(line, seed, epoch, places)
+        found: Indices = begins + unpermute(places - begins, domain, keys)
         return found
+
+    def _windows(self, line: Line, seed: int, epoch: int, places: Indices) -> tuple[Indices, Domain, Words]:
+        """Where the window of each of the line's places begins, and its permutation."""
+        count = len(line.blocks)
+        width = min(int(self.window), max(1, count))
+        windows = line.at(places) // width
+        begins = line.ends[windows * width]
+        sizes = line.ends[np.minimum((windows + 1) * width, count)] - begins
+        return begins, square(sizes), subkeys(round_keys(seed, epoch, WINDOWS), windows)
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the block sizes, and the window."""
         return f"blocks-{self.window}-{digest(self._begins.tobytes())}"
-
-
-def _begins(sizes: Indices) -> Indices:
-    """Where each block begins, and where the last ends."""
-    begins = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=begins[1:])
-    return begins
-
-
-def _layout(begins: Indices, window: int, seed: int, epoch: int) -> Layout:
-    count = len(begins) - 1
-    blocks = permute(np.arange(count), square(max(1, count)), round_keys(seed, epoch, BLOCKS))
-    ends = _begins(np.diff(begins)[blocks])
-    return Layout(blocks, ends, np.append(ends[:-1:window], ends[-1]))

@@ -15,7 +15,7 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
-from gpupipe.order.protocol import MIXTURE, EpochCache, Indices, Order, digest, words
+from gpupipe.order.protocol import AHEAD, MIXTURE, EpochCache, Indices, Order, digest, words
 from gpupipe.order.repeated import stream, stream_positions
 
 __all__ = ["Interleaved", "Weight", "check_weight"]
@@ -71,7 +71,7 @@ class Interleaved:
         size = sum(map(len, self.orders)) if self.num_samples is None else self.num_samples
         object.__setattr__(self, "_size", whole("Mixture: num_samples", size, 1, 2**31))
         object.__setattr__(self, "_sums", [np.zeros(len(self.orders), np.int64)])
-        object.__setattr__(self, "_layout", EpochCache(self._laid_out))
+        object.__setattr__(self, "_layout", EpochCache(self._laid_out, keeps=AHEAD))
         for epoch in range(self._settled or 1):
             self.counts(epoch)
 

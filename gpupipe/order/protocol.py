@@ -13,7 +13,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = [
-    *("EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest"),
+    *("AHEAD", "EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest"),
     *("is_invertible", "name_of", "positions_of", "samples_of", "words"),
 ]
 
@@ -24,6 +24,7 @@ PERMUTATION, WEIGHTED, WITHOUT_REPLACEMENT = 1 << 24, 2 << 24, 3 << 24
 BLOCKS, WINDOWS = 4 << 24, 5 << 24
 STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24
 MIXTURE = 9 << 24
+DEALS, SHARES = 10 << 24, 11 << 24
 STREAM = 16 << 24
 
 
@@ -145,18 +146,26 @@ def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indi
 Made = TypeVar("Made")
 
 
-class EpochCache(Generic[Made]):
-    """What `make(seed, epoch)` gives, kept for one epoch: batches of the same epoch come one after the other."""
+AHEAD = 32
+"""Epochs that are kept of what an inverse needs of each, where it is small: a cache asks for some in turn."""
 
-    def __init__(self, make: Callable[[int, int], Made]) -> None:
+
+class EpochCache(Generic[Made]):
+    """What `make(seed, epoch)` gives, kept of the latest epochs: batches of the same epoch come one after the other."""
+
+    def __init__(self, make: Callable[[int, int], Made], keeps: int = 1) -> None:
         self._make = make
-        self._last: tuple[tuple[int, int], Made] | None = None
+        self._keeps = keeps
+        self._made: dict[tuple[int, int], Made] = {}
 
     def __call__(self, seed: int, epoch: int) -> Made:
-        last = self._last
-        if last is None or last[0] != (seed, epoch):
-            self._last = last = ((seed, epoch), self._make(seed, epoch))
-        return last[1]
+        made = self._made.get((seed, epoch))
+        if made is None:
+            made = self._make(seed, epoch)
+            self._made = dict(
+                [*self._made.items(), ((seed, epoch), made)][-self._keeps :]
+            )  # at once, for other threads
+        return made
 
 
 def digest(*parts: bytes) -> str:

@@ -14,6 +14,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.order.feistel import Domain, permute, round_keys, snug, subkeys, unpermute
 from gpupipe.order.protocol import (
+    AHEAD,
     BATCHES,
     CLASSES,
     STRATA,
@@ -63,7 +64,7 @@ class Stratified(OnceEach):
         _refuse_rare(found, counts, int(self.batch_size))
         plan = _plan(of_sample, counts, int(self.batch_size))
         object.__setattr__(self, "_plan", plan)
-        object.__setattr__(self, "_drawn", EpochCache(partial(_draw, plan.extra, plan.batches)))
+        object.__setattr__(self, "_drawn", EpochCache(partial(_draw, plan.extra, plan.batches), keeps=AHEAD))
 
     def __len__(self) -> int:
         return len(self._plan.members)

@@ -49,16 +49,29 @@ class Future:
         """From an epoch's first time to the next one's: no epoch has more, whatever its origin."""
         return self.batches.size // self.batches.global_batch + 2
 
+    def count(self, epoch: int) -> int:
+        """How many steps an epoch has."""
+        return len(self._batches(epoch))
+
+    @property
+    def passes(self) -> int:
+        """Epochs of the order within VirtualEpochs that one of the loader's has, rounded up; of other orders 1."""
+        return -(-self.batches.size // len(_inner(self.order)))
+
     def time(self, epoch: int, step: int) -> int:
         """A step's."""
         return epoch * self.steps + step
 
     def uses(self, epoch: int, step: int) -> Indices:
         """The samples that the node's ranks read at a step, rank after rank, padding as well."""
+        return self.order.indices(self.seed, epoch, self.places(epoch, step))
+
+    def places(self, epoch: int, step: int) -> Indices:
+        """Where in the epoch these stand."""
         batches = self._batches(epoch)
         rows = -(-batches.samples(step) // batches.world_size)
         places = batches.delivered(step) + np.arange(self.ranks.start * rows, self.ranks.stop * rows, dtype=np.int64)
-        return self.order.indices(self.seed, epoch, places % batches.size)
+        return places % batches.size
 
     def next_use(self, indices: Indices, epoch: int, step: int | Indices, horizon: int) -> Indices:
         """When the node reads each sample next after a step, or after a step of each one's own, (N,) times.
@@ -70,9 +83,7 @@ class Future:
         found = np.full(len(indices), NEVER)
         if not len(indices):
             return found
-        inner = self.order
-        while isinstance(inner, VirtualEpochs):
-            inner = inner.order
+        inner = _inner(self.order)
         begin, size = epoch * self.batches.size, len(inner)
         now = np.broadcast_to(self.time(epoch, 0) + np.asarray(step), indices.shape)
         here = (begin + self._batches(epoch).delivered(int(np.min(step)))) // size
@@ -141,6 +152,13 @@ class _Cut(NamedTuple):
     steps: Indices
     rest: Indices
     rows: Indices
+
+
+def _inner(order: Order) -> Order:
+    """The order of which VirtualEpochs are cut."""
+    while isinstance(order, VirtualEpochs):
+        order = order.order
+    return order
 
 
 def _earliest(times: Indices, now: Indices) -> Indices:

@@ -1,0 +1,317 @@
+"""What a node's cache holds of its ranks' samples: those that come next, of all that it has met.
+
+    step t:   read ──► hits are those held for t ──► each has its next use ──► the nearest are held, as many as fit
+
+What is needed last goes first (Belady, "A study of replacement algorithms", 1966), and what is needed later than all
+that is held is not taken in at all. All is decided in the order of steps, never by the time at which something happens:
+so each rank of a node finds the same plan by itself, and it is known before the run. Of an order that does not say
+where a sample comes again, what was used last stays (LRU).
+
+Samples are held in lists by the step of their next use: those of step t are its hits, those of the last step are
+dropped first. That takes 8 bytes a sample, and a few hundred for each step to come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.order.future import Future
+from gpupipe.order.protocol import Indices, samples_of
+
+__all__ = ["Retention", "Step"]
+
+SizesOf = Callable[[Indices], Indices]
+
+BLOCK = 4096  # samples whose next uses are found at once: 12 rounds of NumPy's calls cost what some hundred samples do
+SLICE = 256  # samples of a list that are looked at when one has to go
+MOST_WARMED = 1 << 22
+"""Samples that are gone through before a resume, for what the cache holds there: some seconds. Those of 26 epochs of
+ImageNet on each of 8 nodes."""
+MOST_EPOCHS = 4  # times those in which a node reads as much as all data: 98 % of the samples have come again by then
+
+
+class Step(NamedTuple):
+    """What a node does at a step.
+
+    indices, sizes: of the samples that its ranks read, (N,), rank after rank. hits: (N,) bool, those that the cache
+    held before. keep: (N,) bool, those that it holds from then on. drop: (M,) samples whose room is free when this step
+    has been read: by `lag` steps before it was decided that they go.
+    """
+
+    indices: Indices
+    sizes: Indices
+    hits: NDArray[np.bool_]
+    keep: NDArray[np.bool_]
+    drop: Indices
+
+
+class Retention:
+    """The plan of a node whose cache has room for `capacity` bytes; `at` gives it step by step.
+
+    future:   what the node reads. sizes_of: bytes of samples. lag: steps by which all ranks have surely passed one.
+    begin:    epoch and step of the first that is asked for. What was read in the epochs before, in which it can have
+              been held till then, is taken to have been read by this plan.
+
+    What is needed again before its room would be free stays.
+    """
+
+    def __init__(
+        self, future: Future, sizes_of: SizesOf, capacity: int, lag: int = 0, begin: tuple[int, int] = (0, 0)
+    ) -> None:
+        self._future = future
+        self._sizes_of = sizes_of
+        self._horizon = _horizon(future, sizes_of, capacity)
+        self._policy: _Policy = (_Furthest if future.is_known else _Recent)(capacity, sizes_of)
+        self._lag = lag
+        self._pending: deque[Indices] = deque()
+        first = self._warm(begin) if future.is_known else begin
+        self._steps = self._ahead(first)
+        self._next = future.time(*first)
+
+    def at(self, epoch: int, step: int) -> Step:
+        """The plan of that step. Those between it and the last one that was asked for, which it must not come before,
+        are taken to be read as well."""
+        time = self._future.time(epoch, step)
+        assert time >= self._next, (epoch, step)
+        if not self._future.is_known and time > self._next:  # a sampler is not asked for what is left out
+            self._steps = self._ahead((epoch, step))
+        while True:
+            now, made = next(self._steps)
+            self._next = now + 1
+            if now >= time:
+                return made
+
+    def has_passed(self, epoch: int, step: int) -> bool:
+        """Whether that step can't be asked for any more."""
+        return self._future.time(epoch, step) < self._next
+
+    def held(self) -> Indices:
+        """All samples that are held now, in no order."""
+        return self._policy.held()
+
+    def release(self, indices: Indices) -> None:
+        """Those that a plan before this one held and this does not are dropped with its next."""
+        self._pending.append(np.setdiff1d(indices, self.held()))
+
+    def _warm(self, begin: tuple[int, int]) -> tuple[int, int]:
+        """Where to go through steps from, so that at `begin` is held what a plan from the start on would hold."""
+        epoch, _ = begin
+        samples = self._future.batches.size * len(self._future.ranks) // self._future.batches.world_size
+        epochs = min(epoch, self._horizon + 1, MOST_WARMED // max(1, samples))
+        return (epoch - epochs, 0) if epochs or samples <= MOST_WARMED else begin
+
+    def _ahead(self, at: tuple[int, int]) -> Iterator[tuple[int, Step]]:
+        """Each step from there on, with its time."""
+        epoch, step = at
+        while True:
+            count = self._future.count(epoch)
+            while step < count:
+                places = [self._future.places(epoch, step)]
+                many = BLOCK // max(1, len(places[0])) if self._future.is_known else 1
+                steps = range(step, min(step + max(1, many), count))
+                places += [self._future.places(epoch, later) for later in steps[1:]]
+                yield from self._block(epoch, steps, places)
+                step = steps.stop
+            epoch, step = epoch + 1, 0
+
+    def _block(self, epoch: int, steps: range, places: list[Indices]) -> Iterator[tuple[int, Step]]:
+        """Some steps of an epoch, whose next uses are found together."""
+        lengths = [len(one) for one in places]
+        indices = self._future.order.indices(self._future.seed, epoch, np.concatenate(places))
+        sizes = self._sizes_of(indices)
+        times = self._next_uses(indices, epoch, np.repeat(steps, lengths))
+        ends = np.cumsum(lengths).tolist()
+        for step, begin, end in zip(steps, [0, *ends], ends, strict=False):
+            rows = slice(begin, end)
+            yield self._future.time(epoch, step), self._decided(epoch, step, indices[rows], sizes[rows], times[rows])
+
+    def _decided(self, epoch: int, step: int, indices: Indices, sizes: Indices, times: Indices) -> Step:
+        rows: Any = slice(None)
+        back: Any = slice(None)
+        if len({*indices.tolist()}) < len(indices):  # padding, or repeated ones
+            _, rows, back = np.unique(indices, return_index=True, return_inverse=True)
+        now = self._future.time(epoch, step)
+        busy = now + 2 * self._lag  # room is free then, and a rank that is ahead by as much has not asked again
+        hits, keep, drop = self._policy.step(
+            now, busy, indices[rows], sizes[rows], times[rows], lambda rest: self._next_uses(rest, epoch, step)
+        )
+        self._pending.append(drop)
+        over = [self._pending.popleft() for _ in range(len(self._pending) - self._lag)]
+        free = np.concatenate(over) if over else drop[:0]
+        return Step(indices, sizes, hits[back], keep[back], self._policy.still_free(free))
+
+    def _next_uses(self, indices: Indices, epoch: int, step: int | Indices) -> Indices:
+        """When each is used after its step, at the latest the time when it has to be looked for again."""
+        if not self._future.is_known:
+            return indices
+        times = self._future.next_use(indices, epoch, step, self._horizon * self._future.passes)
+        return np.minimum(times, self._future.time(epoch + self._horizon, 0))
+
+
+class _Policy(Protocol):
+    """What is held, and what is not."""
+
+    def __init__(self, capacity: int, sizes_of: SizesOf) -> None: ...
+
+    def step(
+        self, now: int, busy: int, indices: Indices, sizes: Indices, times: Indices, again: SizesOf
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Indices]:
+        """Hits and what is held from then on, of different samples (N,), and all that are dropped (M,)."""
+        ...
+
+    def still_free(self, dropped: Indices) -> Indices:
+        """Those of the dropped that have not been taken in again since."""
+        ...
+
+    def held(self) -> Indices:
+        """All that are held."""
+        ...
+
+
+class _Furthest:
+    """What is needed last is dropped first, or not taken in."""
+
+    def __init__(self, capacity: int, sizes_of: SizesOf) -> None:
+        self._capacity = self._room = capacity
+        self._sizes_of = sizes_of
+        self._due: dict[int, array[int]] = {}  # by the time of their next use
+        self._times: list[int] = []  # a heap of these, negative; some have passed, or have no samples any more
+
+    def step(
+        self, now: int, busy: int, indices: Indices, sizes: Indices, times: Indices, again: SizesOf
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Indices]:
+        due = np.array(self._due.pop(now, ()), np.int64)
+        due.sort()
+        hits = _among(indices, due)
+        if np.count_nonzero(hits) < len(due):  # of the rest it was known that they come no sooner
+            rest = np.setdiff1d(due, indices, assume_unique=True)
+            self._file(rest, again(rest))
+        keep = hits & (times <= busy)
+        self._room += int(sizes[hits & ~keep].sum())
+        others = np.flatnonzero(~keep & (sizes <= self._capacity))
+        others = others[np.argsort(times[others], kind="stable")]
+        taken, evicted = self._fitted(busy, times[others], sizes[others])
+        keep[others[:taken]] = True
+        self._file(indices[keep], times[keep])
+        return hits, keep, np.concatenate([indices[hits & ~keep], *evicted])
+
+    def still_free(self, dropped: Indices) -> Indices:
+        return dropped
+
+    def held(self) -> Indices:
+        return np.concatenate([np.empty(0, np.int64), *map(np.array, self._due.values())])
+
+    def _file(self, indices: Indices, times: Indices) -> None:
+        for index, time in zip(indices.tolist(), times.tolist(), strict=True):
+            due = self._due.get(time)
+            if due is None:
+                due = self._due[time] = array("q")
+                heapq.heappush(self._times, -time)
+            due.append(index)
+        if len(self._times) > 2 * len(self._due) + SLICE:
+            self._times = [-time for time in self._due]
+            heapq.heapify(self._times)
+
+    def _fitted(self, busy: int, times: Indices, sizes: Indices) -> tuple[int, list[Indices]]:
+        """How many of some samples, those that come next first, are taken in, and what has to go for them."""
+        count, over, evicted = len(times), int(sizes.sum()) - self._room, []
+        while over > 0:
+            latest = self._latest()
+            first = int(np.searchsorted(times[:count], latest)) if latest > busy else 0
+            if first < count:  # the last of them come no sooner than what is held
+                gone = _enough(sizes[first:count][::-1], over)
+                over -= int(sizes[count - gone : count].sum())
+                count -= gone
+            elif latest > busy:
+                due = self._due[latest]
+                last = np.array(due[-SLICE:])
+                last_sizes = self._sizes_of(last)
+                gone = _enough(last_sizes[::-1], over)
+                over -= int(last_sizes[-gone:].sum())
+                evicted.append(last[-gone:])
+                del due[-gone:]
+                if not due:
+                    del self._due[latest]
+            else:
+                break
+        self._room = -over
+        return count, evicted
+
+    def _latest(self) -> int:
+        """The last time at which something that is held is due; -1: nothing is."""
+        while self._times and -self._times[0] not in self._due:
+            heapq.heappop(self._times)
+        return -self._times[0] if self._times else -1
+
+
+class _Recent:
+    """What was used first is dropped first."""
+
+    def __init__(self, capacity: int, sizes_of: SizesOf) -> None:
+        self._capacity = self._room = capacity
+        self._held: dict[int, int] = {}  # bytes of each sample, in the order of their use
+
+    def step(
+        self, now: int, busy: int, indices: Indices, sizes: Indices, times: Indices, again: SizesOf
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Indices]:
+        held = self._held
+        hits = np.array([held.pop(index, None) is not None for index in indices.tolist()], np.bool_)
+        keep = sizes <= self._capacity
+        self._room -= int(sizes[keep & ~hits].sum())
+        held.update(zip(indices[keep].tolist(), sizes[keep].tolist(), strict=True))
+        evicted = []
+        while self._room < 0:
+            oldest = next(iter(held))
+            self._room += held.pop(oldest)
+            evicted.append(oldest)
+        dropped = np.array(evicted, np.int64)
+        keep &= ~np.isin(indices, dropped)
+        return hits, keep, dropped
+
+    def still_free(self, dropped: Indices) -> Indices:
+        return dropped[[index not in self._held for index in dropped.tolist()]]
+
+    def held(self) -> Indices:
+        return np.array([*self._held], np.int64)
+
+
+def _among(indices: Indices, ascending: Indices) -> NDArray[np.bool_]:
+    """Which of the indices are there."""
+    if not len(ascending):
+        return np.zeros(len(indices), np.bool_)
+    found: NDArray[np.bool_] = ascending.take(np.searchsorted(ascending, indices), mode="clip") == indices
+    return found
+
+
+def _enough(sizes: Indices, over: int) -> int:
+    """How many of them, one after the other, have so many bytes; all if they have fewer."""
+    return min(len(sizes), int(np.searchsorted(np.cumsum(sizes), over)) + 1)
+
+
+def _horizon(future: Future, sizes_of: SizesOf, capacity: int) -> int:
+    """Epochs after which it does not matter any more when a sample comes again.
+
+    A sample comes to a node in each epoch with the probability p, and again to the same k epochs later with
+    p (1 - p)^(k - 1). A cache that holds all that come again within K epochs has the sum over k up to K of
+    k p^2 (1 - p)^(k - 1) of the data. Beyond the K at which it is full, and some epochs for the beginning, in which
+    it holds more of what comes late, nothing stays.
+    """
+    order, size = future.order, future.batches.size
+    first = order.indices(future.seed, 0, np.arange(min(size, BLOCK)))
+    spread = order.indices(future.seed, 0, np.linspace(0, size - 1, min(size, BLOCK)).astype(np.int64))
+    samples = samples_of(order) or size
+    distinct = len(np.unique(first)) / len(first)
+    often = min(1.0, size * distinct / samples) * len(future.ranks) / future.batches.world_size
+    share = capacity / max(1.0, float(sizes_of(spread).mean()) * samples)
+    epochs, held = 0, 0.0
+    while held < share and epochs < MOST_EPOCHS / often:
+        epochs += 1
+        held += epochs * often**2 * (1 - often) ** (epochs - 1)
+    return epochs + 4

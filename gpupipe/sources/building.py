@@ -129,15 +129,19 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
 
 
 def scan_in_threads(
-    description: str, total: int, function: Callable[[Item, Advance], Result], items: Iterable[Item]
+    description: str,
+    total: int,
+    function: Callable[[Item, Advance], Result],
+    items: Iterable[Item],
+    threads: int | None = None,
 ) -> list[Result]:
-    """`function(item, advance)` of every item, in order.
+    """`function(item, advance)` of every item, in order. threads: None: as many as suit local storage.
 
     The function calls `advance` now and then with how much of `total` is done. After the first exception,
     KeyboardInterrupt included, `advance` raises in all threads, so that none goes on for long.
     """
     stopped = threading.Event()
-    threads = min(MOST_THREADS, THREADS_PER_CPU * usable_cpus())
+    threads = threads or min(MOST_THREADS, THREADS_PER_CPU * usable_cpus())
     with progress(description, total) as tick:
 
         def advance(steps: int) -> None:

@@ -173,10 +173,12 @@ def _file_of(name: str, field: Field, is_first: bool) -> tuple[Names, str]:
 class FolderSource(IndexedSource):
     """The images of a folder in the order of torchvision's ImageFolder. Made by `open_folder`."""
 
+    _layout_of = Layout.of
+
     def __init__(self, root: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
         super().__init__(root, index, schema, wanted)
         self.root = root
-        self._layout = Layout.of(root, wanted)
+        self._layout = self._layout_of(root, wanted)
         self._images = {wanted.places[name].file for name in schema.images}
         if wanted.labels:
             names: list[str] = index.info["classes"]
@@ -185,7 +187,7 @@ class FolderSource(IndexedSource):
 
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
-        return f"FolderSource({self.root!r}, {len(self)} samples{classes})"
+        return f"{type(self).__name__}({self.root!r}, {len(self)} samples{classes})"
 
     def _file(self, index: int, number: int) -> Encoded | None:
         """The bytes of one file. Raises SampleError where it is gone or unreadable, or an image of another size than

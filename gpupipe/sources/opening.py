@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,8 +17,9 @@ from gpupipe.sources.folder import EXTENSIONS, open_folder
 from gpupipe.sources.mixture import Mixture, MixtureSource
 from gpupipe.sources.needing import library
 from gpupipe.sources.packed import MARKS, packing_in
-from gpupipe.sources.patterns import expand_shards, is_url
-from gpupipe.sources.refusals import refuse, refuse_list, refuse_path
+from gpupipe.sources.patterns import SHARD, expand_shards, is_url
+from gpupipe.sources.refusals import refuse, refuse_list, refuse_path, refuse_urls
+from gpupipe.sources.remote.objects import is_remote, shown
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
 from gpupipe.sources.stores.kinds import store_opener
@@ -32,12 +32,17 @@ __all__ = ["names_files", "open_source", "shards_of"]
 
 Open = Callable[[Any], Source]
 
-SHARD = re.compile(r"[^.].*\.tar$")  # no hidden file, such as those that macOS puts beside what it copies
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_source(
-    data: Any, *, fields: Mapping[str, Field] | None = None, rebuild: bool = False, label_field: str = "label"
+    data: Any,
+    *,
+    fields: Mapping[str, Field] | None = None,
+    rebuild: bool = False,
+    label_field: str = "label",
+    index: str | os.PathLike[str] | None = None,
+    cache: Any = "auto",
 ) -> Source:
     """The source for `data`:
 
@@ -56,17 +61,24 @@ def open_source(
 
     fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.Field` for where a field
     lies in each kind of data. rebuild: index again even if the index is fresh. label_field: the key of a shard's
-    `.json` members that holds the class number.
+    `.json` members that holds the class number. index: the file that `gpupipe index URL --out FILE` has written, for
+    shards by URL. cache: what a disk keeps of data by URL: "auto", a folder, a size, a `Cache`, or None.
 
     Raises DataError where the data is missing or unfit, ConfigError for anything else.
     """
     if isinstance(data, Source):
         return _with_fields(data, fields)
     if isinstance(data, Mixture):
-        opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field)
+        opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field, cache=cache)
         return MixtureSource(data, [opened(part) for part, _ in data.sources.values()])
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
+    if (urls := _urls(data)) is not None:
+        given = None if index is None else os.fspath(index)
+        return _by_url(urls, fields, rebuild=rebuild, label_field=label_field, index=given, cache=cache)
+    if index is not None or cache != "auto":
+        name, value = ("index", index) if index is not None else ("cache", cache)
+        raise ConfigError(f"{name}={value!r} is for data by URL, and {data!r} is none: leave it out")
     if fields is None and isinstance(data, (str, os.PathLike)) and (packing := packing_in(os.path.expanduser(data))):
         fields = packing.fields
     if _is_parquet(data):
@@ -98,6 +110,30 @@ def open_source(
         f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), an object with "
         "__len__ and __getitem__ that gives samples, or gpupipe.Stream(...) of a function that makes iterators"
     )
+
+
+def _urls(data: Any) -> list[str] | None:
+    """The URLs that it is, of shards or a folder; None for what is none. Raises ConfigError for some among paths."""
+    if not names_files(data):
+        return None
+    paths = [os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])]
+    urls = [path for path in paths if is_remote(path)]
+    if not urls or _is_parquet(data) or any(path.lower().endswith(TABLES) for path in urls):
+        return None
+    if len(urls) < len(paths):
+        raise ConfigError(
+            f"data has URLs ({shown(urls[0])}) and paths ({next(path for path in paths if path not in urls)}): open "
+            "each by itself, and mix them by gpupipe.Mixture"
+        )
+    refuse_urls(urls)
+    return urls
+
+
+def _by_url(urls: list[str], fields: Mapping[str, Field] | None, **options: Any) -> Source:
+    from gpupipe.sources.remote.opening import open_urls
+
+    source = open_urls(urls, fields, **options)
+    return _parquet(Parquet(urls[0]), fields) if source is None else source
 
 
 def _is_parquet(data: Any) -> bool:
@@ -165,7 +201,7 @@ def _opened(path: str, open_shards: Open, open_folder: Open) -> Source:
     refuse_path(path)
     folder = os.path.expanduser(path)
     looks_like_shards = os.path.exists(folder) or any(mark in path for mark in "{*?[")
-    looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)
+    looks_like_shards = looks_like_shards or path.endswith(".tar") or is_url(path)  # of which expand_shards tells
     if looks_like_shards and not os.path.isdir(folder):
         return open_shards([path])
     shards = _shards_in(folder)
@@ -209,7 +245,7 @@ def shards_of(data: Any, fields: Mapping[str, Field] | None) -> tuple[list[Path]
 
 def _shards_in(folder: str) -> list[str]:
     """What is named as a .tar file in a folder, by name; what is none is refused when it is opened, not left out."""
-    return [entry.path for entry in _entries(folder) if SHARD.match(entry.name) and not is_folder(entry)]
+    return [entry.path for entry in _entries(folder) if SHARD.fullmatch(entry.name) and not is_folder(entry)]
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ class Packing:
             None if fields is None else schema_from_json(fields),
         )
 
+    @classmethod
+    def read(cls, plan: str, data: bytes) -> Packing:
+        """Of what is in the plan's file. Raises DataError where that is something else."""
+        try:
+            return cls.of(json.loads(data))
+        except (ValueError, LookupError, AttributeError, TypeError, ConfigError) as error:
+            raise DataError(f"{plan} can't be read ({error!r}): remove it if the files beside it are whole") from error
+
+    def check(self, folder: str, there: Collection[str]) -> None:
+        """Raise DataError unless all of its files are there."""
+        missing = [name for name in self.files if name not in there]
+        if missing:
+            raise DataError(
+                f"{folder} lacks {len(missing)} of its {len(self.files)} files, the first {missing[0]}: the packing "
+                "was interrupted; run the same `gpupipe pack` again to go on, or list the files to use what is there"
+            )
+
 
 def packing_in(folder: str | os.PathLike[str]) -> Packing | None:
     """That of a folder; None where nothing was packed there.
@@ -57,21 +75,15 @@ def packing_in(folder: str | os.PathLike[str]) -> Packing | None:
         return None
     plan = Path(folder) / PLAN_NAME
     try:
-        packing = Packing.of(json.loads(read_regular(plan, MOST_PLAN_BYTES)))
+        packing = Packing.read(str(plan), read_regular(plan, MOST_PLAN_BYTES))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, AttributeError, TypeError, ConfigError) as error:
+    except OSError as error:
         raise DataError(f"{plan} can't be read ({error!r}): remove it if the files beside it are whole") from error
     places = {os.path.dirname(name) for name in packing.files}
-    there = {os.path.join(place, name) for place in places for name in _names(os.path.join(folder, place))}
-    missing = [name for name in packing.files if name not in there]
-    if missing:
-        raise DataError(
-            f"{folder} lacks {len(missing)} of its {len(packing.files)} files, the first {missing[0]}: the packing was "
-            "interrupted; run the same `gpupipe pack` again to go on, or list the files to use what is there"
-        )
+    packing.check(str(folder), {os.path.join(place, name) for place in places for name in _names(Path(folder, place))})
     return packing
 
 
-def _names(folder: str) -> list[str]:
+def _names(folder: Path) -> list[str]:
     return os.listdir(folder) if os.path.isdir(folder) else []

@@ -1,4 +1,4 @@
-"""From what a user writes to the paths of shards: brace patterns, globs, lists. No URL is ever opened."""
+"""From what a user writes to the paths of shards: brace patterns, globs, lists. Nothing is ever run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpupipe.errors import ConfigError, DataError
+from gpupipe.sources.remote.objects import shown
 
-__all__ = ["expand_shards", "is_url"]
+__all__ = ["SHARD", "braces", "expand_shards", "is_url"]
 
 # With one slash too, which is what pathlib makes of two.
 URL = re.compile(r"^(pipe:|[A-Za-z][A-Za-z0-9+.-]+:/)")
-# By what a URL begins with: the usual command that copies what it names.
-COPY = {
-    "s3://": "aws s3 cp --recursive",
-    "gs://": "gcloud storage cp --recursive",
-    "hf://": "hf download",
-    "http://": "wget",
-    "https://": "wget",
-}
+
+SHARD = re.compile(r"[^.].*\.tar")
+"""Names of shards in a folder: no hidden file, such as those that macOS puts beside what it copies."""
 
 
 def expand_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -46,23 +42,24 @@ def expand_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
 def _expand(pattern: str) -> list[Path]:
     if os.path.exists(pattern):  # a file whose name has brackets is meant as it is
         return [Path(pattern).absolute()]
-    return [path for part in _braces(pattern) for path in _glob(part, pattern)]
+    return [path for part in braces(pattern) for path in _glob(part, pattern)]
 
 
-def _braces(pattern: str) -> list[str]:
+def braces(pattern: str) -> list[str]:
+    """All that a brace pattern stands for. Raises ConfigError where they are unbalanced."""
     from braceexpand import braceexpand
 
     try:
         return list(braceexpand(pattern))
     except ValueError as error:
-        raise ConfigError(f"shard pattern {pattern!r} has unbalanced braces: {error}") from error
+        raise ConfigError(f"shard pattern {shown(pattern)!r} has unbalanced braces: {error}") from error
 
 
 def _glob(part: str, pattern: str) -> list[Path]:
     if is_url(part):
-        command = next((f", as with `{command}`" for scheme, command in COPY.items() if part.startswith(scheme)), "")
         raise ConfigError(
-            f"{part!r} is a URL or command: data is read from local files only; copy it to a disk first{command}"
+            f"{part!r} is a URL or command that is never opened: pass paths, or URLs of a storage or the web, such as "
+            "'s3://bucket/train-{000..099}.tar'"
         )
     part = os.path.expanduser(part)
     if glob.has_magic(part) and not os.path.exists(part):

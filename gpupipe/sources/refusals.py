@@ -8,20 +8,21 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources.folder import EXTENSIONS, OTHERS
-from gpupipe.sources.patterns import is_url
+from gpupipe.sources.remote.objects import shown
 
-__all__ = ["refuse", "refuse_list", "refuse_path"]
+__all__ = ["refuse", "refuse_list", "refuse_path", "refuse_urls"]
 
 OWN = "a dataset of your own: an object with __len__ whose __getitem__(i) gives (encoded bytes, label)"
 
 # By how a path ends.
+STORES = (".zip", ".lmdb", ".mdb", ".h5", ".hdf5", ".npy", ".npz")
 FILES: dict[tuple[str, ...], str] = {
     (".7z", ".rar"): "an archive without fast access to its members: unpack it and pass the folder",
     (".parquet",): "Parquet, which is not read together with other kinds of data: pass the files of one kind",
     (".arrow", ".feather", ".orc"): f"a table of a kind that gpupipe does not read: write it as Parquet, or pass {OWN} "
     "of row i",
     (".csv", ".tsv", ".jsonl", ".ndjson"): "a table in a list: pass it by itself",
-    (".zip", ".lmdb", ".mdb", ".h5", ".hdf5", ".npy", ".npz"): "a store in a list: pass it by itself",
+    STORES: "a store in a list: pass it by itself",
     (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
     f"gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']); or pass {OWN}",
     (
@@ -57,14 +58,23 @@ IMAGE_FOLDER = "torchvision.datasets.folder.DatasetFolder"
 
 
 def refuse_path(path: str) -> None:
-    """Raise ConfigError for what can be neither a shard nor a folder. URLs are refused where patterns are expanded."""
+    """Raise ConfigError for what can be neither a shard nor a folder. Commands are refused with patterns."""
     if not path:
         raise ConfigError("data is an empty path, as of a variable that is not set; pass the folder or the shards")
-    if is_url(path):
-        return
     for endings, what in FILES.items():
-        if path.lower().endswith(endings) and not os.path.isdir(os.path.expanduser(path)):
-            raise ConfigError(f"data: {path!r} is {what}")
+        if path.lower().partition("?")[0].endswith(endings) and not os.path.isdir(os.path.expanduser(path)):
+            raise ConfigError(f"data: {shown(path)!r} is {what}")
+
+
+def refuse_urls(urls: Sequence[str]) -> None:
+    """Raise ConfigError for the first of the URLs that can be neither shards nor a folder."""
+    for url in urls:
+        if url.lower().partition("?")[0].endswith(STORES):
+            raise ConfigError(
+                f"data: {shown(url)!r} is a store, and those are read on a disk only: copy it to one, or write .tar "
+                "shards of it: gpupipe pack"
+            )
+        refuse_path(url)
 
 
 def refuse_list(paths: Sequence[str]) -> None:

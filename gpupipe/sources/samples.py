@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -45,21 +45,21 @@ class Sample(NamedTuple):
         return min(member.offset for member in (*self.files, *self.cls) if member is not None)
 
 
-def group(members: Sequence[Member], wanted: Wanted, shard: str) -> list[Sample]:
-    """The samples of a shard in its order. Hidden files, WebDataset's `__meta__` and keys without files that are wanted
-    are left out: a .json alone, which may describe the shard, makes no sample beside other files.
+def group(members: Iterable[Member], wanted: Wanted, shard: str) -> Iterator[Sample]:
+    """The samples of a shard in its order, each when its last member is there. Hidden files, WebDataset's `__meta__`
+    and keys without files that are wanted are left out: a .json alone, which may describe the shard, makes no sample
+    beside other files.
 
     Raises DataError for a member or key that comes twice, a key with several images, or with a label but no image.
     """
-    samples, seen = [], set()
+    seen = set()
     for key, parts in _runs(members, shard):
         if key in seen:
             _refuse(shard, key, parts, "comes twice: its members must lie side by side and every key be used once")
         seen.add(key)
         sample = _sample(key, parts, wanted, shard)
         if sample is not None:
-            samples.append(sample)
-    return samples
+            yield sample
 
 
 def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) -> int:
@@ -131,7 +131,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 Parts = dict[str, Member]
 
 
-def _runs(members: Sequence[Member], shard: str) -> Iterator[tuple[str, Parts]]:
+def _runs(members: Iterable[Member], shard: str) -> Iterator[tuple[str, Parts]]:
     """Each run of members with one key, by extension."""
     current, parts = "", Parts()
     for member in members:

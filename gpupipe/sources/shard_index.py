@@ -42,8 +42,8 @@ class Shard:
     entry: Entry
     read: ReadRange
 
-    def members(self) -> list[Member]:
-        """Raises DataError where it is no whole tar."""
+    def members(self) -> Iterator[Member]:
+        """Its files, in turn. Raises DataError where it is no whole tar."""
         return scan_tar(self.path, self.read, self.entry["size"])
 
     def extensions(self) -> str:
@@ -119,28 +119,32 @@ class Scan:
     def part(self, shard: Shard, advance: Advance) -> Part:
         """What is in one. Raises DataError where it is damaged or its samples are unfit."""
         advance(0)
-        samples = group(shard.members(), self.wanted, shard.path)
-        facts = self._facts(samples, shard, advance)
-        advance(shard.entry["size"] - (samples[-1].offset if samples else 0))
-        keys, key_offsets = pack_strings([sample.key for sample in samples])
+        names, facts, done = [], [], 0
+        unfit = None
+        for sample in group(shard.members(), self.wanted, shard.path):
+            names.append(sample.key)
+            try:
+                facts.append(self._facts(sample, shard))
+            except DataError as error:  # what else is wrong with the shard may be why
+                unfit = unfit or error
+            advance(sample.offset - done)
+            done = sample.offset
+        if unfit is not None:
+            raise unfit
+        advance(shard.entry["size"] - done)
+        keys, key_offsets = pack_strings(names)
         columns = 4 + 2 * len(self.wanted.files)
         return Part(shard.entry, keys, key_offsets, np.array(facts, np.int64).reshape(-1, columns))
 
-    def _facts(self, samples: Sequence[Sample], shard: Shard, advance: Advance) -> list[tuple[int, ...]]:
-        facts: list[tuple[int, ...]] = []
-        done = 0
-        for sample in samples:
-            if self.wanted.labels:
-                label = read_label(sample, shard.read, shard.path, self.label_field)
-            else:
-                label = NO_LABEL if self.wanted.label is None else class_number(sample, self.wanted.label, shard.read)
-            image = sample.files[self.wanted.image] if self.wanted.image is not None and self.shapes else None
-            header = DAMAGED if image is None else _header(shard.read, image)
-            places = [(-1, -1) if file is None else (file.offset, file.size) for file in sample.files]
-            facts.append((label, *header, *chain(*places)))
-            advance(sample.offset - done)
-            done = sample.offset
-        return facts
+    def _facts(self, sample: Sample, shard: Shard) -> tuple[int, ...]:
+        if self.wanted.labels:
+            label = read_label(sample, shard.read, shard.path, self.label_field)
+        else:
+            label = NO_LABEL if self.wanted.label is None else class_number(sample, self.wanted.label, shard.read)
+        image = sample.files[self.wanted.image] if self.wanted.image is not None and self.shapes else None
+        header = DAMAGED if image is None else _header(shard.read, image)
+        places = [(-1, -1) if file is None else (file.offset, file.size) for file in sample.files]
+        return label, *header, *chain(*places)
 
     def parts_of(self, index: StoredIndex) -> list[Part]:
         """What an index says of each of its shards."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import add
 from pathlib import Path
@@ -45,6 +45,8 @@ class ShardSource(IndexedSource):
     error. One that was replaced by renaming is read as it was for as long as it stays open.
     """
 
+    _shown: Callable[[str], str] = staticmethod(str)
+
     def __init__(self, shards: Sequence[str], index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
         super().__init__(list(shards), index, schema, wanted)
         self.shards: list[str] = self._place
@@ -63,7 +65,8 @@ class ShardSource(IndexedSource):
         self.class_to_idx = {name: i for i, name in enumerate(self.classes)} if self.classes is not None else None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.shards)} shards from {self.shards[0]!r}, {len(self)} samples)"
+        first = self._shown(self.shards[0])
+        return f"{type(self).__name__}({len(self.shards)} shards from {first!r}, {len(self)} samples)"
 
     @property
     def samples_per_shard(self) -> NDArray[np.int64]:
@@ -78,11 +81,13 @@ class ShardSource(IndexedSource):
 
     def _together(self, index: int) -> Files:
         note(index)
-        spans = self._spans(index)
-        return self._cut(index, spans, [self._read(index, begin, size) for begin, size in spans])
+        return self._cut(index, [self._read(index, offset, size) for offset, size in self._spans(index)])
 
     def _spans(self, index: int) -> list[tuple[int, int]]:
-        """Offset and bytes of what is read of the shard: of all files at once, or of each."""
+        """Offset and bytes of what is read of the shard: of each file, or of all at once."""
+        if len(self._wanted.files) == 1:
+            size = self._size(index, 0)
+            return [] if size < 0 else [(self._offsets.item(index, 0), size)]
         offsets: list[int] = self._offsets[index].tolist()
         sizes = [self._size(index, number) for number in range(len(offsets))]
         begin = min((offset for offset in offsets if offset >= 0), default=0)
@@ -91,15 +96,16 @@ class ShardSource(IndexedSource):
             return [(begin, max(span, 0))]
         return [place for place in zip(offsets, sizes, strict=True) if place[1] >= 0]
 
-    def _cut(self, index: int, spans: Sequence[tuple[int, int]], read: Sequence[Encoded]) -> Files:
-        """The files, of what was read."""
-        sizes: list[int] = self._bytes[index].tolist()
-        if len(spans) > 1:
+    def _cut(self, index: int, read: Sequence[Encoded]) -> Files:
+        """Its files, of what was read."""
+        if len(self._wanted.files) == 1:
+            return read or [None]
+        places = list(zip(self._offsets[index].tolist(), self._bytes[index].tolist(), strict=True))
+        if len(read) > 1:
             files = iter(read)
-            return [next(files) if size >= 0 else None for size in sizes]
-        ((begin, _),), (data,) = spans, read
-        places = zip(self._offsets[index].tolist(), sizes, strict=True)
-        return [data[offset - begin :][:size] if size >= 0 else None for offset, size in places]
+            return [next(files) if size >= 0 else None for _, size in places]
+        begin = min((offset for offset, size in places if size >= 0), default=0)
+        return [read[0][offset - begin :][:size] if size >= 0 else None for offset, size in places]
 
     def _file(self, index: int, number: int) -> Encoded | None:
         note(index)
@@ -122,7 +128,8 @@ class ShardSource(IndexedSource):
     def location(self, index: int) -> str:
         """Key, shard and offset of the first file, printable on any terminal."""
         offset = min((offset for offset in self._offsets[index].tolist() if offset >= 0), default=-1)
-        return printable(f"key {self._keys[index]!r} in shard {self.shards[self._shard(index)]} at offset {offset}")
+        shard = self._shown(self.shards[self._shard(index)])
+        return printable(f"key {self._keys[index]!r} in shard {shard} at offset {offset}")
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1

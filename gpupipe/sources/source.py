@@ -87,8 +87,8 @@ class Source:
         """
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Bytes that each of these samples takes of a storage, and of the cache in front of it; None: the data is local,
-        or that is not known before it is read."""
+        """Bytes that each of these samples takes of a storage, and of the cache in front of it; None: the data is
+        local, or that is not known before it is read."""
         return None
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from gpupipe.errors import DataError
@@ -27,23 +27,22 @@ class Member(NamedTuple):
     size: int
 
 
-def scan_tar(path: str, read: ReadRange, size: int) -> list[Member]:
-    """The regular files of a tar of `size` bytes in their order; links, folders and devices are left out.
+def scan_tar(path: str, read: ReadRange, size: int) -> Iterator[Member]:
+    """The regular files of a tar of `size` bytes in their order, each as its header is read; links, folders and devices
+    are left out.
 
     Names may be long (PAX, GNU). Raises DataError for what is no tar, is compressed, damaged, cut, or goes on after
     its end mark. Speed: about 55,000 members a second on one core with the standard library, less than what reading the
     images' headers costs.
     """
     start = read(0, BLOCK)
-    members: list[Member] = []
     end = 0
     if start != bytes(BLOCK):  # else an archive without members, which tarfile of Python 3.10 can't iterate over
         _check_start(path, start)
-        members, end = _members(path, _Blocks(path, read))
+        end = yield from _members(path, _Blocks(path, read))
     fault = end_fault(path, read, size, end)
     if fault:
         raise DataError(fault)
-    return members
 
 
 def end_fault(path: str, read: ReadRange, size: int, end: int) -> str:
@@ -85,11 +84,12 @@ def _check_start(path: str, start: bytes) -> None:
         raise DataError(f"shard {path} is not a tar file: no tar header at offset 0 ({error})") from error
 
 
-def _members(path: str, blocks: _Blocks) -> tuple[list[Member], int]:
-    """The regular files, and where the last member ends."""
+def _members(path: str, blocks: _Blocks) -> Generator[Member, None, int]:
+    """The regular files; returns where the last member ends."""
     try:
         with tarfile.open(fileobj=blocks, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:  # type: ignore[call-overload]
-            return list(_regular(path, tar, blocks)), tar.offset
+            yield from _regular(path, tar, blocks)
+            return int(tar.offset)
     except DataError:
         raise
     except Exception as error:  # of damaged headers tarfile raises ValueError, OverflowError and others, too

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.folder import EXTENSIONS, FolderSource, Layout, files_of, listed, measured
 from gpupipe.sources.headers import DAMAGED, Header, probe, probe_bytes
 from gpupipe.sources.indexed import arrays_of
+from gpupipe.sources.inside import Inside
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex
@@ -78,39 +78,15 @@ def _image(member: Member, read: Read) -> Encoded:
 
 
 @dataclass(frozen=True)
-class _Inside(Layout):
-    """The same in an archive, with all that it holds by path; `read` gives its bytes."""
+class _Archive(Inside):
+    """The same in an archive; `read` gives its bytes."""
 
-    archive: str
-    members: Mapping[str, Member]
+    names: Mapping[str, Member]
     read: Read
 
     def member(self, path: str) -> Member:
         """What is at a path, which begins with the archive's."""
-        return self.members.get(path[len(self.archive) + 1 :], NO_MEMBER)
-
-    @cached_property
-    def directories(self) -> dict[str, list[str]]:
-        """By their paths below the root, with the names of their files."""
-        top = self.root[len(self.archive) + 1 :]
-        directories: dict[str, list[str]] = defaultdict(list)
-        for path in self.members:
-            directory, name = os.path.split(path)
-            if _lies_in(directory, top):
-                directories[directory[len(top) :].lstrip("/")] += [name] if name else []
-        return directories
-
-    def walk(self, directory: str) -> Iterator[tuple[str, int, list[str]]]:
-        top = self._below(self.within(directory))
-        apart = {self._below(path) for path in self.apart} - {top}
-        for below, names in self.directories.items():
-            if _lies_in(below, top) and not any(_lies_in(below, one) for one in apart):
-                yield os.path.join(directory, below[len(top) :].lstrip("/")).rstrip("/"), 0, names
-
-    def class_names(self) -> list[str]:
-        base = self._below(self.base)
-        inner = {below[len(base) :].lstrip("/").split("/")[0] for below in self.directories if _lies_in(below, base)}
-        return sorted(name for name in inner - {""} if f"{self.base}/{name}" not in self.apart)
+        return self.names.get(self.name(path), NO_MEMBER)
 
     def size(self, path: str) -> int:
         return self.member(path).size
@@ -129,9 +105,6 @@ class _Inside(Layout):
             return probe_bytes(_image(member, self.read).data)
         begin = data_offset(member, self.read)
         return probe(lambda offset, length: self.read(begin + offset, length).tobytes(), member.size)
-
-    def _below(self, path: str) -> str:
-        return path[len(self.root) + 1 :]
 
 
 def open_archive(
@@ -170,7 +143,7 @@ def _scan(archive: Path, files: Wanted) -> BuiltIndex:
     top = _top(members)
     inside = Layout.of(f"{archive}{top}", files)
     read = partial(_read, OpenFiles(), str(archive), stamp)
-    layout = _Inside(inside.root, inside.files, inside.image, str(archive), members, read)
+    layout = _Archive(inside.root, inside.files, inside.image, str(archive), members, read)
     listing = listed(layout, files)
     listing.directories.clear()
     numbers = range(len(layout.files))
@@ -183,7 +156,3 @@ def _top(members: Mapping[str, Member]) -> str:
     tops = {path.partition("/")[0] for path in members}
     is_around = len(tops) == 1 and all(path.count("/") > 1 for path in members if path.lower().endswith(EXTENSIONS))
     return f"/{tops.pop()}" if is_around else ""
-
-
-def _lies_in(path: str, folder: str) -> bool:
-    return not folder or path == folder or path.startswith(f"{folder}/")

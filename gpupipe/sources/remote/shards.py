@@ -1,0 +1,59 @@
+"""Tar shards in a storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import SampleError
+from gpupipe.sources.indexed import Files
+from gpupipe.sources.remote.apart import apart
+from gpupipe.sources.remote.objects import Extent, Object, ReadError, shown
+from gpupipe.sources.remote.source import RemoteSource
+from gpupipe.sources.shards import WASTE, ShardSource
+from gpupipe.sources.source import Encoded
+from gpupipe.sources.storage import StoredIndex
+
+__all__ = ["RemoteShardSource"]
+
+
+class RemoteShardSource(RemoteSource, ShardSource):
+    """The images of tar shards by URL, in the shards' order. A shard that is replaced while it is in use has bad
+    samples: each read is of the object that was indexed, or an error."""
+
+    _shown = staticmethod(shown)
+
+    def _prepare(self, index: StoredIndex) -> None:
+        entries = zip(self.shards, index.info["shards"], strict=True)
+        self._objects = [Object(url, entry["size"], entry["etag"]) for url, entry in entries]
+        self._name_classes(Path(index.path).parent)
+
+    def extents(self, index: int) -> list[Extent]:
+        found = self._objects[self._shard(index)]
+        return [Extent(found, offset, size) for offset, size in self._spans(index)]
+
+    def unread(self, index: int, error: ReadError) -> SampleError:
+        return SampleError(index, self.location(index), str(error))
+
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        sizes = self.sizes[indices]
+        if self._bytes.shape[1] == 1:
+            return sizes.clip(0)
+        offsets, each = self._offsets[indices], self._bytes[indices]
+        begins = np.where(each < 0, np.iinfo(np.int64).max, offsets).min(axis=1)
+        spans = (offsets + each).max(axis=1) - begins
+        return np.where(spans > WASTE + sizes, sizes, spans.clip(0))
+
+    def _files(self, indices: list[int]) -> list[Files]:
+        files = [self._cut(index, read) for index, read in zip(indices, self.taken(indices), strict=True)]
+        return list(zip(*files, strict=True)) or [()] * len(self._wanted.files)
+
+    def _read(self, index: int, offset: int, size: int) -> Encoded:
+        return self._next(index, self.reading.take([Extent(self._objects[self._shard(index)], offset, size)]))
+
+    def _looked_for(self, file: int) -> str:
+        members = " or ".join(f".{name}" for name in self._wanted.files[file]) or "image"
+        there = apart("gpupipe.sources.remote.indexing:extensions", **self._objects[0]._asdict())
+        return f"there is no member {members}, but {there}; check the source"

@@ -1,0 +1,71 @@
+"""What sources have in common whose samples are parts of objects in a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from gpupipe.batch import Coming
+from gpupipe.errors import SampleError
+from gpupipe.host.whereabouts import note
+from gpupipe.sources.remote.objects import Extent, ReadError
+from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
+from gpupipe.sources.source import Encoded, Source
+
+__all__ = ["RemoteSource"]
+
+
+class RemoteSource(Source):
+    """Reads all parts of a batch at once, and ahead what is announced. Stands before the class of the same data on a
+    disk, from which the rest comes.
+
+    reading: what reads, and keeps on a disk, for this source.
+    """
+
+    reading: Reading
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__()[:2], {"reading": self.reading}
+
+    def extents(self, index: int) -> list[Extent]:
+        """What is read for a sample. Raises SampleError for what no image can be."""
+        raise NotImplementedError
+
+    def unread(self, index: int, error: ReadError) -> SampleError:
+        """What to raise for a sample of which a part can't be had."""
+        raise NotImplementedError
+
+    @property
+    def looks_ahead(self) -> int:
+        """So many samples."""
+        return LOOKS_AHEAD
+
+    def ahead(self, coming: Coming) -> None:
+        """Have what comes read ahead; what no image can be, `fetch` tells."""
+        parts = list(map(self._extents, coming.indices.tolist()))
+        counts = np.array(list(map(len, parts)), np.int64)
+        drop = [] if coming.drop is None else list(chain(*map(self._extents, coming.drop.tolist())))
+        self.reading.announce(list(chain(*parts)), coming, counts, drop)
+
+    def _extents(self, index: int) -> list[Extent]:
+        try:
+            return self.extents(index)
+        except SampleError:
+            return []
+
+    def taken(self, indices: list[int]) -> list[list[Encoded]]:
+        """What is read for each of these samples, in the order of its extents. Raises SampleError for the first of
+        which something can't be had."""
+        parts = list(map(self.extents, indices))
+        read = self.reading.take(list(chain(*parts)))
+        return [[self._next(index, read) for _ in part] for index, part in zip(indices, parts, strict=True)]
+
+    def _next(self, index: int, read: Iterator[Encoded | ReadError]) -> Encoded:
+        note(index)
+        data = next(read)
+        if isinstance(data, ReadError):
+            raise self.unread(index, data) from data
+        return data

@@ -5,6 +5,6 @@ from __future__ import annotations
 
 from gpupipe.sources.remote.cache.keys import key_of
 from gpupipe.sources.remote.cache.settings import Cache, cache_settings, on_disk, parse_size
-from gpupipe.sources.remote.cache.store import BlockCache, Claim
+from gpupipe.sources.remote.cache.store import BlockCache, Claim, keep_alive
 
-__all__ = ["BlockCache", "Cache", "Claim", "cache_settings", "key_of", "on_disk", "parse_size"]
+__all__ = ["BlockCache", "Cache", "Claim", "cache_settings", "keep_alive", "key_of", "on_disk", "parse_size"]

@@ -1,12 +1,21 @@
-"""Names of blocks: what is in one is in its name, so a block never has to be looked at to see whether it is the one."""
+"""Names of blocks: what is in one is in its name, so a block never has to be looked at to see whether it is the one.
+
+key   dddddd hhhhhhhhhhhhhhh x ssssssssssssssss . size      d: the data set's hash, h and s: the bytes' own
+file  dddddd hhhhhhhhhhhhhhh . size                         s: what its checksum begins with, so that blocks whose
+                                                               files have the same name are told apart
+"""
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 
-__all__ = ["block_size", "key_of"]
+__all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of"]
 
-DIGEST = 20  # bytes: nobody finds two extents with the same
+SET, ID, SEED = 6, 21, 22  # where the parts end and begin
+FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?:\.([0-9a-f-]+))?")
+
+_sets: dict[str, str] = {}
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
@@ -16,9 +25,36 @@ def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
     if not etag or size <= 0:
         return ""
     text = f"{url}\0{etag}\0{offset}".encode("utf-8", "surrogatepass")
-    return f"{blake2b(text, digest_size=DIGEST).hexdigest()}.{size}"
+    return f"{_data_set(url)}{blake2b(text, digest_size=16).hexdigest()}.{size}"
+
+
+def _data_set(url: str) -> str:
+    folder = "/".join(url.partition("?")[0].split("/")[:-1][:5])  # s3://bucket/a/b
+    if folder not in _sets:
+        _sets[folder] = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
+    return _sets[folder]
+
+
+def block_id(key: str) -> int:
+    """60 bits, by which the ledger knows it."""
+    return int(key[SET:ID], 16)
 
 
 def block_size(key: str) -> int:
-    """The bytes of a block."""
-    return int(key[2 * DIGEST + 1 :])
+    """Its bytes."""
+    return int(key[key.rindex(".") + 1 :])
+
+
+def seed_of(key: str) -> int:
+    """64 bits that its name in the folder does not have."""
+    return int(key[SEED : SEED + 16], 16)
+
+
+def file_name(key: str) -> str:
+    """Its name in the folder."""
+    return key[:ID] + key[key.rindex(".") :]
+
+
+def named(data_set: int, block: int, size: int) -> str:
+    """The same from what the ledger has."""
+    return f"{data_set:06x}{block:015x}.{size}"

@@ -7,7 +7,7 @@ import re
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ UNITS = {letter: (1000**power, 1024**power) for power, letter in enumerate(("", 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?", re.IGNORECASE)
 TRAILER = 8  # bytes after a block's own: its checksum
 UNIT = 4096  # what file systems hand out space in
+Sizes = TypeVar("Sizes", int, NDArray[np.int64])
 RANKS = ("MASTER_ADDR", "MASTER_PORT")  # the same for all ranks of a job, and of no other at the same time
 
 
@@ -36,8 +37,8 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()][bool(match[3])])
 
 
-def on_disk(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What blocks of these sizes take of a cache's size, each: whole pages of the disk."""
+def on_disk(sizes: Sizes) -> Sizes:
+    """What a block of this size takes of a cache's, or each of many: whole pages of the disk."""
     return -(-(sizes + TRAILER) // UNIT) * UNIT
 
 

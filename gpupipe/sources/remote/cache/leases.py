@@ -1,0 +1,75 @@
+"""Which processes are alive: each has a file of its own and keeps it locked. The kernel takes a lock away when its
+process ends, however that ends, and shows it in every container that has the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from gpupipe.host.cache import digest
+
+__all__ = ["Lease", "alive", "facts_of"]
+
+
+class Lease:
+    """A process's sign of life. run: a name of the run's that files can have. name: that, a dash, and its own."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = {"pid": os.getpid(), "since": time.time(), "program": sys.argv[:1]}
+        self.run = digest(run)
+        while True:
+            self.name = f"{self.run}-{uuid.uuid4().hex[:16]}"
+            self._path = folder / self.name
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+                os.write(self._file, json.dumps(facts).encode())
+                os.stat(self._path)
+                return
+            except FileNotFoundError:  # taken for a dead one's before it was locked
+                os.close(self._file)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """It is over."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        self.forget()
+
+    def forget(self) -> None:
+        """In a child that was forked: the lease is its parent's alone."""
+        os.close(self._file)
+
+
+def alive(folder: Path, name: str) -> bool:
+    """Whether the process lives; whether it is stopped does not matter."""
+    try:
+        file = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+def facts_of(folder: Path, name: str) -> dict[str, Any]:
+    """What a lease says of its process."""
+    try:
+        facts = json.loads((folder / name).read_bytes()[:4096])
+        return facts if isinstance(facts, dict) else {}
+    except (OSError, ValueError):
+        return {}

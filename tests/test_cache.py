@@ -1,0 +1,218 @@
+"""What the disk cache does where all goes well. What goes wrong: rows 31 and 41 to 50, run by test_reliability.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpupipe import Cache
+from gpupipe.sources.remote.cache import BlockCache, key_of, on_disk
+
+SIZE = 5000
+SPACE = on_disk(SIZE)
+
+
+def keys_of(count: int, first: int = 0, bucket: str = "a", size: int = SIZE) -> list[str]:
+    return [
+        key_of(((f"s3://{bucket}/data/x.tar", 10**9, '"e"'), number, size)) for number in range(first, first + count)
+    ]
+
+
+def content(key: str) -> NDArray[np.uint8]:
+    size = int(key.rpartition(".")[2])
+    return np.random.default_rng(int(key[:24], 16)).integers(0, 256, size, np.uint8)
+
+
+def fill(cache: BlockCache, keys: list[str], hold: bool = False) -> set[str]:
+    cache.claim(keys, hold)
+    return cache.put({key: content(key) for key in keys})
+
+
+def readable(cache: BlockCache, keys: list[str]) -> list[int]:
+    """The places of those that are there, with their bytes."""
+    found = []
+    for place, key in enumerate(keys):
+        data = cache.read(key)
+        if data is not None:
+            assert not data.flags.writeable
+            np.testing.assert_array_equal(data, content(key))
+            found.append(place)
+    assert cache.find(keys) == {keys[place] for place in found}
+    return found
+
+
+def files(cache: Cache) -> list[Path]:
+    return sorted(path for path in cache.place.glob("??/*"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Cache:
+    return Cache(folder=tmp_path, size=6 * SPACE, reserve=0, run="mine")
+
+
+@pytest.fixture
+def cache(settings: Cache) -> Iterator[BlockCache]:
+    cache = BlockCache(settings)
+    yield cache
+    cache.close()
+
+
+def test_what_was_put_is_there_for_all(cache: BlockCache, settings: Cache) -> None:
+    keys = keys_of(4)
+    assert cache.find(keys) == set()
+    assert cache.read(keys[0]) is None
+    assert cache.claim(keys, hold=False) == (set(keys), set(), set())
+    assert cache.put({key: content(key) for key in keys}) == set(keys)
+    other = BlockCache(settings)
+    assert readable(other, keys) == [0, 1, 2, 3]
+    assert other.claim(keys, hold=False) == (set(), set(keys), set())
+    other.close()
+    assert cache.size() == 6 * SPACE
+
+
+def test_only_what_is_claimed_is_stored(cache: BlockCache, settings: Cache) -> None:
+    keys = keys_of(2)
+    assert cache.put({keys[0]: content(keys[0])}) == set()
+    assert cache.claim([], hold=True) == (set(), set(), set()) == (cache.find([]), cache.put({}), cache.wait([], 1))
+    cache.claim(keys, hold=False)
+    cache.give_back(keys[:1])
+    assert cache.put({key: content(key) for key in keys}) == {keys[1]}
+    assert len(files(settings)) == 1
+
+
+def test_one_fetches_and_others_wait(cache: BlockCache, settings: Cache) -> None:
+    other, keys = BlockCache(settings), keys_of(3)
+    cache.claim(keys[:2], hold=False)
+    assert other.claim(keys, hold=False) == ({keys[2]}, set(), set(keys[:2]))
+    assert cache.claim(keys[:2], hold=False).elsewhere == set(keys[:2])  # its own threads are others, too
+    assert other.wait(keys[:2], timeout=0.05) == set()
+    later = threading.Timer(0.1, lambda: (cache.give_back(keys[1:]), cache.put({keys[0]: content(keys[0])})))
+    later.start()
+    assert other.wait(keys[:2], timeout=20) == {keys[0]}
+    later.join()
+    assert other.claim(keys[:2], hold=False) == ({keys[1]}, {keys[0]}, set())
+    other.close()
+    assert cache.claim(keys[1:], hold=False).mine == set(keys[1:])  # closing gives back
+
+
+def test_what_was_used_least_recently_goes_first(cache: BlockCache) -> None:
+    keys = keys_of(8)
+    for key in keys[:6]:
+        fill(cache, [key])
+    assert cache.find([keys[0], keys[1]])
+    fill(cache, keys[6:])
+    assert readable(cache, keys) == [0, 1, 4, 5, 6, 7]
+
+
+def test_what_is_held_stays(cache: BlockCache, settings: Cache) -> None:
+    keys = keys_of(10)
+    fill(cache, keys[:4], hold=True)
+    assert fill(cache, keys[4:7]) == set(keys[4:6])  # as many as there is room for
+    assert fill(cache, keys[7:]) == set(keys[7:9])  # in the place of those that nobody holds
+    assert readable(cache, keys) == [0, 1, 2, 3, 7, 8]
+    cache.drop(keys[:2])
+    assert readable(cache, keys) == [2, 3, 7, 8]
+    assert fill(cache, keys[:1], hold=True)
+    assert cache.claim([keys[7]], hold=True).there  # what is there can be held, too
+    assert fill(cache, keys[4:7]) == set(keys[4:6])
+    assert readable(cache, keys) == [0, 2, 3, 4, 5, 7]
+    assert sum(path.stat().st_blocks * 512 for path in files(settings)) == 6 * SPACE
+
+
+def test_a_run_drops_for_itself_alone(settings: Cache, tmp_path: Path) -> None:
+    one, same = BlockCache(settings), BlockCache(settings)
+    other = BlockCache(Cache(folder=tmp_path, size=6 * SPACE, reserve=0, run="another"))
+    keys = keys_of(4)
+    fill(one, keys, hold=True)
+    other.claim(keys[:2], hold=True)
+    same.drop(keys[:3])  # another process of the same run
+    assert readable(one, keys) == [0, 1, 3]
+    other.drop(keys)
+    assert readable(one, keys) == [3]
+    other.close(), same.close()
+    later = BlockCache(Cache(folder=tmp_path, size=6 * SPACE, reserve=0, run="third"))
+    assert fill(later, keys_of(9, first=10)) == set(keys_of(5, first=10))
+    one.close()  # the run is over, and what it held is free
+    last = BlockCache(Cache(folder=tmp_path, size=6 * SPACE, reserve=0, run="fourth"))
+    assert fill(last, keys_of(6, first=20)) == set(keys_of(6, first=20))
+    last.close(), later.close()
+
+
+def test_a_size_is_chosen_once_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpupipe")
+    disk = os.statvfs(tmp_path)
+    first = BlockCache(Cache(folder=tmp_path))
+    size = first.size()
+    assert 0.4 < size / (disk.f_bavail * disk.f_frsize) < 0.6
+    fill(first, keys_of(3))
+    second = BlockCache(Cache(folder=tmp_path))
+    assert second.size() == size
+    first.close(), second.close()
+    assert BlockCache(Cache(folder=tmp_path)).size() == size
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert str(tmp_path) in caplog.text
+
+
+def test_a_smaller_size_shrinks_it(settings: Cache, tmp_path: Path) -> None:
+    cache, keys = BlockCache(settings), keys_of(6)
+    fill(cache, keys[:4])
+    fill(cache, keys[4:])
+    cache.close()
+    cache = BlockCache(Cache(folder=tmp_path, size=2 * SPACE + 1, reserve=0))
+    assert cache.size() == 2 * SPACE + 1
+    assert readable(cache, keys) == [4, 5]
+    assert len(files(settings)) == 2
+    cache.close()
+
+
+def test_the_disks_reserve_is_left_free(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    reserve = disk.f_bavail * disk.f_frsize - 64 * 10**6
+    cache = BlockCache(Cache(folder=tmp_path, size="1T", reserve=reserve))
+    keys = keys_of(4, size=40 * 10**6)
+    assert len(cache.claim(keys, hold=False).mine) == 4
+    assert len(cache.put(dict.fromkeys(keys, np.zeros(40 * 10**6, np.uint8)))) <= 1
+    cache.close()
+
+
+def test_a_fork_opens_it_anew(cache: BlockCache, settings: Cache) -> None:
+    keys = keys_of(4)
+    fill(cache, keys[:1])
+    cache.claim(keys[3:], hold=False)
+    child = os.fork()
+    if child == 0:
+        good = readable(cache, keys[:1]) == [0] and fill(cache, keys[1:2]) and cache.claim(keys[3:], False).elsewhere
+        cache.close()
+        os._exit(0 if good else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert fill(cache, keys[2:3])
+    assert readable(cache, keys) == [0, 1, 2]
+    assert cache.put({keys[3]: content(keys[3])}) == {keys[3]}
+
+
+def test_threads_share_it(cache: BlockCache) -> None:
+    keys = keys_of(6)
+    claimed: list[str] = []
+
+    def work() -> None:
+        for key in keys:
+            if cache.claim([key], hold=False).mine:
+                claimed.append(key)
+                assert cache.put({key: content(key)})
+            else:
+                assert cache.wait([key], 20) == {key}
+            assert cache.read(key) is not None
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == sorted(keys)

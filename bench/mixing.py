@@ -1,14 +1,20 @@
-"""How well orders mix a dataset that lies sorted by class in shards.
+"""How well orders mix a dataset that lies sorted by class in shards, on several nodes.
 
-    python bench/mixing.py [--shards 1000] [--per-shard 1300] [--classes 1000] [--epochs 5] [--out FOLDER]
+    python bench/mixing.py [--shards 1000] [--per-shard 1300] [--classes 1000] [--nodes 8] [--epochs 5] [--out FOLDER]
 
-The full shuffle, `BlockShuffled` with several windows, and WebDataset's own shuffling of shards and samples, with
-buffers of several sizes and one reader, each over several epochs. For batches of `--batch-size`:
+The full shuffle; `BlockShuffled` with several windows; `NodeBlocks`, which deals shards to nodes anew after several
+numbers of epochs; and WebDataset's own shuffling in two tiers: shards through a buffer, dealt to the nodes, and samples
+of each node through buffers of several sizes, read by one process. Each over several epochs. For batches of
+`--batch-size`, of which each node makes an equal part:
 
-- classes: different classes in a batch; `expected` is the mean of batches drawn at random without replacement;
+- classes: different classes in a batch, and in a node's part of it, which is what batch normalization sees;
+  `expected` is the mean of those drawn at random without replacement;
 - spread: the variance of a class's count in a batch, over that of the hypergeometric law (1: as if drawn at random);
 - neighbours: how often two neighbours in storage come in the same batch, over the chance of that in a full shuffle;
-- rank correlation of position and place in storage, without its sign.
+- rank correlation of position and place in storage, without its sign;
+- stays: the share of samples that come to the node that had them in the epoch before, which its cache can have;
+- again: how often two samples of one node's part of a batch come together so in the next epoch, too, over the chance of
+  that in a full shuffle.
 
 `gpupipe pack` shuffles once when it packs; a dataset sorted by class, as here, is the worst case.
 """
@@ -17,28 +23,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import webdataset
-from webdataset import filters
+from webdataset import filters, shardlists
 
 from gpupipe.host.machine import machine
-from gpupipe.order import BlockShuffled, Order, Shuffled
+from gpupipe.order import BlockShuffled, NodeBlocks, Order, Shuffled
 
 __all__ = ["main"]
 
 WINDOWS = (1, 4, 16, 64, 256)
+EVERY = (1, 2, 5)
 BUFFERS = (1000, 5000, 10_000)
 SHARD_BUFFER = 100  # what WebDataset takes for shardshuffle=True
-FIGURES = ("classes", "spread", "neighbours", "correlation")
+WITHIN = ("classes", "node_classes", "spread", "neighbours", "correlation")  # figures of an epoch
+BETWEEN = ("stays", "again")  # of one and the next
 
-Epoch = Callable[[int], np.ndarray]  # its number -> samples by their place in storage
+Epoch = Callable[[int], np.ndarray]  # its number -> samples by their place in storage, (steps, nodes, rows)
 
 
 @dataclass(frozen=True)
@@ -57,58 +67,106 @@ class Storage:
         return samples * self.classes // len(self)
 
 
-def contenders(storage: Storage) -> dict[str, Epoch]:
+@dataclass(frozen=True)
+class Reading:
+    """`nodes` nodes that make `rows` samples each of every batch."""
+
+    nodes: int
+    rows: int
+
+    @property
+    def batch_size(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.rows
+
+
+def contenders(storage: Storage, reading: Reading) -> dict[str, Epoch]:
     """Name -> its epochs."""
     sizes = np.full(storage.shards, storage.per_shard)
-    made = {"full shuffle": partial(ours, Shuffled(len(storage)))}
+    made = {"full shuffle": partial(ours, reading, Shuffled(len(storage)))}
     for window in (window for window in WINDOWS if window < storage.shards):
-        made[f"BlockShuffled, window={window}"] = partial(ours, BlockShuffled(sizes, window))
+        made[f"BlockShuffled, window={window}"] = partial(ours, reading, BlockShuffled(sizes, window))
+    for every in EVERY:
+        order = NodeBlocks(sizes, reading.nodes, reading.batch_size, every)
+        made[f"NodeBlocks, every={every}"] = partial(ours, reading, order)
     for buffer in BUFFERS:
         made[f"webdataset, shardshuffle={SHARD_BUFFER}, shuffle({buffer})"] = partial(
-            theirs, storage, SHARD_BUFFER, buffer
+            theirs, storage, reading, SHARD_BUFFER, buffer
         )
-    made[f"webdataset, shards in turn, shuffle({BUFFERS[0]})"] = partial(theirs, storage, 0, BUFFERS[0])
+    made[f"webdataset, shards in turn, shuffle({BUFFERS[0]})"] = partial(theirs, storage, reading, 0, BUFFERS[0])
     return made
 
 
-def ours(order: Order, epoch: int) -> np.ndarray:
+def ours(reading: Reading, order: Order, epoch: int) -> np.ndarray:
     """An epoch of an order."""
-    return order.indices(0, epoch, np.arange(len(order)))
+    whole = len(order) // reading.batch_size * reading.batch_size
+    return order.indices(0, epoch, np.arange(whole)).reshape(-1, reading.nodes, reading.rows)
 
 
-def theirs(storage: Storage, shard_buffer: int, buffer: int, epoch: int) -> np.ndarray:
-    """An epoch of WebDataset's pipeline: shards shuffled, opened one after the other, samples shuffled."""
-    rng = random.Random(epoch)
+def theirs(storage: Storage, reading: Reading, shard_buffer: int, buffer: int, epoch: int) -> np.ndarray:
+    """An epoch of WebDataset's pipeline, node by node: shards shuffled alike on all, dealt in turn, opened one after
+    the other, samples shuffled."""
+    parts = []
+    for node in range(reading.nodes):
+        with mock.patch.dict(os.environ, RANK=str(node), WORLD_SIZE=str(reading.nodes)):
+            parts.append(np.fromiter(pipeline(storage, shard_buffer, buffer, (epoch, node)), np.int64))
+    steps = min(map(len, parts)) // reading.rows
+    return np.stack([part[: steps * reading.rows].reshape(steps, reading.rows) for part in parts], axis=1)
+
+
+def pipeline(storage: Storage, shard_buffer: int, buffer: int, at: tuple[int, int]) -> webdataset.DataPipeline:
+    """What a node of an epoch reads."""
 
     def opened(shards: Iterator[int]) -> Iterator[int]:
         for shard in shards:
             yield from range(shard * storage.per_shard, (shard + 1) * storage.per_shard)
 
-    stages = [partial(iter, range(storage.shards)), opened, filters.shuffle(buffer, rng=rng)]
+    shards = [partial(iter, range(storage.shards))]
     if shard_buffer:
-        stages.insert(1, filters.shuffle(shard_buffer, rng=rng))
-    return np.fromiter(webdataset.DataPipeline(*stages), np.int64, count=len(storage))
+        shards.append(filters.detshuffle(shard_buffer, epoch=at[0] - 1))
+    samples = filters.shuffle(buffer, rng=random.Random(str(at)))
+    return webdataset.DataPipeline(*shards, shardlists.split_by_node, opened, samples)
 
 
-def quality(storage: Storage, samples: np.ndarray, batch_size: int) -> dict[str, float]:
-    """The figures of one epoch, over its full batches."""
-    whole = len(samples) // batch_size * batch_size
-    batch_of = np.arange(whole) // batch_size
-    classes = storage.labels(samples[:whole])
-    counts = np.bincount(batch_of * storage.classes + classes, minlength=whole // batch_size * storage.classes)
-    counts = counts.reshape(-1, storage.classes)
+def quality(storage: Storage, made: np.ndarray) -> dict[str, float]:
+    """The figures of one epoch."""
+    samples, batch_size = made.reshape(-1), made[0].size
+    counts = counted(storage, made.reshape(-1, batch_size))
     share = np.bincount(storage.labels(np.arange(len(storage))), minlength=storage.classes) / len(storage)
     law = batch_size * share * (1 - share) * (len(storage) - batch_size) / (len(storage) - 1)
-    places = np.empty(len(samples), np.int64)
-    places[samples] = np.arange(len(samples))
-    together = np.mean(places[1:] // batch_size == places[:-1] // batch_size)
+    batches = batch_of(storage, made.reshape(-1, batch_size))
+    together = np.mean((batches[1:] == batches[:-1]) & (batches[1:] >= 0))
     return {
         "classes": float((counts > 0).sum(axis=1).mean()),
+        "node_classes": float((counted(storage, made.reshape(-1, made.shape[2])) > 0).sum(axis=1).mean()),
         "spread": float(((counts - batch_size * share) ** 2).mean() / law.mean()),
         "neighbours": float(together / ((batch_size - 1) / (len(samples) - 1))),
-        # of a permutation, whose ranks are its values
         "correlation": float(abs(np.corrcoef(samples, np.arange(len(samples)))[0, 1])),
     }
+
+
+def change(storage: Storage, made: np.ndarray, following: np.ndarray) -> dict[str, float]:
+    """The figures of an epoch and the next."""
+    _, nodes, rows = made.shape
+    parts = batch_of(storage, following.reshape(-1, rows))[made.reshape(-1, rows)]  # -1: left out there
+    same_node = (parts.reshape(made.shape) % nodes == np.arange(nodes)[:, None]) & (parts.reshape(made.shape) >= 0)
+    parts = np.sort(parts, axis=1)
+    met = sum(((parts[:, by:] == parts[:, :-by]) & (parts[:, by:] >= 0)).sum() for by in range(1, rows))
+    expected = made.size * (rows - 1) / 2 * (rows - 1) / (len(storage) - 1)
+    return {"stays": float(same_node.mean()), "again": float(met / expected)}
+
+
+def counted(storage: Storage, batches: np.ndarray) -> np.ndarray:
+    """How many of each class are in each batch, (batches, classes)."""
+    at = np.arange(len(batches))[:, None] * storage.classes + storage.labels(batches)
+    return np.bincount(at.reshape(-1), minlength=len(batches) * storage.classes).reshape(-1, storage.classes)
+
+
+def batch_of(storage: Storage, batches: np.ndarray) -> np.ndarray:
+    """In which batch each sample is; -1: in none."""
+    found = np.full(len(storage), -1)
+    found[batches] = np.arange(len(batches))[:, None]
+    return found
 
 
 def expected_classes(storage: Storage, batch_size: int) -> float:
@@ -122,26 +180,38 @@ def expected_classes(storage: Storage, batch_size: int) -> float:
 Rows = dict[str, dict[str, list[float]]]
 
 
-def measure(storage: Storage, batch_size: int, epochs: int) -> Rows:
+def measure(storage: Storage, reading: Reading, epochs: int) -> Rows:
     """Contender -> figure -> each epoch's value."""
     rows: Rows = {}
-    for name, epoch in contenders(storage).items():
-        found = [quality(storage, epoch(number), batch_size) for number in range(epochs)]
-        rows[name] = {figure: [one[figure] for one in found] for figure in FIGURES}
+    for name, epoch in contenders(storage, reading).items():
+        figures = rows[name] = {figure: [] for figure in (*WITHIN, *BETWEEN)}
+        before = None
+        for number in range(epochs):
+            made = epoch(number)
+            found = quality(storage, made) | ({} if before is None else change(storage, before, made))
+            for figure, value in found.items():
+                figures[figure].append(value)
+            before = made
     return rows
 
 
-def table(rows: Rows, expected: float, batch_size: int) -> str:
-    """Markdown, medians of the epochs."""
+def table(rows: Rows, expected: Sequence[float], reading: Reading) -> str:
+    """Markdown: medians of the epochs, and means of what is between them."""
+    of_all, of_node = expected
     lines = [
-        f"| order | classes in a batch of {batch_size} (min - max; expected {expected:.1f}) | spread | neighbours | "
-        "rank correlation |",
-        "|---|---|---|---|---|",
+        f"| order | classes in a batch of {reading.batch_size} (min - max; expected {of_all:.1f}) | in each of "
+        f"{reading.nodes} nodes' part of {reading.rows} (expected {of_node:.1f}) | spread | neighbours | "
+        "rank correlation | stays | again |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, figures in rows.items():
-        classes, spread, neighbours, correlation = (statistics.median(figures[figure]) for figure in FIGURES)
+        classes, node, spread, neighbours, correlation = (statistics.median(figures[figure]) for figure in WITHIN)
+        stays, again = (statistics.mean(figures[figure]) for figure in BETWEEN)
         span = f"{min(figures['classes']):.1f} - {max(figures['classes']):.1f}"
-        lines.append(f"| {name} | {classes:.1f} ({span}) | {spread:.2f} | {neighbours:,.1f} | {correlation:.3f} |")
+        lines.append(
+            f"| {name} | {classes:.1f} ({span}) | {node:.1f} | {spread:.2f} | {neighbours:,.1f} | {correlation:.3f} "
+            f"| {stays:.3f} | {again:,.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -172,20 +242,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shards", type=int, default=1000, metavar="N")
     parser.add_argument("--per-shard", type=int, default=1300, metavar="N", help="samples of each shard")
     parser.add_argument("--classes", type=int, default=1000, metavar="N")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N")
-    parser.add_argument("--epochs", type=int, default=5, metavar="N")
+    parser.add_argument("--nodes", type=int, default=8, metavar="N")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="of all nodes")
+    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="2 or more")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.md, results.json and results.png")
     args = parser.parse_args(argv)
     storage = Storage(args.shards, args.per_shard, args.classes)
-    rows, expected = measure(storage, args.batch_size, args.epochs), expected_classes(storage, args.batch_size)
-    print(table(rows, expected, args.batch_size))
+    reading = Reading(args.nodes, args.batch_size // args.nodes)
+    expected = [expected_classes(storage, size) for size in (reading.batch_size, reading.rows)]
+    rows = measure(storage, reading, args.epochs)
+    print(table(rows, expected, reading))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "results.md").write_text(table(rows, expected, args.batch_size) + "\n")
-        facts = machine() | {"settings": {"batch_size": args.batch_size, "epochs": args.epochs}}
-        content = {"environment": facts, "storage": vars(storage), "expected_classes": expected, "epochs": rows}
+        (args.out / "results.md").write_text(table(rows, expected, reading) + "\n")
+        facts = machine() | {"settings": vars(storage) | vars(reading) | {"epochs": args.epochs}}
+        content = {"environment": facts, "expected_classes": expected, "epochs": rows}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
-        plot(rows, expected, args.out / "results.png")
+        plot(rows, expected[0], args.out / "results.png")
 
 
 if __name__ == "__main__":

@@ -81,18 +81,32 @@ def test_orders(tmp_path):
 
 
 def test_mixing(tmp_path):
-    options = ["--shards", 20, "--per-shard", 50, "--classes", 10, "--epochs", 2, "--batch-size", 20]
+    options = ["--shards", 20, "--per-shard", 50, "--classes", 10, "--epochs", 4, "--nodes", 4, "--batch-size", 20]
     made = table_rows(run("mixing.py", *options, "--out", tmp_path))
-    assert [row[0] for row in made][:4] == ["full shuffle", *(f"BlockShuffled, window={n}" for n in (1, 4, 16))]
+    names = ["full shuffle", *(f"BlockShuffled, window={n}" for n in (1, 4, 16))]
+    assert [row[0] for row in made][:7] == [*names, *(f"NodeBlocks, every={n}" for n in (1, 2, 5))]
     content = json.loads((tmp_path / "results.json").read_text())
-    law = hypergeom(1000, 100, 20)  # of one class in a batch
-    assert content["expected_classes"] == pytest.approx(10 * (1 - law.pmf(0)))
-    full, narrow = content["epochs"]["full shuffle"], content["epochs"]["BlockShuffled, window=1"]
-    turn = content["epochs"]["webdataset, shards in turn, shuffle(1000)"]
+    law, node_law = hypergeom(1000, 100, 20), hypergeom(1000, 100, 5)  # of one class in a batch, and in a node's part
+    expected = [10 * (1 - law.pmf(0)), 10 * (1 - node_law.pmf(0))]
+    assert content["expected_classes"] == pytest.approx(expected)
+    rows = content["epochs"]
+    full, narrow = rows["full shuffle"], rows["BlockShuffled, window=1"]
     assert all(0.8 < value < 1.2 for value in full["spread"])
-    assert all(abs(value - content["expected_classes"]) < 0.5 for value in full["classes"])
+    assert all(abs(value - expected[0]) < 0.5 for value in full["classes"])
+    assert all(abs(value - expected[1]) < 0.3 for value in full["node_classes"])
+    assert all(0.15 < value < 0.35 for value in full["stays"])
+    assert 0.5 < sum(full["again"]) / 3 < 1.5
     assert all(value > 5 for value in narrow["spread"])
     assert max(narrow["classes"]) <= 2  # a batch of 20 lies in one shard of 50 of one class, or across a border
+    nodes = [rows[f"NodeBlocks, every={n}"] for n in (1, 2, 5)]
+    assert all(abs(value - expected[0]) < 0.9 for row in nodes for value in row["classes"])
+    assert all(value < expected[1] for row in nodes for value in row["node_classes"])
+    assert nodes[2]["stays"] == [1, 1, 1]
+    assert nodes[1]["stays"][::2] == [1, 1]
+    assert nodes[1]["stays"][1] < 0.6
+    assert 3 < sum(nodes[2]["again"]) / 3 < 5  # a share is a quarter of the data
+    turn = rows["webdataset, shards in turn, shuffle(1000)"]
+    assert turn["stays"] == [1, 1, 1]
     assert min(turn["correlation"]) > max(full["correlation"])
     assert (tmp_path / "results.png").stat().st_size > 1000
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
+from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys, unpermute
 from gpupipe.order.protocol import AHEAD, BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
 __all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "shard_sizes"]
@@ -39,11 +39,11 @@ class Line(NamedTuple):
         found: Indices = self.begins[self.blocks[at]] + places - self.ends[at]
         return found
 
-    def places(self, samples: Indices) -> Indices:
-        """Where these samples are in it."""
+    def places(self, samples: Indices) -> tuple[Indices, Indices]:
+        """Where these samples are in it, and the place of the block of each."""
         blocks = np.searchsorted(self.begins, samples, side="right") - 1
-        found: Indices = self.ends[unpermute(blocks, self.domain, self.keys)] + samples - self.begins[blocks]
-        return found
+        at = unpermute(blocks, self.domain, self.keys)
+        return self.ends[at] + samples - self.begins[blocks], at
 
 
 def lined_up(begins: Indices, operation: int, seed: int, epoch: int) -> Line:
@@ -117,21 +117,21 @@ class BlockShuffled(OnceEach):
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """Each position's window, its place there shuffled, and the sample that lies there."""
         line = self._line(seed, epoch)
-        begins, domain, keys = self._windows(line, seed, epoch, positions)
+        begins, domain, keys = self._windows(line, seed, epoch, line.at(positions))
         return line.samples(begins + permute(positions - begins, domain, keys))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
         line = self._line(seed, epoch)
-        places = line.places(indices)
-        begins, domain, keys = self._windows(line, seed, epoch, places)
+        places, at = line.places(indices)
+        begins, domain, keys = self._windows(line, seed, epoch, at)
         found: Indices = begins + unpermute(places - begins, domain, keys)
         return found
 
-    def _windows(self, line: Line, seed: int, epoch: int, places: Indices) -> tuple[Indices, Domain, Words]:
-        """Where the window of each of the line's places begins, and its permutation."""
+    def _windows(self, line: Line, seed: int, epoch: int, at: Indices) -> tuple[Indices, Domain, Words]:
+        """Where the window of each of these blocks of the line begins, and its permutation."""
         count = len(line.blocks)
         width = min(int(self.window), max(1, count))
-        windows = line.at(places) // width
+        windows = alike(at // width)
         begins = line.ends[windows * width]
         sizes = line.ends[np.minimum((windows + 1) * width, count)] - begins
         return begins, square(sizes), subkeys(round_keys(seed, epoch, WINDOWS), windows)

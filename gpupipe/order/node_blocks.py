@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.order.blocks import Line, begins_of, lined_up, shard_sizes
-from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
+from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys, unpermute
 from gpupipe.order.protocol import AHEAD, DEALS, SHARES, EpochCache, Indices, OnceEach, digest
 
 __all__ = ["NodeBlocks"]
@@ -84,7 +84,7 @@ class NodeBlocks(OnceEach):
         return self._line(seed, epoch // self.every).samples(places)
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        places = self._line(seed, epoch // self.every).places(indices)
+        places, _ = self._line(seed, epoch // self.every).places(indices)
         shares = np.searchsorted(self._shares, places, side="right") - 1
         within = unpermute(places - self._shares[shares], *self._within(seed, epoch, shares))
         steps = np.minimum(within // self._rows, self._steps)
@@ -94,8 +94,9 @@ class NodeBlocks(OnceEach):
 
     def _within(self, seed: int, epoch: int, shares: Indices) -> tuple[Domain, Words]:
         """The permutation of each one's share."""
-        domain = square(np.maximum(1, np.diff(self._shares)))
-        return domain.at(shares), subkeys(round_keys(seed, epoch, SHARES), shares)
+        shares = alike(shares)
+        domain = square(np.maximum(1, self._shares[shares + 1] - self._shares[shares]))
+        return domain, subkeys(round_keys(seed, epoch, SHARES), shares)
 
     @property
     def _steps(self) -> int:

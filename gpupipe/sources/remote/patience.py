@@ -15,7 +15,7 @@ SECONDS = 120.0
 
 
 def _seconds() -> float:
-    text = os.environ.get(VARIABLE) or SECONDS
+    text = os.environ.get(VARIABLE) or str(SECONDS)
     try:
         seconds = float(text)
     except ValueError:
@@ -43,4 +43,4 @@ class Patience:
     def pause(self, tries: int) -> float:
         """Seconds to wait after so many tries: twice as long after each, and by chance, so that clients who were sent
         away together do not come back together."""
-        return min(self.seconds / 12, 0.1 * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+        return min(self.seconds / 12, 0.1 * 2.0 ** (tries - 1)) * random.uniform(0.5, 1.0)

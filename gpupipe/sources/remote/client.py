@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
+from gpupipe.sources.remote.asking import Asker, Counts
 from gpupipe.sources.remote.coalescing import Span, coalesce, pieces
 from gpupipe.sources.remote.faults import Fault, Kind
 from gpupipe.sources.remote.flight import Flight
-from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, ReplacedError, is_web, parent, shown
+from gpupipe.sources.remote.objects import Extent, MissingError, Object, is_web, parent, shown
+from gpupipe.sources.remote.parts import Bytes, Parts
 from gpupipe.sources.remote.patience import Patience
 from gpupipe.sources.remote.pool import Pool
 from gpupipe.sources.remote.store import Found, Store
-from gpupipe.sources.remote.stores import Stores, object_at, placed
+from gpupipe.sources.remote.stores import object_at, placed
 
 __all__ = ["Client", "Counts", "client", "used_here"]
 
-log = logging.getLogger("gpupipe")
-
 Result = TypeVar("Result")
-Bytes = NDArray[np.uint8]
 Objects = list[Object]  # in the class below `list` is a method
 Futures = list[Future[Bytes]]
 Page = list[tuple[str, Found]]
@@ -41,19 +37,7 @@ Tasks = list[Callable[[], int]]
 MOST_WHOLE = 16 << 20  # bytes of an object that is read whole where its server ignores ranges
 PINS = 1 << 20  # objects of unknown size whose ETags a process remembers
 LISTED = 16  # objects of a folder for which one page of its listing, of a thousand names, is read instead
-LOUD = 3  # tries after which each further one is told of
 EXIT = 2.0  # seconds that requests get when the process ends: a thread in one of them can't be ended
-INDEX = "it was replaced: index the data anew, and let nothing change it during a run"
-
-
-class Counts(NamedTuple):
-    """What a client has done: `requests` sent, `retries` of them, `bytes` that came, `seconds` the requests took, added
-    up."""
-
-    requests: int
-    retries: int
-    bytes: int
-    seconds: float
 
 
 class Client:
@@ -63,13 +47,9 @@ class Client:
     """
 
     def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience or Patience()
-        self._stores = Stores()
         self.flight = Flight()
+        self._asker = Asker(patience or Patience(), self.flight)
         self._pool = Pool(self.flight)
-        self._lock = threading.Lock()
-        self._requests = self._retries = self._bytes = 0
-        self._seconds = 0.0
         self._rangeless: set[str] = set()
         self._pins: dict[int, str] = {}
 
@@ -102,12 +82,12 @@ class Client:
         return sorted(found.values())
 
     def counts(self) -> Counts:
-        """Up to now."""
-        with self._lock:
-            return Counts(self._requests, self._retries, self._bytes, self._seconds)
+        """What it has done up to now."""
+        return self._asker.counts()
 
     def close(self) -> None:
-        """Begin no more requests, and wait for those under way, but not for long."""
+        """Begin no more requests, and wait for those under way, but not for long; the others' futures raise."""
+        self._asker.closing.set()
         self._pool.close(EXIT)
 
     def _start(self, question: Callable[[], Result]) -> Future[Result]:
@@ -130,41 +110,43 @@ class Client:
             for part in span.parts:
                 futures[part].set_result(np.empty(0, np.uint8))
             return []
-        whole = _Whole(span, wanted, futures)
+        parts = Parts(span, wanted, futures)
         cuts = pieces(span)
         if len(cuts) == 1:
-            return [partial(self._one, whole)]
-        whole.left, whole.data = len(cuts), np.empty(span.size, np.uint8)
-        return [partial(self._piece, whole, offset, size) for offset, size in cuts]
+            return [partial(self._one, parts)]
+        parts.left, parts.data = len(cuts), np.empty(span.size, np.uint8)
+        return [partial(self._piece, parts, offset, size) for offset, size in cuts]
 
-    def _one(self, whole: _Whole) -> int:
-        span = whole.span
-        if not whole.wanted_still():
+    def _one(self, parts: Parts) -> int:
+        span = parts.span
+        if not parts.wanted_still():
             return 0
         try:
             data = self._range(span.object, span.offset, span.size)
         except BaseException as error:
-            whole.fail(error)
+            parts.fail(error)
             return 0
-        whole.give(data)
+        parts.give(data)
         return len(data)
 
-    def _piece(self, whole: _Whole, offset: int, size: int) -> int:
-        if not whole.wanted_still():
+    def _piece(self, parts: Parts, offset: int, size: int) -> int:
+        if not parts.wanted_still():
             return 0
         try:
-            data = self._range(whole.span.object, offset, size)
+            data = self._range(parts.span.object, offset, size)
         except BaseException as error:
-            whole.fail(error)
+            parts.fail(error)
             return 0
-        begin = offset - whole.span.offset
-        whole.data[begin : begin + size] = data
-        whole.done()
+        begin = offset - parts.span.offset
+        parts.data[begin : begin + size] = data
+        parts.done()
         return size
 
     def _range(self, found: Object, offset: int, size: int) -> Bytes:
-        where = f"{shown(found.url)}" + ("" if size < 0 else f", bytes {offset:,} to {offset + size:,}")
-        return self._ask(found.url, where, partial(self._read, found, offset, size))
+        def what() -> str:
+            return shown(found.url) + ("" if size < 0 else f", bytes {offset:,} to {offset + size:,}")
+
+        return self._asker.ask(found.url, what, partial(self._read, found, offset, size))
 
     def _read(self, found: Object, offset: int, size: int, store: Store, path: str) -> Bytes:
         """One try."""
@@ -188,8 +170,7 @@ class Client:
         return data
 
     def _complete(self, data: Bytes, size: int) -> None:
-        with self._lock:
-            self._bytes += len(data)
+        self._asker.came(len(data))
         if len(data) != size:
             raise Fault(Kind.BROKEN, f"the answer had {len(data):,} of {size:,} bytes")
 
@@ -207,7 +188,7 @@ class Client:
 
     def _head(self, url: str) -> Object | None:
         try:
-            return Object(url, *self._ask(url, shown(url), lambda store, path: store.head(path)))
+            return Object(url, *self._asker.ask(url, partial(shown, url), lambda store, path: store.head(path)))
         except MissingError:
             return None
 
@@ -234,96 +215,10 @@ class Client:
                 pages = None
                 raise
 
-        while found := self._ask(url, f"the listing of {shown(url)}", page):
+        while found := self._asker.ask(url, lambda: f"the listing of {shown(url)}", page):
             after = found[-1][0]
             root = placed(url).root
             yield [object_at(root, *each) for each in found]
-
-    def _ask(self, url: str, what: str, question: Callable[[Store, str], Result]) -> Result:
-        """The answer to a question, tried again as long as there is patience. Raises ReadError."""
-        begin = time.monotonic()
-        tries = slow = 0
-        renewed = False
-        while True:
-            tries += 1
-            tried = time.monotonic()
-            store, root = None, ""
-            try:
-                root, path = placed(url)
-                store = self._stores.of(root, self._patience.timeout(slow))
-                return question(store, path)
-            except Fault as fault:
-                if fault.kind is Kind.EXPIRED and store is not None and not renewed:
-                    self._stores.forget(root, store)
-                    renewed, pause = True, 0.0
-                else:
-                    pause = self._patience.pause(tries)
-                    spent = time.monotonic() - begin
-                    if not fault.again or tries == self._patience.tries or spent + pause > self._patience.seconds:
-                        raise _error(what, fault, tries, spent) from None
-                slow += fault.kind is Kind.SLOW
-                if fault.kind is Kind.BUSY:
-                    self.flight.throttled()
-                if tries >= LOUD:
-                    log.warning("gpupipe: %s: %s; trying again (%d)", what, fault.text, tries)
-            finally:
-                with self._lock:
-                    self._requests += 1
-                    self._retries += tries > 1
-                    self._seconds += time.monotonic() - tried
-            if self._pool.closing.wait(pause):
-                raise ReadError(f"{what}: the process ends")
-
-
-class _Whole:
-    """What becomes of a span: the bytes of each of its parts, or an error."""
-
-    def __init__(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]]) -> None:
-        self.span = span
-        self._parts = [(futures[part], wanted[part]) for part in span.parts]
-        self._lock = threading.Lock()
-        self._begun = self._over = False
-        self.data: Bytes = np.empty(0, np.uint8)  # of several requests
-        self.left = 0
-
-    def wanted_still(self) -> bool:
-        """Whether to ask: some part has not been cancelled, and none has failed."""
-        with self._lock:
-            if not self._begun:
-                self._begun = True
-                self._parts = [part for part in self._parts if part[0].set_running_or_notify_cancel()]
-                self._over = not self._parts
-            return not self._over
-
-    def fail(self, error: BaseException) -> None:
-        """It can't be had."""
-        with self._lock:
-            over, self._over = self._over, True
-        if not over:
-            for future, _ in self._parts:
-                future.set_exception(error)
-
-    def done(self) -> None:
-        """One request more has brought its bytes into `data`."""
-        with self._lock:
-            self.left -= 1
-            complete = self.left == 0 and not self._over
-        if complete:
-            self.give(self.data)
-
-    def give(self, data: Bytes) -> None:
-        """All bytes of the span are there."""
-        data.flags.writeable = False
-        for future, (_, offset, size) in self._parts:
-            begin = offset - self.span.offset
-            future.set_result(data if size in (-1, len(data)) else data[begin : begin + size])
-
-
-def _error(what: str, fault: Fault, tries: int, seconds: float) -> ReadError:
-    kinds = {Kind.MISSING: MissingError, Kind.REPLACED: ReplacedError}
-    remedy = INDEX if fault.kind is Kind.REPLACED else fault.remedy
-    tried = f", tried {tries} times in {seconds:.0f} s" if tries > 1 else ""
-    return kinds.get(fault.kind, ReadError)(f"{what}: {fault.text}{tried}" + (f"; {remedy}" if remedy else ""))
 
 
 _client: Client | None = None

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["CREDENTIALS", "MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
+__all__ = ["MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
 
 
 class Kind(Enum):
@@ -54,12 +54,8 @@ EXPIRED = [
 ]
 
 REGION = "its bucket is in another region: set AWS_REGION to that one, or AWS_ENDPOINT_URL to the server's address"
-CREDENTIALS = (
-    "check the credentials of this machine (for S3 AWS_PROFILE or AWS_ACCESS_KEY_ID, with boto3 installed all that the "
-    "aws command finds), whether they may read it, and the endpoint; a public bucket is read without any by "
-    "AWS_SKIP_SIGNATURE=true (GOOGLE_, AZURE_); what the requester pays for asks for AWS_REQUEST_PAYER=requester"
-)
 MISSING = "check the name, the endpoint (AWS_ENDPOINT_URL) and whether it was removed"
+LISTING = "web servers don't list folders: name the objects, as 'https://host/train-{000..099}.tar', or pass a manifest"
 NETWORK = "check the address and the network"
 
 # By what the library's text has in it, in this order: of no status.
@@ -75,7 +71,10 @@ TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
     ("invalid peer certificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("InvalidCertificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("builder error", Kind.WRONG, "its address can't be asked", "check the URL; http:// needs an http:// endpoint"),
-    ("credential", Kind.DENIED, "no credentials were found", CREDENTIALS),
+    ("169.254.", Kind.DENIED, "no credentials were found", ""),  # the machine's role was asked, in vain
+    ("metadata.google.internal", Kind.DENIED, "no credentials were found", ""),
+    ("PROPFIND response", Kind.WRONG, "it can't be listed", LISTING),
+    ("credential", Kind.DENIED, "no credentials were found", ""),
     ("TimedOut", Kind.SLOW, "no whole answer came in time", NETWORK),
     ("timed out", Kind.SLOW, "no whole answer came in time", NETWORK),
     ("dns error", Kind.BROKEN, "its host's name is not known", NETWORK),
@@ -106,11 +105,11 @@ def _of_status(status: int, code: str, text: str) -> Fault:
     if status == 404:
         return Fault(Kind.MISSING, f"{said}: it is not there", MISSING)
     if status == 412:
-        return Fault(Kind.REPLACED, f"{said}: it has been replaced")
+        return Fault(Kind.REPLACED, f"{said}: it is another one than the index saw")
     if status == 416:
-        return Fault(Kind.REPLACED, f"{said}: it is shorter")
+        return Fault(Kind.REPLACED, f"{said}: it is shorter than the index says")
     if code in EXPIRED or status == 401:
-        return Fault(Kind.EXPIRED, f"{said}: the credentials are not valid (any more)", CREDENTIALS)
+        return Fault(Kind.EXPIRED, f"{said}: the credentials are not valid (any more)")
     if code == "RequestTimeTooSkewed":
         return Fault(Kind.WRONG, said, "set this machine's clock")
     if code in ("AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"):
@@ -118,7 +117,9 @@ def _of_status(status: int, code: str, text: str) -> Fault:
     if 300 <= status < 400:
         return Fault(Kind.WRONG, f"{said}, a redirect to no address of the web", "it is not followed: check the URL")
     if status == 403:
-        return Fault(Kind.DENIED, f"{said}: it may not be read", CREDENTIALS)
+        return Fault(Kind.DENIED, f"{said}: it may not be read")
+    if status in (405, 501):
+        return Fault(Kind.WRONG, said, LISTING)
     if status in (408, 429) or status >= 500:
         return Fault(Kind.BUSY, said)
     return Fault(Kind.WRONG, said, "check the URL, the endpoint and the region")

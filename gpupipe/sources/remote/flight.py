@@ -9,6 +9,7 @@ STEP = 1.5
 GAIN = 1.08  # a step up stays where it brings that much more, a step down where it costs no more than that
 ROUND = 0.1  # seconds that a measurement takes at least, and at least this many answers for each request under way:
 ANSWERS = 2
+PATIENCE = 1.0  # seconds between two halvings
 HOLD = 8  # measurements between two steps once none has helped
 
 
@@ -25,6 +26,7 @@ class Flight:
         self._before: tuple[int, float] | None = None  # the limit before the step that is tried, and its rate
         self._direction = STEP
         self._hold = 0
+        self._throttled = -PATIENCE
         self._begin: float | None = None
         self._bytes = self._answers = 0
 
@@ -42,8 +44,11 @@ class Flight:
             self._measured(self._bytes / (now - self._begin))
             self._begin = None
 
-    def throttled(self) -> None:
-        """The storage has asked for patience."""
+    def throttled(self, now: float) -> None:
+        """The storage has asked for patience: of the requests that were under way then many hear the same."""
+        if now - self._throttled < PATIENCE:
+            return
+        self._throttled = now
         self.limit = max(FEWEST, self.limit // 2)
         self._before, self._hold, self._begin = None, HOLD, None
 

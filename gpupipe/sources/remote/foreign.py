@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.needing import library
-from gpupipe.sources.remote.faults import CREDENTIALS, MISSING, NETWORK, Fault, Kind
+from gpupipe.sources.remote.faults import MISSING, NETWORK, Fault, Kind
 from gpupipe.sources.remote.objects import scheme
 from gpupipe.sources.remote.store import Found
 
@@ -40,7 +40,7 @@ class ForeignStore:
         fsspec = library("fsspec", "remote")
         try:
             self._files, start = fsspec.core.url_to_fs(root)
-        except (ImportError, ValueError, TypeError) as error:
+        except Exception as error:
             known = "take s3://, gs://, az:// or https://, or install what fsspec needs for it"
             raise Fault(Kind.WRONG, f"{scheme(root)}:// can't be read ({type(error).__name__})", known) from None
         self._root = start.rstrip("/")
@@ -81,6 +81,6 @@ def _faults() -> Iterator[None]:
     except FileNotFoundError:
         raise Fault(Kind.MISSING, "it is not there", MISSING) from None
     except PermissionError:
-        raise Fault(Kind.DENIED, "it may not be read", CREDENTIALS) from None
+        raise Fault(Kind.DENIED, "it may not be read") from None
     except Exception as error:  # each file system has exceptions of its own, whose texts may hold secrets
         raise Fault(Kind.BROKEN, f"its file system raised {type(error).__name__}", NETWORK) from None

@@ -33,7 +33,7 @@ class Patience:
     """
 
     seconds: float = field(default_factory=_seconds)
-    tries: int = 10
+    tries: int = 16
 
     def timeout(self, slow: int) -> float:
         """Seconds for one try after so many that took too long: what stands still is asked for anew soon, what is only

@@ -24,7 +24,7 @@ class Pool:
         self._tasks: deque[Callable[[], int]] = deque()
         self._ready = threading.Condition()
         self._busy = self._threads = 0
-        self.closing = threading.Event()
+        self._closing = False
 
     def submit(self, tasks: list[Callable[[], int]]) -> None:
         """Have them run, in this order, after what was submitted before."""
@@ -32,19 +32,18 @@ class Pool:
             self._tasks.extend(tasks)
             self._fill()
 
-    def close(self, patience: float) -> None:
-        """Begin nothing more, and wait for what is under way, but not longer than this."""
-        self.closing.set()
-        end = time.monotonic() + patience
+    def close(self, seconds: float) -> None:
+        """Wait until all is done, but not longer than this; the threads end."""
+        end = time.monotonic() + seconds
         with self._ready:
-            self._tasks.clear()
+            self._closing = True
             self._ready.notify_all()
             while self._threads and time.monotonic() < end:
                 self._ready.wait(0.05)
 
     def _run(self) -> None:
         with self._ready:
-            while not self.closing.is_set():
+            while self._tasks or not self._closing:
                 if not self._tasks or self._busy >= self._flight.limit:
                     self._ready.wait()
                     continue

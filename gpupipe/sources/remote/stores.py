@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.sources.needing import library
 from gpupipe.sources.reading import MOST_BYTES
-from gpupipe.sources.remote.credentials import CLASSES, provider_of
+from gpupipe.sources.remote.credentials import CLASSES, provider_of, remedy_of
 from gpupipe.sources.remote.faults import Fault, Kind, fault_of
 from gpupipe.sources.remote.foreign import ForeignStore
 from gpupipe.sources.remote.objects import Object, is_web, scheme
@@ -106,9 +106,8 @@ def _made(root: str, timeout: float) -> Store:
         return ObjectStore(make.from_url(root, credential_provider=provider_of(kind), **settings))
     except Fault:
         raise
-    except Exception as error:
-        fault = fault_of(error)
-        raise Fault(Kind.WRONG, "its storage can't be used", fault.remedy or "check the URL and the settings") from None
+    except Exception:  # a setting is missing or wrong, which the text may repeat
+        raise Fault(Kind.WRONG, "its storage can't be opened with these settings", remedy_of(kind)) from None
 
 
 class ObjectStore:

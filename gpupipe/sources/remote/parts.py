@@ -1,0 +1,61 @@
+"""What becomes of a range that is asked for: the bytes of each wanted part that lies in it, or an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.sources.remote.coalescing import Span
+from gpupipe.sources.remote.objects import Extent
+
+__all__ = ["Bytes", "Parts"]
+
+Bytes = NDArray[np.uint8]
+
+
+class Parts:
+    """Those of one span, whose bytes come in one answer, or in several (`data`, `left`)."""
+
+    def __init__(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]]) -> None:
+        self.span = span
+        self._parts = [(futures[part], wanted[part]) for part in span.parts]
+        self._lock = threading.Lock()
+        self._begun = self._over = False
+        self.data: Bytes = np.empty(0, np.uint8)  # of several requests
+        self.left = 0
+
+    def wanted_still(self) -> bool:
+        """Whether to ask: some part has not been cancelled, and none has failed."""
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                self._parts = [part for part in self._parts if part[0].set_running_or_notify_cancel()]
+                self._over = not self._parts
+            return not self._over
+
+    def fail(self, error: BaseException) -> None:
+        """It can't be had."""
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            for future, _ in self._parts:
+                future.set_exception(error)
+
+    def done(self) -> None:
+        """One request more has brought its bytes into `data`."""
+        with self._lock:
+            self.left -= 1
+            complete = self.left == 0 and not self._over
+        if complete:
+            self.give(self.data)
+
+    def give(self, data: Bytes) -> None:
+        """All bytes of the span are there."""
+        data.flags.writeable = False
+        for future, (_, offset, size) in self._parts:
+            begin = offset - self.span.offset
+            future.set_result(data if size in (-1, len(data)) else data[begin : begin + size])

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from gpupipe import errors
@@ -38,10 +39,9 @@ def apart(what: str, **arguments: Any) -> Any:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        with child.stdout, child.stdin:  # stdin stays open: where this process dies, the other one sees it end
-            child.stdin.write(json.dumps([what, arguments]).encode() + b"\n")
-            child.stdin.flush()
-            answer = child.stdout.read()
+        child.stdin.write(json.dumps([what, arguments]).encode() + b"\n")
+        child.stdin.flush()  # and stays open: where this process dies, the other one sees it end
+        answer = child.stdout.read()
     except BrokenPipeError:
         answer = b""
     except BaseException:
@@ -49,6 +49,9 @@ def apart(what: str, **arguments: Any) -> Any:
         raise
     finally:
         code = child.wait()
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+        child.stdout.close()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     if code or not answer:

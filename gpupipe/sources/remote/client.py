@@ -17,9 +17,9 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.sources.remote.asking import Asker, Counts
 from gpupipe.sources.remote.coalescing import Span, coalesce, pieces
-from gpupipe.sources.remote.faults import Fault, Kind
+from gpupipe.sources.remote.faults import LISTING, Fault, Kind
 from gpupipe.sources.remote.flight import Flight
-from gpupipe.sources.remote.objects import Extent, MissingError, Object, is_web, parent, shown
+from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_web, parent, shown
 from gpupipe.sources.remote.parts import Bytes, Parts
 from gpupipe.sources.remote.patience import Patience
 from gpupipe.sources.remote.pool import Pool
@@ -77,8 +77,13 @@ class Client:
     def list(self, url: str) -> Objects:
         """All objects below a folder or a bucket, sorted by URL."""
         found: dict[str, Object] = {}
-        for page in self._pages(url):
-            found |= {each.url: each for each in page}
+        try:
+            for page in self._pages(url):
+                found |= {each.url: each for each in page}
+        except ReadError as error:
+            raise ReadError(f"{error}; {LISTING}") if is_web(url) else error from None
+        if is_web(url) and not found:
+            raise ReadError(f"the listing of {shown(url)}: it is empty; {LISTING}")
         return sorted(found.values())
 
     def counts(self) -> Counts:

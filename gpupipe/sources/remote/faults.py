@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
+__all__ = ["LISTING", "MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
 
 
 class Kind(Enum):
@@ -55,16 +55,18 @@ EXPIRED = [
 
 REGION = "its bucket is in another region: set AWS_REGION to that one, or AWS_ENDPOINT_URL to the server's address"
 MISSING = "check the name, the endpoint (AWS_ENDPOINT_URL) and whether it was removed"
-LISTING = "web servers don't list folders: name the objects, as 'https://host/train-{000..099}.tar', or pass a manifest"
+LISTING = "web servers do not list folders: name the objects, as 'https://host/train-{00..99}.tar', or pass a manifest"
 NETWORK = "check the address and the network"
 
 # By what the library's text has in it, in this order: of no status.
 TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
-    ("URL scheme is not allowed", Kind.WRONG, "it redirects to something else than the web", "it is not followed"),
+    ("BadScheme", Kind.WRONG, "it redirects to something else than the web", "which is not followed: check the URL"),
     ("TooManyRedirects", Kind.WRONG, "it redirects in a circle", "check its address"),
     ("error following redirect", Kind.WRONG, "it redirects to what can't be followed", "check its address"),
     ("Received redirect without LOCATION", Kind.WRONG, "it redirects without saying where", REGION),
-    ("non-partial response", Kind.WHOLE, "the server ignores ranges: it answers with all of the object", ""),
+    ("non-partial response", Kind.WHOLE, "", ""),
+    ("Range request not supported", Kind.WHOLE, "", ""),
+    ("Invalid last modified", Kind.WRONG, "the server tells a time that is none", ""),
     ("Content-Range header not present", Kind.WRONG, "the server answers a range without saying which", NETWORK),
     ("InvalidPathError", Kind.WRONG, "its name can't be asked for", "rename it"),
     ("Encountered object with invalid path", Kind.WRONG, "a name in it can't be asked for", ""),
@@ -73,7 +75,7 @@ TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
     ("builder error", Kind.WRONG, "its address can't be asked", "check the URL; http:// needs an http:// endpoint"),
     ("169.254.", Kind.DENIED, "no credentials were found", ""),  # the machine's role was asked, in vain
     ("metadata.google.internal", Kind.DENIED, "no credentials were found", ""),
-    ("PROPFIND response", Kind.WRONG, "it can't be listed", LISTING),
+    ("PROPFIND response", Kind.WRONG, "its answer is none that can be read", ""),
     ("credential", Kind.DENIED, "no credentials were found", ""),
     ("TimedOut", Kind.SLOW, "no whole answer came in time", NETWORK),
     ("timed out", Kind.SLOW, "no whole answer came in time", NETWORK),
@@ -119,7 +121,7 @@ def _of_status(status: int, code: str, text: str) -> Fault:
     if status == 403:
         return Fault(Kind.DENIED, f"{said}: it may not be read")
     if status in (405, 501):
-        return Fault(Kind.WRONG, said, LISTING)
+        return Fault(Kind.WRONG, said)
     if status in (408, 429) or status >= 500:
         return Fault(Kind.BUSY, said)
     return Fault(Kind.WRONG, said, "check the URL, the endpoint and the region")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FEWEST", "FIRST", "MOST", "Flight"]
 
-FEWEST, FIRST, MOST = 2, 16, 128
+FEWEST, FIRST, MOST = 4, 16, 128
 STEP = 1.5
 GAIN = 1.08  # a step up stays where it brings that much more, a step down where it costs no more than that
 ROUND = 0.1  # seconds that a measurement takes at least, and at least this many answers for each request under way:
@@ -53,18 +53,23 @@ class Flight:
         self._before, self._hold, self._begin = None, HOLD, None
 
     def _measured(self, rate: float) -> None:
+        best = rate
         if self._before is not None:
-            limit, before = self._before
+            limit, best = self._before
             up = self.limit > limit
-            if rate < before * (GAIN if up else 1 / GAIN):  # it did not pay: back, and the other way after a while
-                self.limit, self._before, self._hold = limit, None, HOLD
-                self._direction = 1 / self._direction
+            if rate < best * (GAIN if up else 1 / GAIN):  # it did not pay: back, and the other way after a while
+                self._turn(limit)
                 return
+            best = rate if up else best  # several steps down together may cost no more, either
         elif self._hold > 0:
             self._hold -= 1
             return
         step = min(MOST, max(FEWEST, round(self.limit * self._direction)))
         if step == self.limit:
-            self._before, self._hold, self._direction = None, HOLD, 1 / self._direction
-            return
-        self._before, self.limit = (self.limit, rate), step
+            self._turn(step)
+        else:
+            self._before, self.limit = (self.limit, best), step
+
+    def _turn(self, limit: int) -> None:
+        self.limit, self._before, self._hold = limit, None, HOLD
+        self._direction = 1 / self._direction

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -101,13 +102,24 @@ def _made(root: str, timeout: float) -> Store:
     settings: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
     try:
         if is_web(root):
-            return ObjectStore(stores.HTTPStore.from_url(root, **settings))
+            address, header = _password(root)
+            options |= {"default_headers": header}
+            return ObjectStore(stores.HTTPStore.from_url(address, **settings))
         make = getattr(stores, CLASSES[kind])
         return ObjectStore(make.from_url(root, credential_provider=provider_of(kind), **settings))
     except Fault:
         raise
     except Exception:  # a setting is missing or wrong, which the text may repeat
         raise Fault(Kind.WRONG, "its storage can't be opened with these settings", remedy_of(kind)) from None
+
+
+def _password(root: str) -> tuple[str, dict[str, str]]:
+    """A host's address without name and password, and the header that they make, which redirects elsewhere lose."""
+    start, slashes, rest = root.partition("://")
+    host, slash, path = rest.partition("/")
+    both, _, host = host.rpartition("@")
+    header = {"Authorization": f"Basic {b64encode(unquote(both).encode()).decode()}"} if both else {}
+    return start + slashes + host + slash + path, header
 
 
 class ObjectStore:

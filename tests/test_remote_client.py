@@ -1,0 +1,599 @@
+"""The client of storage against servers. It runs in a process of its own: one that has used it can't be forked."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from servers.faults import Fault, FaultServer, deaf_server
+
+from gpupipe.errors import ConfigError
+from gpupipe.host import processes
+from gpupipe.sources.remote.apart import apart
+from gpupipe.sources.remote.objects import Extent, MissingError, Object, shown
+
+DATA = bytes(range(256)) * 1000
+SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def child():
+    """Runs a function of this file there, with the environment of here."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *arguments: pool.submit(_there, dict(os.environ), function, arguments).result(60)
+
+
+def _there(environment, function, arguments):
+    os.environ.clear()
+    os.environ.update(environment)
+    return function(*arguments)
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def use(ask, seconds=SECONDS):
+    """What a new client answers, or (type, message) of what it raises; its counts, and what was logged."""
+    from gpupipe.sources.remote.client import Client
+    from gpupipe.sources.remote.patience import Patience
+
+    lines = Lines()
+    logging.getLogger("gpupipe").addHandler(lines)
+    client = Client(Patience(seconds))
+    try:
+        return _result(lambda: ask(client)), client.counts(), lines.lines
+    finally:
+        logging.getLogger("gpupipe").removeHandler(lines)
+        client.close()
+
+
+def _result(function):
+    try:
+        return function()
+    except Exception as error:  # with its cause, whose text could hold what is kept out of its own
+        return type(error).__name__, f"{error}{error.__cause__ or ''}"
+
+
+def read(wanted, seconds=SECONDS):
+    return use(lambda client: [_result(lambda f=f: f.result().tobytes()) for f in client.read(wanted)], seconds)
+
+
+def head(urls):
+    return use(lambda client: client.head(urls))
+
+
+def listing(url):
+    return use(lambda client: client.list(url))
+
+
+@pytest.fixture
+def served(fault_server, child):
+    """A server with an object, and the object."""
+    fault_server.put("d/a.bin", DATA)
+    (found,), _, _ = child(head, [fault_server.url_of("d/a.bin")])
+    fault_server.log.clear()
+    return fault_server, found
+
+
+def test_an_object_as_it_is_now(fault_server, child):
+    names = ["d/a.bin", "d/ü b#?.bin", "100%/a%20b"]
+    for name in names:
+        fault_server.put(name, name.encode())
+    found, counts, _ = child(head, [fault_server.url_of(name) for name in [*names, "nope"]])
+    assert [each.size for each in found[:3]] == [len(name.encode()) for name in names]
+    assert len({each.etag for each in found[:3]}) == 3
+    assert found[3] is None
+    assert counts.requests == 4
+    wanted = [Extent(each, 0, each.size) for each in found[:3]]
+    assert child(read, wanted)[0] == [name.encode() for name in names]
+
+
+def test_parts_are_read_with_few_requests_that_are_pinned(served, child):
+    server, found = served
+    wanted = [Extent(found, 200_000, 10), Extent(found, 10, 100), Extent(found, 5, 20), Extent(found, 0, 0)]
+    parts, counts, _ = child(read, wanted)
+    assert parts == [DATA[e.offset : e.offset + e.size] for e in wanted]
+    assert counts.requests == 2
+    assert counts.bytes == 10 + 105
+    assert sorted(request.range for request in server.requests("d/a.bin")) == [(5, 109), (200_000, 200_009)]
+    assert {request.headers["if-match"] for request in server.requests("d/a.bin")} == {found.etag}
+
+
+def long_one(url, size):
+    def ask(client):
+        (found,) = client.head([url])
+        whole, part = client.read([Extent(found, 0, size), Extent(found, 5_000_000, 7)])
+        return whole.result().tobytes(), part.result().tobytes(), whole.result().flags.writeable
+
+    return use(ask)
+
+
+def test_a_long_part_is_read_by_several_requests(fault_server, child):
+    data = os.urandom(9_000_000)
+    fault_server.put("big", data)
+    fault_server.script("big", Fault(503), None, Fault(cut=1000))
+    (whole, part, writeable), counts, _ = child(long_one, fault_server.url_of("big"), len(data))
+    assert whole == data
+    assert part == data[5_000_000:5_000_007]
+    assert not writeable
+    assert counts.requests == 1 + 3 + 2
+
+
+def test_an_object_of_unknown_size_is_read_whole_and_pinned(fault_server, child):
+    fault_server.put("a", b"first")
+    extent = Extent(Object(fault_server.url_of("a"), -1, ""), 0, -1)
+    (result, counts, _) = child(use_twice, extent)
+    assert result == b"first"
+    assert counts.requests == 1
+    fault_server.script("a", None, Fault(replace=b"other"))
+    (kind, text), _, _ = child(use_twice, extent, 2)
+    assert kind == "ReplacedError"
+    assert shown(extent.object.url) in text
+
+
+def use_twice(extent, times=1):
+    return use(lambda client: [client.read([extent])[0].result().tobytes() for _ in range(times)][-1])
+
+
+@pytest.mark.parametrize(
+    ("faults", "tries"),
+    [
+        ([Fault(503)] * 3, 4),
+        ([Fault(500), Fault(429), Fault(502)], 4),
+        ([Fault(cut=40)], 2),
+        ([Fault(cut=40, reset=True)], 2),
+        ([Fault(cut=0, reset=True)], 2),
+        ([Fault(pace=1.0)], 2),
+        ([Fault(silent=True)], 2),
+        ([Fault(whole=True)], 1),
+        ([Fault(status=302, headers={"Location": "/d/a.bin"})], 1),
+    ],
+)
+def test_what_passes_is_outlived(served, child, faults, tries):
+    server, found = served
+    server.script("d/a.bin", *faults)
+    parts, counts, _ = child(read, [Extent(found, 1000, 500)])
+    assert parts == [DATA[1000:1500]]
+    assert (counts.requests, counts.retries) == (tries, tries - 1)
+    assert counts.bytes == (len(DATA) if faults[0].whole else 500)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault(503), "answered 503"),
+        (Fault(cut=40), "broke off"),
+        (Fault(cut=40, reset=True), ""),
+        (Fault(pace=1.0), "in time"),
+        (Fault(silent=True), "in time"),
+    ],
+)
+def test_what_does_not_pass_ends_in_time_and_is_named(served, child, fault, says):
+    server, found = served
+    server.script("d/a.bin", fault, forever=True)
+    begin = time.monotonic()
+    (result,), counts, lines = child(read, [Extent(found, 1000, 500)])
+    assert time.monotonic() - begin < 1.5 * SECONDS + 1
+    kind, text = result
+    assert kind == "ReadError"
+    assert f"{shown(found.url)}, bytes 1,000 to 1,500" in text
+    assert f"tried {counts.requests} times" in text
+    assert says in text
+    assert counts.retries == counts.requests - 1 > 1
+    assert len(lines) == 1  # not one for each
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        (Fault(403, body=b"<Code>AccessDenied</Code>"), "ReadError", "403 (AccessDenied)"),
+        (Fault(404), "MissingError", "404"),
+        (Fault(400), "ReadError", "400"),
+        (Fault(replace=DATA + b"more"), "ReplacedError", "412"),
+        (Fault(headers={"ETag": '"other"'}), "ReplacedError", '"other"'),
+        (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "ReadError", "redirect"),
+        (Fault(status=302, headers={"Location": "ftp://h/x"}), "ReadError", "redirect"),
+    ],
+)
+def test_what_trying_again_would_not_help_is_not_tried_again(served, child, fault, kind, says):
+    server, found = served
+    server.script("d/a.bin", fault, forever=True)
+    (result,), counts, _ = child(read, [Extent(found, 0, 100)])
+    assert result[0] == kind
+    assert says in result[1]
+    assert shown(found.url) in result[1]
+    assert counts.requests == 1
+
+
+def test_a_redirect_in_a_circle_ends(served, child):
+    server, found = served
+    server.script("d/a.bin", Fault(status=302, headers={"Location": "/d/a.bin"}), forever=True)
+    (result,), counts, _ = child(read, [Extent(found, 0, 100)])
+    assert result[0] == "ReadError"
+    assert counts.requests == 1
+
+
+def test_bytes_beyond_the_end_are_no_short_part(served, child):
+    _, found = served
+    longer = found._replace(size=len(DATA) + 100)
+    for extent in (Extent(longer, len(DATA) - 10, 50), Extent(longer, len(DATA) + 10, 50)):
+        (result,), _, _ = child(read, [extent])
+        assert result[0] == "ReplacedError"
+
+
+def test_one_part_that_fails_leaves_the_others(served, child):
+    server, found = served
+    server.put("b", b"b" * 100)
+    missing = Object(server.url_of("nope"), 100, '"x"')
+    (b,), _, _ = child(head, [server.url_of("b")])
+    parts, _, _ = child(read, [Extent(missing, 0, 10), Extent(found, 0, 10), Extent(b, 0, 10)])
+    assert parts[0][0] == "MissingError"
+    assert parts[1:] == [DATA[:10], b"b" * 10]
+
+
+def test_a_server_without_ranges_gives_small_objects_and_refuses_large_ones(served, child):
+    server, found = served
+    server.script("d/a.bin", Fault(whole=True), forever=True)
+    parts, counts, _ = child(read, [Extent(found, 1000, 500), Extent(found, 200_000, 5)])
+    assert parts == [DATA[1000:1500], DATA[200_000:200_005]]
+    server.put("big", bytes(20 << 20))
+    (big,), _, _ = child(head, [server.url_of("big")])
+    server.script("big", Fault(whole=True), forever=True)
+    (result,), counts, _ = child(read, [Extent(big, 1000, 500)])
+    assert "ignores ranges" in result[1]
+    assert counts.requests == 1
+
+
+@pytest.mark.parametrize("after", ["1", "date"])
+def test_a_server_says_how_long_to_wait(served, child, after):
+    from email.utils import formatdate
+
+    server, found = served
+    headers = {"Retry-After": formatdate(time.time() + 2, usegmt=True) if after == "date" else after}
+    server.script("d/a.bin", *[Fault(429, headers=headers)] * 2, methods="GET HEAD")
+    parts, _, _ = child(read, [Extent(found, 0, 100)])
+    assert parts == [DATA[:100]]
+    first, asked, second = server.requests("d/a.bin")
+    assert (first.method, asked.method, second.method) == ("GET", "HEAD", "GET")
+    assert second.start - first.start > 0.9
+
+
+def test_more_patience_than_there_is_is_an_error(served, child):
+    server, found = served
+    server.script("d/a.bin", Fault(503, headers={"Retry-After": "3600"}), forever=True, methods="GET HEAD")
+    (result,), counts, _ = child(read, [Extent(found, 0, 100)])
+    assert "asks for 3600 s of patience" in result[1]
+    assert counts.requests == 1
+
+
+def test_servers_without_etags_are_held_to_the_time_of_change_or_the_size(served, child):
+    server, _ = served
+    dated = {"ETag": "", "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    server.script("d/a.bin", Fault(headers=dated), forever=True, methods="GET HEAD")
+    (found,), _, _ = child(head, [server.url_of("d/a.bin")])
+    assert found.etag == "modified 2015-10-21T07:28:00+00:00"
+    unknown, longer = found._replace(etag=""), found._replace(etag="", size=found.size + 1)
+    parts, _, _ = child(read, [Extent(each, 0, 10) for each in (found, unknown, longer)])
+    assert parts[:2] == [DATA[:10]] * 2
+    assert parts[2][0] == "ReplacedError"
+    server.script("d/a.bin", Fault(headers={**dated, "Last-Modified": "Wed, 21 Oct 2015 07:28:01 GMT"}))
+    assert child(read, [Extent(found, 0, 10)])[0][0][0] == "ReplacedError"
+
+
+def test_a_weak_etag_is_compared_but_not_asked_for(served, child):
+    server, _ = served
+    server.script("d/a.bin", Fault(headers={"ETag": 'W/"5"'}), forever=True, methods="GET HEAD")
+    (found,), _, _ = child(head, [server.url_of("d/a.bin")])
+    assert found.etag == 'W/"5"'
+    assert child(read, [Extent(found, 0, 10)])[0] == [DATA[:10]]
+    assert "if-match" not in server.requests("d/a.bin")[-1].headers
+    server.script("d/a.bin", Fault(headers={"ETag": 'W/"6"'}))
+    assert child(read, [Extent(found, 0, 10)])[0][0][0] == "ReplacedError"
+
+
+def test_a_connection_that_is_never_answered(child):
+    with deaf_server() as url:
+        begin = time.monotonic()
+        (result,), _, _ = child(read, [Extent(Object(f"{url}/x", 100, '"e"'), 0, 100)])
+        assert time.monotonic() - begin < 1.5 * SECONDS + 1
+    assert result[0] == "ReadError"
+
+
+def test_nothing_secret_is_told(served, child):
+    """By presigned URLs, passwords and servers that repeat what they were sent."""
+    server, found = served
+    host = server.url.removeprefix("http://")
+    url = f"http://me:hidden1@{host}/d/a.bin?X-Amz-Signature=hidden2"
+    faults = [Fault(status, body=b"hidden3") for status in (400, 401, 403, 404, 412, 416, 500)]
+    for fault in [
+        *faults,
+        Fault(status=302, headers={"Location": "file:///hidden4"}),
+        Fault(cut=3),
+        Fault(silent=True),
+    ]:
+        server.script("d/a.bin", fault, forever=True, methods="GET HEAD")
+        (result,), _, lines = child(read, [Extent(Object(url, found.size, found.etag), 0, 100)], 1.0)
+        assert "hidden" not in repr((result, lines))
+        assert f"{host}/d/a.bin" in result[1]
+    assert server.requests("d/a.bin")[0].query == "X-Amz-Signature=hidden2"
+    assert server.requests("d/a.bin")[0].headers["authorization"].startswith("Basic ")
+    dead = Extent(Object("http://me:hidden@127.0.0.1:1/x?hidden", 5, ""), 0, 5)
+    assert "hidden" not in repr(child(read, [dead], 1.0))
+
+
+def test_folders_of_the_web_are_not_listed(served, child):
+    server, _ = served
+    (kind, text), counts, _ = child(listing, f"{server.url}/d")
+    assert kind == "ReadError"
+    assert "name the objects" in text
+    assert counts.requests == 1
+
+
+KEYS = ["train/a.jpg", "train/b c.jpg", "train/é#%20.jpg", "train/deep/er/d.jpg", "other/a.jpg"]
+
+
+def test_buckets_are_listed_and_their_objects_read(bucket, child):
+    for key in KEYS:
+        bucket.put(key, key.encode() * 50)
+    listed, _, _ = child(listing, f"{bucket.url}/train/")
+    assert [found.url for found in listed] == sorted(f"{bucket.url}/{key}" for key in KEYS[:4])
+    assert child(listing, f"{bucket.url}/train")[0] == listed
+    assert len(child(listing, bucket.url)[0]) == len(KEYS)
+    assert child(listing, f"{bucket.url}/tra")[0] == []
+    found, _, _ = child(head, [each.url for each in listed] + [f"{bucket.url}/train/nope"])
+    assert found == [*listed, None]  # the same ETags, in the same form
+    parts, counts, _ = child(read, [Extent(each, 3, 9) for each in listed])
+    assert parts == [(each.url.removeprefix(f"{bucket.url}/").encode() * 50)[3:12] for each in listed]
+    assert counts.requests == 4
+
+
+def test_an_object_of_a_bucket_that_was_replaced(bucket, child):
+    bucket.put("a", b"first" * 10)
+    (found,), _, _ = child(head, [f"{bucket.url}/a"])
+    bucket.put("a", b"other" * 10)
+    (result,), counts, _ = child(read, [Extent(found, 0, 10)])
+    assert result[0] == "ReplacedError"
+    assert counts.requests == 1
+    bucket.delete("a")
+    (result,), _, _ = child(read, [Extent(found, 0, 10)])
+    assert result[0] == "MissingError"
+
+
+def test_many_objects_of_a_folder_are_told_by_its_listing(s3_bucket, child):
+    for number in range(40):
+        s3_bucket.put(f"d/{number}", b"x" * number)
+    urls = [f"{s3_bucket.url}/d/{number}" for number in range(45)]
+    found, counts, _ = child(head, urls)
+    assert [each and each.size for each in found] == [*range(40), *[None] * 5]
+    assert counts.requests < 10
+
+
+def test_buckets_and_keys_that_are_not_there(s3_bucket, child):
+    (kind, text), _, _ = child(listing, "s3://no-such-bucket/x")
+    assert kind == "MissingError"
+    assert "the listing of s3://no-such-bucket/x" in text
+    assert "NoSuchBucket" in text
+    assert child(head, [f"{s3_bucket.url}/nope"])[0] == [None]
+    s3_bucket.put("bad/./name", b"")
+    (kind, text), _, _ = child(listing, f"{s3_bucket.url}/bad")
+    assert kind == "ReadError"
+
+
+def test_expired_credentials_are_looked_up_once_more(moto, tmp_path, monkeypatch, child):
+    """As a tool that renews the file of credentials has it; AWS answers 400 with a code of its own."""
+    bucket = moto.bucket()
+    bucket.put("a", DATA)
+    with FaultServer(upstream=moto.url) as server:
+        for name, value in moto.environment(server.url).items():
+            monkeypatch.setenv(name, value)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        credentials = tmp_path / "credentials"
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+        expired = Fault(400, body=b"<Error><Code>ExpiredToken</Code></Error>")
+        server.script(f"{bucket.name}/a", None, expired)
+        result, counts, _ = child(through_renewal, f"{bucket.url}/a", str(credentials))
+        assert result == [DATA[:10], DATA[20:30]]
+        assert counts.requests == 4
+        used = [request.headers["authorization"].partition("Credential=")[2][:3] for request in server.requests()]
+        assert used == ["OLD", "OLD", "OLD", "NEW"]
+        server.script(f"{bucket.name}/a", expired, forever=True)
+        (kind, text), counts, _ = child(through_renewal, f"{bucket.url}/a", str(credentials))
+        assert kind == "ReadError"
+        assert "ExpiredToken" in text
+        assert counts.requests == 3  # once more, and not for ever
+    assert "HIDDEN" not in text
+
+
+def write_credentials(path, name):
+    with open(path, "w") as file:
+        file.write(f"[default]\naws_access_key_id = {name}\naws_secret_access_key = HIDDEN\n")
+
+
+def through_renewal(url, path):
+    def ask(client):
+        write_credentials(path, "OLD")
+        (found,) = client.head([url])
+        first = client.read([Extent(found, 0, 10)])[0].result().tobytes()
+        write_credentials(path, "NEW")
+        return [first, client.read([Extent(found, 20, 10)])[0].result().tobytes()]
+
+    return use(ask)
+
+
+IN_A_FORK = """
+import os, sys
+from gpupipe.errors import ConfigError
+from gpupipe.sources.remote import client
+assert not client.used_here()
+url = sys.argv[1]
+if sys.argv[2] == "before":
+    assert client.client().head([url])[0].size == 256000
+    assert client.used_here()
+child = os.fork()
+if child == 0:
+    try:
+        print("read", client.client().head([url])[0].size, client.used_here(), flush=True)
+    except ConfigError as error:
+        print("refused", error, client.used_here(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("parent", client.client().head([url])[0].size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "says"), [("before", "refused this process was forked"), ("after", "read 256000 True")]
+)
+def test_a_fork_has_a_client_of_its_own_or_is_refused(served, when, says):
+    _, found = served
+    ran = run(IN_A_FORK, found.url, when)
+    assert ran.stdout.splitlines()[0].startswith(says)
+    assert "forkserver" in ran.stdout or when == "after"
+    assert ran.stdout.splitlines()[1] == "parent 256000"
+
+
+def run(program, *arguments, code=0):
+    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stderr) == (code, "")
+    return ran
+
+
+AT_THE_END = """
+import sys, time
+from gpupipe.sources.remote.client import client
+from gpupipe.sources.remote.objects import Extent, Object
+futures = client().read([Extent(Object(sys.argv[1], 256000, ""), 1000 * n, 1) for n in range(200)])
+time.sleep(0.3)
+"""
+
+
+def test_a_process_ends_with_requests_under_way(served):
+    server, found = served
+    server.script("d/a.bin", Fault(silent=True), forever=True)
+    begin = time.monotonic()
+    run(AT_THE_END.replace("1000 * n", "100_000 * (n % 3)"), found.url)
+    assert time.monotonic() - begin < 15
+
+
+def test_work_apart(served, capfd):
+    server, found = served
+    (answer,) = apart("test_remote_client:sizes", urls=[found.url])
+    assert answer == len(DATA)
+    assert "printed" in capfd.readouterr().err
+    with pytest.raises(MissingError, match=r"nope\.bin: the storage answered 404"):
+        apart("test_remote_client:first_bytes", url=server.url_of("nope.bin"))
+    with pytest.raises(ConfigError, match=r"x=0 must be an int"):
+        apart("gpupipe.host.checks:whole", name="x", value=0, least=1)
+    with pytest.raises(RuntimeError, match="has no attribute"):
+        apart("gpupipe.host.checks:nope")
+    with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
+        apart("test_remote_client:die")
+
+
+def sizes(urls):
+    from gpupipe.sources.remote.client import client
+
+    print("printed")
+    return [found.size for found in client().head(urls)]
+
+
+def first_bytes(url):
+    from gpupipe.sources.remote.client import client
+
+    client().read([Extent(Object(url, 5, ""), 0, 5)])[0].result()
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep(path):
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(60)
+
+
+APART = """
+import sys
+from gpupipe.sources.remote.apart import apart
+apart("test_remote_client:sleep", path=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_work_apart_ends_with_what_asked_for_it(tmp_path, number):
+    path = tmp_path / "pid"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", APART, str(path)], stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
+    until(lambda: path.exists() and path.read_text())
+    parent.send_signal(number)
+    parent.wait(10)
+    until(lambda: processes.state(int(path.read_text())) == "has ended")
+
+
+def until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_storage_that_only_fsspec_knows(child):
+    parts, size, listed, lines = child(in_memory)
+    assert parts == [b"2345", ("MissingError", parts[1][1]), b"0123456789"]
+    assert "memory://box/d/nope, bytes 0 to 3: it is not there" in parts[1][1]
+    assert size == 10
+    assert listed == ["memory://box/d/a b", "memory://box/d/c"]
+    assert len([line for line in lines if "read by fsspec" in line]) == 1
+
+
+def test_an_object_of_fsspec_that_was_replaced(child):
+    kind, text = child(in_memory_replaced)
+    assert kind == "ReplacedError"
+    assert "memory://box/e" in text
+
+
+def in_memory():
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    files.pipe("/box/d/a b", b"0123456789")
+    files.pipe("/box/d/c", b"")
+
+    def ask(client):
+        (found,) = client.head(["memory://box/d/a b"])
+        nope = Object("memory://box/d/nope", 3, "")
+        wanted = [Extent(found, 2, 4), Extent(nope, 0, 3), Extent(Object(found.url, -1, ""), 0, -1)]
+        parts = [_result(lambda f=f: f.result().tobytes()) for f in client.read(wanted)]
+        return parts, found.size, [each.url for each in client.list("memory://box/d")]
+
+    (parts, size, listed), _, lines = use(ask)
+    return parts, size, listed, lines
+
+
+def in_memory_replaced():
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    files.pipe("/box/e", b"01234")
+
+    def ask(client):
+        (found,) = client.head(["memory://box/e"])
+        files.pipe("/box/e", b"56789")
+        return client.read([Extent(found, 0, 3)])[0].result()
+
+    return use(ask)[0]

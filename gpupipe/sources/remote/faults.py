@@ -54,7 +54,7 @@ EXPIRED = [
 ]
 
 REGION = "its bucket is in another region: set AWS_REGION to that one, or AWS_ENDPOINT_URL to the server's address"
-MISSING = "check the name, the endpoint (AWS_ENDPOINT_URL) and whether it was removed"
+MISSING = "check its name, the bucket and the endpoint, and whether it was removed"
 LISTING = "web servers do not list folders: name the objects, as 'https://host/train-{00..99}.tar', or pass a manifest"
 NETWORK = "check the address and the network"
 

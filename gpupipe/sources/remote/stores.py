@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -40,6 +41,7 @@ class Place(NamedTuple):
     path: str
 
 
+@lru_cache(4096)
 def placed(url: str) -> Place:
     """Where it lies. Raises Fault for a name that can't be asked for."""
     if is_web(url):

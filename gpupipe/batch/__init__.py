@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # ruff: noqa: F403  (the kinds of fields that are public stand there)
 from gpupipe.batch import fields
-from gpupipe.batch.batch import Batch as Batch, Job as Job
+from gpupipe.batch.batch import Batch as Batch, Job as Job, StorageUse as StorageUse
 from gpupipe.batch.columns import Columns as Columns, Images, Ragged
 from gpupipe.batch.coming import Coming as Coming
 from gpupipe.batch.fields import *

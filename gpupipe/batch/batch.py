@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpupipe.batch.columns import Columns, assemble, take
 from gpupipe.batch.coming import NONE, Coming
 from gpupipe.errors import GpupipeError, SampleError
 
-__all__ = ["ENDLESS", "Batch", "Given", "Job", "join"]
+__all__ = ["ENDLESS", "Batch", "Given", "Job", "StorageUse", "join"]
 
 ENDLESS = 1 << 47
 """Samples of an epoch whose end is not known: fewer than can be drawn for, more than are ever read."""
@@ -93,6 +93,24 @@ class Job:
         return replace(self.take(np.array([at])), positions=position, indices=np.array([index]))
 
 
+@dataclass(frozen=True)
+class StorageUse:
+    """What was read of storages for a batch, or while it was made. cache_hits, cache_misses: parts of objects that the
+    disk cache had, or the storage was asked for. cache_bytes: of those that the cache had; others: of the storage."""
+
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_bytes: int = 0
+    storage_bytes: int = 0
+    storage_requests: int = 0
+    storage_retries: int = 0
+    storage_wait_s: float = 0.0
+
+    def __add__(self, other: StorageUse) -> StorageUse:
+        mine, theirs = vars(self), vars(other)
+        return StorageUse(**{name: mine[name] + theirs[name] for name in mine})
+
+
 @dataclass
 class Batch:
     """What an engine makes of a job, and what the consumer gets of it in the end.
@@ -103,7 +121,7 @@ class Batch:
                several views, what follows a view (boxes, points, their labels) is a tuple, too.
     failures:  row -> why the engine could not make that row; its values are undefined.
     augmented: whether the recipe's augmentations have been applied, up to the first operation on whole batches.
-    bytes_read: encoded bytes that were read for it.
+    bytes_read: encoded bytes that were read for it. storage: what was read of storages; None: its data is local.
     spans:     who was busy with it, and when; stages "read" and "decode".
     bad:       the bad samples that were met while its failures were made good.
     error:     why a worker process could not make it at all, and the traceback there.
@@ -115,9 +133,16 @@ class Batch:
     augmented: bool = False
     collated: bool = False
     bytes_read: int = 0
+    storage: StorageUse | None = None
     spans: tuple[Any, ...] = ()
     bad: list[SampleError] = field(default_factory=list)
     error: tuple[GpupipeError, str] | None = None
+
+
+def total(uses: Iterable[StorageUse | None]) -> StorageUse | None:
+    """All together; None where there is none."""
+    known = [use for use in uses if use is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
@@ -128,5 +153,6 @@ def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
         whole.failures = {int(rows[row]): error for rows, part in parts for row, error in part.failures.items()}
         whole.error = next((part.error for _, part in parts if part.error is not None), None)
         whole.bytes_read = sum(part.bytes_read for _, part in parts)
+        whole.storage = total(part.storage for _, part in parts)
         whole.spans = tuple(span for _, part in parts for span in part.spans)
     return whole

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema
+from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema, StorageUse
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
@@ -36,12 +36,13 @@ Parts = list[tuple[Rows, Columns]]
 @dataclass
 class Fetched:
     """A job's samples as their source has them: columns with a row for each, and an error for each row that can't be
-    had."""
+    had. storage: see `Batch`."""
 
     source: Source
     job: Job
     columns: Columns
     failures: Failures
+    storage: StorageUse | None = None
 
     @property
     def bytes_read(self) -> int:
@@ -87,7 +88,7 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         shares = [rows] if pool is None else [rows[first::threads] for first in range(min(threads, len(rows)))]
         done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
         parts = [part for parts in done for part in parts]
-    fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures)
+    fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures, source.storage_use())
     for name, field in source.fields.items():
         _settle(fetched, name, field)
     check_shared_sizes(fetched)

@@ -125,6 +125,7 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
         fetched.failures,
         augmented=augmented,
         bytes_read=fetched.bytes_read,
+        storage=fetched.storage,
         spans=(read.span(who()), decode.span(who())),
     )
 

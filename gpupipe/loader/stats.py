@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from gpupipe.batch import StorageUse
+from gpupipe.batch.batch import total
 from gpupipe.device.finishing import Finished
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.order import Interleaved, Order
@@ -45,6 +47,7 @@ class Meter:
     def __init__(self, source: Source | None = None) -> None:
         self._mixture = source if isinstance(source, MixtureSource) else None
         self._by_source = np.zeros(len(self._mixture.names) if self._mixture else 0, np.int64)
+        self.storage = None if source is None else source.storage_use()
         self.spans: list[Span] | None = None
         self.finisher = "consumer"  # who finishes batches, in spans
         self.batches = self.images = self.bytes_read = 0
@@ -72,6 +75,8 @@ class Meter:
         self.images += len(batch.batch.job)
         self.bytes_read += batch.batch.bytes_read
         self.finish_s += batch.finish.seconds
+        if batch.batch.storage is not None:
+            self.storage = total((self.storage, batch.batch.storage))
         if self._mixture is not None:
             parts = self._mixture.part_of(batch.batch.job.indices)
             self._by_source += np.bincount(parts, minlength=len(self._by_source))
@@ -86,17 +91,21 @@ class Meter:
         first, latest = self._first or self._latest, self._latest
         seconds = latest.at - first.at
         per_second = 1 / seconds if seconds > 0 else 0.0
-        return {
-            "img_per_s": (latest.images - first.images) * per_second,
-            "mb_per_s": (latest.bytes_read - first.bytes_read) * per_second / 1e6,
-            "wait_share": (latest.wait_s - first.wait_s) * per_second,
-            "first_batch_s": first.at - self._began if self._first else 0.0,
-            "wait_s": self.wait_s,
-            "finish_s": self.finish_s,
-            "batches": self.batches,
-            "images": self.images,
-            "bytes_read": self.bytes_read,
-        } | _named("images", self._mixture, self._by_source.tolist())
+        return (
+            {
+                "img_per_s": (latest.images - first.images) * per_second,
+                "mb_per_s": (latest.bytes_read - first.bytes_read) * per_second / 1e6,
+                "wait_share": (latest.wait_s - first.wait_s) * per_second,
+                "first_batch_s": first.at - self._began if self._first else 0.0,
+                "wait_s": self.wait_s,
+                "finish_s": self.finish_s,
+                "batches": self.batches,
+                "images": self.images,
+                "bytes_read": self.bytes_read,
+            }
+            | _storage(self.storage)
+            | _named("images", self._mixture, self._by_source.tolist())
+        )
 
 
 def epochs_by_source(source: Source, order: Order, seed: int, epoch: int, position: int) -> dict[str, float]:
@@ -105,6 +114,14 @@ def epochs_by_source(source: Source, order: Order, seed: int, epoch: int, positi
         return {}
     drawn = order.drawn(seed, epoch, position)
     return _named("epochs", source, [count / len(one) for count, one in zip(drawn, order.orders, strict=True)])
+
+
+def _storage(use: StorageUse | None) -> dict[str, float]:
+    """See `Loader.stats`; nothing for local data."""
+    if use is None:
+        return {}
+    wanted = use.cache_hits + use.cache_misses
+    return {"cache_hit_share": use.cache_hits / wanted if wanted else 0.0} | vars(use)
 
 
 def _named(what: str, mixture: MixtureSource | None, numbers: list[float]) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Coming, Field, Images, Index, Key, Schema
+from gpupipe.batch import MISSING, Array, Columns, Coming, Field, Images, Index, Key, Schema, StorageUse
+from gpupipe.batch.batch import total
 from gpupipe.errors import DataError
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class Source:
         """Bytes that each of these samples takes of a storage, and of the cache in front of it; None: the data is
         local, or that is not known before it is read."""
         return None
+
+    def storage_use(self) -> StorageUse | None:
+        """What this process has read of storages since it was last asked; None: the data is local."""
+        return total(part.storage_use() for part in self.parts)
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:
         """All samples' values of a field, where they are known without reading any: here keys, indices and labels.

@@ -65,6 +65,7 @@ class Feed:
             images | self.others,
             dict(self.fetched.failures),
             bytes_read=self.fetched.bytes_read,
+            storage=self.fetched.storage,
             spans=(self.read, decode),
         )
         for part in parts:

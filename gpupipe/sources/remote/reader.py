@@ -1,27 +1,126 @@
-"""What a process reads of storages."""
+"""What a process reads of storages, in memory before it is asked for.
+
+    announce ──► queue ──► cache ─┬─ there ───────► read from the disk ──────────┐
+       as far as there is room    ├─ mine ────────► requests ──► answers ─┬──────┼──► memory ──► take
+                                  └─ elsewhere ───► waited for ───────────│──────┘
+                                                                          └──► put into the cache
+
+One thread asks the cache and the client, in the order of use, and has the cache put what has come; the client's threads
+wait for the storage. `take` waits for what comes too late, and what was not announced is read at once. The thread ends
+when there is nothing to do, so that a source that is left leaves nothing behind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from itertools import repeat
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Coming
-from gpupipe.sources.remote.cache import Cache
-from gpupipe.sources.remote.client import client
-from gpupipe.sources.remote.objects import Extent, ReadError
+from gpupipe.batch import Coming, StorageUse
+from gpupipe.host.system import memory_limit, usable_cpus
+from gpupipe.sources.remote.cache import BlockCache, Cache, key_of
+from gpupipe.sources.remote.client import Counts, client
+from gpupipe.sources.remote.objects import Extent, ReadError, shown
 
-__all__ = ["LOOKS_AHEAD", "Reading"]
+__all__ = ["LOOKS_AHEAD", "Reader", "Reading"]
+
+log = logging.getLogger("gpupipe")
+
+Bytes = NDArray[np.uint8]
+Found = Bytes | Exception
 
 LOOKS_AHEAD = 2048
+"""Samples that a source is told of before they are fetched: two seconds of a fast worker, if their bytes have room."""
+
+MOST, LEAST, PART = 256 << 20, 32 << 20, 8
+UNKNOWN = 128 << 10  # bytes that are reckoned with where nobody knows how many there are
+PATIENCE = 600.0  # seconds that nobody waits longer: the client gives up before, and says why
+SHARED = 15.0  # seconds after which what another process fetches is fetched here as well
+LOOK_EVERY = 0.05  # seconds, at that
+LINGER = 1.0  # seconds that the thread waits for more
+EXIT = 2.0  # seconds that it gets to end
+NOTHING: Bytes = np.empty(0, np.uint8)
+NO_COUNTS = Counts(0, 0, 0, 0.0)
+
+
+def default_memory() -> int:
+    """Bytes that a process reads ahead: an eighth of the machine's memory, divided by its CPUs, as there may be a
+    process on each, but no more than hides a storage's bad seconds."""
+    return min(MOST, max(LEAST, (memory_limit() or 0) // (PART * usable_cpus())))
+
+
+class _Part:
+    """An extent on its way.
+
+    told:  the fetches that it is announced for and was not taken for. begun: it has been asked for, or found.
+    uses:  one for all fetches, one until it has come and the cache has it. Its bytes count until there is none.
+    key:   under which the cache is to have it; "": it is not. until: when another process that fetches it is given up.
+    """
+
+    __slots__ = ("awaited", "begun", "extent", "found", "future", "keep", "key", "told", "until", "uses")
+
+    def __init__(self, extent: Extent, keep: bool | None) -> None:
+        self.extent = extent
+        self.keep = keep
+        self.told: list[_Told] = []
+        self.begun = self.awaited = False
+        self.uses = 0
+        self.key = ""
+        self.until = 0.0
+        self.found: Found | None = None
+        self.future: Future[Bytes] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.extent.size if self.extent.size >= 0 else UNKNOWN
+
+
+class _Told:
+    """A fetch that comes: its parts, how many of them are not taken yet, and what is dropped when all are."""
+
+    __slots__ = ("drop", "left", "parts", "size")
+
+    def __init__(self, drop: Sequence[Extent]) -> None:
+        self.drop = drop
+        self.parts: list[_Part] = []
+        self.left = self.size = 0
+
+
+class _Asked:
+    """Parts that were asked for at once, and how many have not come."""
+
+    __slots__ = ("left", "parts")
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self.parts = parts
+        self.left = len(parts)
 
 
 class Reading:
-    """What a source reads by."""
+    """What a source reads by; several threads may share it. Pickled, and in a fork, it begins anew.
+
+    cache: what the machine's disk keeps; None: nothing.
+    """
 
     def __init__(self, cache: Cache | None = None) -> None:
         self.cache = cache
+        self._here: tuple[int, Reader, list[_Told]] | None = None
+        self._again: dict[Extent, _Part] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cache": self.cache, "_here": None, "_again": {}}
 
     def announce(
         self,
@@ -30,12 +129,372 @@ class Reading:
         counts: NDArray[np.int64] | int = 1,
         drop: Sequence[Extent] = (),
     ) -> None:
-        """These are taken when the samples of `coming` are fetched."""
+        """These are taken when the samples of `coming` are fetched, so many of each as `counts` says. drop: what it
+        says is to be dropped."""
+        keep = repeat(None) if coming.keep is None else np.repeat(coming.keep, counts).tolist()
+        reader, told = self._reader()
+        reader.announce(told, extents, keep, drop, begins=not coming.turns)
 
-    def take(self, extents: Sequence[Extent]) -> Iterator[NDArray[np.uint8] | ReadError]:
+    def take(self, extents: Sequence[Extent]) -> Iterator[Bytes | ReadError]:
         """The bytes of each, read-only, or why they can't be had. All are begun before the first is waited for."""
-        for reading in client().read(extents):
+        reader, told = self._reader()
+        if self._again and self._again.keys().isdisjoint(extents):
+            self._again = {}
+        return self._given(reader, reader.take(told, extents, self._again))
+
+    def usage(self) -> StorageUse:
+        """What this process has read since it was last asked."""
+        here = self._here
+        return StorageUse() if here is None or here[0] != os.getpid() else here[1].usage()
+
+    def _reader(self) -> tuple[Reader, list[_Told]]:
+        pid = os.getpid()
+        if self._here is None or self._here[0] != pid:
+            reader: Reader = Reader.of(self.cache)
+            told: list[_Told] = []
+            weakref.finalize(self, reader.gone.append, told).atexit = False
+            self._again, self._here = {}, (pid, reader, told)
+        return self._here[1:]
+
+    def _given(self, reader: Reader, parts: list[_Part]) -> Iterator[Bytes | ReadError]:
+        for part in parts:
+            found = reader.wait(part) if part.found is None else part.found
+            if isinstance(found, Exception):
+                if not isinstance(found, ReadError):
+                    raise found
+                # Of a batch with a bad sample each is asked for once more, one after the other.
+                self._again |= {each.extent: each for each in parts}
+            yield found
+
+
+class Reader:
+    """Of a process, for one cache; see above. memory: bytes that are read ahead.
+
+    The fetches that a source has announced are its `owner` list.
+    """
+
+    _all: ClassVar[dict[tuple[int, Cache | None], Reader]] = {}
+    _counted: ClassVar[Counts | None] = None  # what the process's client had done when it was last asked
+
+    def __init__(self, cache: Cache | None, memory: int | None = None) -> None:
+        self._pid = os.getpid()
+        self._cache = None if cache is None else BlockCache(cache)
+        self._memory = default_memory() if memory is None else memory
+        self._lock = threading.RLock()  # a future that is cancelled calls back at once
+        self._arrived, self._wanted = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._parts: dict[Extent, _Part] = {}  # with a use
+        self._held = 0  # bytes of those that are begun
+        self._queue: deque[_Told] = deque()  # not begun
+        self._urgent: deque[Callable[[], object]] = deque()  # what the thread has to do at once
+        self._steps: deque[Callable[[], object]] = deque()  # and when nothing else is to be begun
+        self._elsewhere: list[_Part] = []  # what other processes fetch; the thread's own
+        self._thread: threading.Thread | None = None
+        self._ends = False
+        self._hits = self._misses = self._cached = 0
+        self._waited = 0.0
+        self.gone: deque[list[_Told]] = deque()  # of sources that are no more
+
+    @classmethod
+    def of(cls, cache: Cache | None) -> Reader:
+        """That of this process."""
+        key = os.getpid(), cache
+        if key not in cls._all:
+            atexit.register(cls._all.setdefault(key, cls(cache)).close)
+        return cls._all[key]
+
+    # In the threads of those who fetch.
+
+    def announce(
+        self,
+        owner: list[_Told],
+        extents: Sequence[Extent],
+        keep: Iterable[bool | None],
+        drop: Sequence[Extent],
+        begins: bool,
+    ) -> None:
+        """See `Reading.announce`. begins: what was announced before is void."""
+        told = _Told(drop)
+        with self._lock:
+            for extent, kept in zip(extents, keep, strict=False):
+                if extent.size:
+                    self._tell(told, extent, kept)
+            if begins:
+                self._void(owner)
+            while self.gone:
+                self._void(self.gone.popleft())
+            self._queue.append(told)
+            owner.append(told)
+            if not told.parts:
+                self._dropped(told)
+            self._work()
+
+    def take(self, owner: list[_Told], extents: Sequence[Extent], known: Mapping[Extent, _Part]) -> list[_Part]:
+        """The parts, all begun; of those that are known, these."""
+        taken, now = [], []
+        with self._lock:
+            for extent in extents:
+                part = known.get(extent)
+                if part is None:
+                    part = self._parts.get(extent) or _Part(extent, False)
+                    if not extent.size:
+                        part.found = NOTHING
+                    elif not part.begun:
+                        self._parts[extent] = part
+                        self._commit(part)
+                        now.append(part)
+                    if part.told:
+                        self._taken(part)
+                taken.append(part)
+            owner[:] = [told for told in owner if told.left]
+            if now:
+                self._urgent.append(partial(self._begin, now))
+            if self._urgent or self._steps or self._queue:
+                self._work()
+        return taken
+
+    def wait(self, part: _Part) -> Found:
+        """What comes of it."""
+        begin = now = time.monotonic()
+        with self._arrived:
+            part.awaited = True
+            while part.found is None and now < begin + PATIENCE:
+                self._arrived.wait(begin + PATIENCE - now)
+                now = time.monotonic()
+            self._waited += now - begin
+        found, offset, size = part.extent
+        where = f"{shown(found.url)}, bytes {offset:,} to {offset + size:,}"
+        return ReadError(f"{where}: nothing came within {PATIENCE:.0f} s") if part.found is None else part.found
+
+    def usage(self) -> StorageUse:
+        """What was read since it was last asked, and of all readers what the process's client did."""
+        with self._lock:
+            use = StorageUse(self._hits, self._misses, self._cached, storage_wait_s=self._waited)
+            self._hits = self._misses = self._cached = 0
+            self._waited = 0.0
+        if not use.cache_misses:
+            return use
+        before, now = Reader._counted or NO_COUNTS, client().counts()
+        Reader._counted = now
+        requests, retries = now.requests - before.requests, now.retries - before.retries
+        return use + StorageUse(
+            storage_bytes=now.bytes - before.bytes, storage_requests=requests, storage_retries=retries
+        )
+
+    def close(self) -> None:
+        """The process ends: nothing more is begun."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._ends = True
+            self._queue.clear()
+            self._wanted.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(EXIT)
+        if self._cache is not None:
+            self._cache.close()
+
+    # With the lock.
+
+    def _tell(self, told: _Told, extent: Extent, keep: bool | None) -> None:
+        part = self._parts.get(extent)
+        if part is None:
+            part = self._parts[extent] = _Part(extent, keep)
+        part.uses += not part.told
+        part.told.append(told)
+        told.parts.append(part)
+        told.left += 1
+        told.size += part.size
+
+    def _commit(self, part: _Part) -> None:
+        """It is begun."""
+        part.begun = True
+        part.uses += 1
+        self._held += part.size
+
+    def _unuse(self, part: _Part) -> None:
+        part.uses -= 1
+        if not part.uses:
+            if self._parts.get(part.extent) is part:
+                del self._parts[part.extent]
+            if part.begun:
+                self._held -= part.size
+
+    def _taken(self, part: _Part) -> None:
+        told = part.told.pop(0)
+        told.left -= 1
+        if not told.left:
+            self._dropped(told)
+        if not part.told:
+            self._unuse(part)
+
+    def _dropped(self, told: _Told) -> None:
+        if told.drop and self._cache is not None:
+            self._steps.append(partial(self._cache.drop, [key for each in told.drop if (key := key_of(each))]))
+
+    def _void(self, owner: list[_Told]) -> None:
+        """Nobody takes these any more: what is not under way need not come."""
+        for told in owner:
+            told.size = 0
+            for part in told.parts:
+                if told in part.told:
+                    part.told.remove(told)
+                    if not part.told:
+                        self._unuse(part)
+                        if part.future is not None and part.future.cancel():
+                            self._parts.pop(part.extent, None)
+        owner.clear()
+
+    def _settle(self, part: _Part, found: Found) -> None:
+        part.found = found
+        if not part.key:
+            self._unuse(part)
+            if not part.uses and self._queue:
+                self._work()
+        if part.awaited:
+            self._arrived.notify_all()
+
+    def _work(self) -> None:
+        """There is something to do for the thread."""
+        if self._thread is None and not self._ends:
+            self._thread = threading.Thread(target=self._run, name="gpupipe-reader", daemon=True)
+            self._thread.start()
+        else:
+            self._wanted.notify()
+
+    def _next(self) -> Callable[[], object] | None:
+        """What the thread does now: for what is waited for, then for what comes, then for the cache."""
+        if self._urgent:
+            return self._urgent.popleft()
+        while self._queue and (not self._held or self._held + self._queue[0].size <= self._memory):
+            parts = []
+            for part in self._queue.popleft().parts:
+                if part.uses and not part.begun:
+                    self._commit(part)
+                    parts.append(part)
+            if parts:
+                return partial(self._begin, parts)
+        if self._steps:
+            return self._steps.popleft()
+        return self._look if self._elsewhere else None
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._wanted:
+                step = self._next()
+                if step is None and not self._ends:
+                    self._wanted.wait(LINGER)
+                    step = self._next()
+                if step is None:
+                    self._thread = None
+                    return
             try:
-                yield reading.result()
-            except ReadError as error:
-                yield error
+                step()
+            except Exception:  # what nobody thought of must not leave others waiting for this thread
+                log.exception("gpupipe: reading ahead: please report this")
+
+    def _begin(self, parts: list[_Part], trusts: bool = True) -> None:
+        """Have them come. trusts: the cache, in that what is there can be read."""
+        there: dict[str, _Part] = {}
+        asked = parts
+        if self._cache is not None:
+            there, asked = self._claimed(parts, self._cache)
+        if not trusts:
+            there, asked = {}, [*asked, *there.values()]
+        self._ask(asked)
+        damaged = [part for key, part in there.items() if not self._loaded(part, key)]
+        if damaged:
+            self._begin(damaged, trusts=False)
+
+    def _claimed(self, parts: list[_Part], cache: BlockCache) -> tuple[dict[str, _Part], list[_Part]]:
+        """What the cache has, by key, and what is to be asked for."""
+        keys = {key: part for part in parts if (key := key_of(part.extent))}
+        asked = [part for part in parts if not key_of(part.extent)]
+        there, elsewhere = set[str](), set[str]()
+        for keep in (True, None):
+            wanted = [key for key, part in keys.items() if part.keep is keep]
+            if wanted:
+                claim = cache.claim(wanted, hold=keep is True)
+                there, elsewhere = there | claim.there, elsewhere | claim.elsewhere
+                for key in claim.mine:
+                    keys[key].key = key
+        passing = [key for key, part in keys.items() if part.keep is False]
+        if passing:
+            there |= cache.find(passing)
+        now = time.monotonic()
+        for key, part in keys.items():
+            part.until = part.until or now + SHARED
+            if key in elsewhere and now < part.until:
+                self._elsewhere.append(part)
+            elif key not in there:
+                asked.append(part)
+        return {key: keys[key] for key in keys if key in there}, asked
+
+    def _loaded(self, part: _Part, key: str) -> bool:
+        assert self._cache is not None
+        found = self._cache.read(key)
+        if found is None:
+            return False
+        with self._lock:
+            self._hits += 1
+            self._cached += len(found)
+            self._settle(part, found)
+        return True
+
+    def _look(self) -> None:
+        """Whether other processes have fetched what they were at."""
+        assert self._cache is not None
+        parts, self._elsewhere = self._elsewhere, []
+        self._cache.wait([key_of(part.extent) for part in parts], LOOK_EVERY)
+        self._begin(parts)
+
+    def _ask(self, parts: list[_Part]) -> None:
+        """Fetch them; those with a key are put into the cache when all of them have come."""
+        asked = _Asked([part for part in parts if part.key])
+        if not parts:
+            return
+        try:
+            if Reader._counted is None:
+                Reader._counted = client().counts()
+            futures = client().read([part.extent for part in parts])
+        except Exception as error:  # there is no client, say
+            with self._lock:
+                for part in parts:
+                    self._settle(part, error)
+            self._put(asked.parts)
+            return
+        for part, future in zip(parts, futures, strict=True):
+            part.future = future
+            future.add_done_callback(partial(self._answered, part, asked))
+
+    def _put(self, parts: list[_Part]) -> None:
+        """The cache gets what has come."""
+        if self._cache is None:
+            return
+        blocks = {part.key: part.found for part in parts if isinstance(part.found, np.ndarray)}
+        self._cache.put(blocks)
+        self._cache.give_back([part.key for part in parts if part.key not in blocks])
+        with self._lock:
+            for part in parts:
+                self._unuse(part)
+
+    # In the client's threads.
+
+    def _answered(self, part: _Part, asked: _Asked, future: Future[Bytes]) -> None:
+        error = CancelledError() if future.cancelled() else future.exception()
+        found = future.result() if error is None else error
+        with self._lock:
+            part.future = None
+            self._misses += error is None
+            self._settle(part, found if isinstance(found, np.ndarray | Exception) else ReadError(repr(found)))
+            if not part.key:
+                return
+            asked.left -= 1
+            if future.cancelled():  # it may be asked for anew at once
+                asked.parts.remove(part)
+                self._urgent.appendleft(partial(self._put, [part]))
+            if not asked.left:
+                self._steps.append(partial(self._put, asked.parts))
+            self._work()

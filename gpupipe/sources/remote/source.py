@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.batch import Coming
+from gpupipe.batch import Coming, StorageUse
 from gpupipe.errors import SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.remote.objects import Extent, ReadError
@@ -39,11 +39,6 @@ class RemoteSource(Source):
         raise NotImplementedError
 
     @property
-    def reads_storage(self) -> bool:
-        """Whether it reads anything there."""
-        return True
-
-    @property
     def looks_ahead(self) -> int:
         """So many samples."""
         return LOOKS_AHEAD
@@ -54,6 +49,9 @@ class RemoteSource(Source):
         counts = np.array(list(map(len, parts)), np.int64)
         drop = [] if coming.drop is None else list(chain(*map(self._extents, coming.drop.tolist())))
         self.reading.announce(list(chain(*parts)), coming, counts, drop)
+
+    def storage_use(self) -> StorageUse:
+        return self.reading.usage()
 
     def _extents(self, index: int) -> list[Extent]:
         try:

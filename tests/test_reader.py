@@ -1,0 +1,366 @@
+"""What a process reads ahead of storage: against a server that fails as it is told, and a cache in memory."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from servers.faults import Fault, FaultServer
+
+from gpupipe import Cache
+from gpupipe.batch import Coming
+from gpupipe.sources.remote import reader as module
+from gpupipe.sources.remote.cache import Claim, key_of
+from gpupipe.sources.remote.client import client
+from gpupipe.sources.remote.objects import Extent, Object, ReadError
+from gpupipe.sources.remote.reader import Reader, Reading
+
+SIZE = 50_000
+PARTS = 60
+DATA = np.random.default_rng(5).integers(0, 256, SIZE * PARTS, np.uint8)
+APART = 40_000  # of the bytes of each; the gap is too small to be read alone
+
+
+def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+class Blocks:
+    """As BlockCache, in memory; what is `elsewhere` another process fetches."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Any] = {}
+        self.elsewhere: set[str] = set()
+        self.claimed: dict[str, bool] = {}
+        self.asked: list[str] = []
+        self.dropped: list[str] = []
+
+    def find(self, keys: Iterable[str]) -> set[str]:
+        return set(keys) & set(self.there)
+
+    def claim(self, keys: Iterable[str], hold: bool) -> Claim:
+        keys = set(keys)
+        there, elsewhere = self.find(keys), keys & self.elsewhere
+        mine = keys - there - elsewhere
+        assert "" not in keys
+        assert not mine & set(self.claimed)
+        self.claimed |= dict.fromkeys(mine, hold)
+        self.asked += sorted(keys)
+        return Claim(mine, there, elsewhere)
+
+    def read(self, key: str) -> Any:
+        found = self.there[key]
+        if found is None:
+            del self.there[key]
+        return found
+
+    def put(self, blocks: Mapping[str, Any]) -> set[str]:
+        for key, data in blocks.items():
+            del self.claimed[key]
+            self.there[key] = data
+        return set(blocks)
+
+    def give_back(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self.claimed[key]
+
+    def wait(self, keys: Iterable[str], timeout: float) -> set[str]:
+        time.sleep(timeout / 10)
+        return self.find(keys)
+
+    def drop(self, keys: Iterable[str]) -> None:
+        self.dropped += keys
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGER", 0.05)
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> Blocks:
+    found = Blocks()
+    monkeypatch.setattr(module, "BlockCache", lambda settings: found)
+    return found
+
+
+@pytest.fixture
+def storage(fault_server: FaultServer) -> FaultServer:
+    fault_server.put("data.tar", DATA.tobytes())
+    return fault_server
+
+
+@pytest.fixture
+def extents(storage: FaultServer) -> list[Extent]:
+    """Parts that lie too far apart to be read together, in no order."""
+    (found,) = client().head([storage.url_of("data.tar")])
+    assert found is not None
+    order = random.Random(3).sample(range(PARTS), PARTS)
+    return [Extent(found, SIZE * number, SIZE - APART) for number in order]
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Reading]]:
+    """A Reading with a Reader of its own."""
+    readers = []
+
+    def make(cache: Cache | None = None, memory: int = 1 << 30) -> Reading:
+        reading, reader = Reading(cache), Reader(cache, memory)
+        reading._here = os.getpid(), reader, []
+        readers.append(reader)
+        return reading
+
+    yield make
+    for reader in readers:
+        until(lambda reader=reader: reader._thread is None)
+        assert (reader._held, reader._parts) == (0, {})
+
+
+def announce(reading: Reading, jobs: list[list[Extent]], keep: bool | None = None) -> None:
+    for turns, job in enumerate(jobs):
+        kept = None if keep is None else np.full(len(job), keep)
+        reading.announce(job, Coming(np.arange(len(job)), kept, turns=turns))
+
+
+def right(extent: Extent, found: Any) -> bool:
+    return np.array_equal(found, DATA[extent.offset : extent.offset + extent.size])
+
+
+def check(reading: Reading, job: list[Extent]) -> None:
+    assert all(map(right, job, reading.take(job)))
+
+
+def jobs_of(extents: list[Extent], size: int = 6) -> list[list[Extent]]:
+    return [extents[first : first + size] for first in range(0, len(extents), size)]
+
+
+def asked(storage: FaultServer) -> int:
+    return len(storage.requests("data.tar", "GET"))
+
+
+def test_what_is_announced_is_there_when_it_is_taken(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    reading, jobs = opened(), jobs_of(extents)
+    announce(reading, jobs[:5])
+    until(lambda: storage.body_bytes == 30 * (SIZE - APART))
+    storage.script("data.tar", Fault(500), forever=True)
+    for job in jobs[:5]:
+        check(reading, job)
+    use = reading.usage()
+    assert (use.cache_hits, use.cache_misses, use.storage_bytes) == (0, 30, 30 * (SIZE - APART))
+    assert (use.storage_requests, use.storage_retries) == (30, 0)
+    assert reading.usage().storage_bytes == 0
+
+
+def test_what_nobody_announced_is_read_at_once_and_what_is_wanted_twice_once(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    reading = opened()
+    announce(reading, [extents[:3], extents[2:5]])
+    empty = Extent(extents[0].object, 5, 0)
+    check(reading, [*extents[:3], empty, extents[30], extents[30]])
+    check(reading, extents[2:5])
+    assert asked(storage) == 6
+    assert reading.usage().storage_wait_s > 0
+
+
+def test_no_more_is_read_ahead_than_there_is_room_for(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    jobs = jobs_of(extents)
+    reading = opened(memory=2 * 6 * (SIZE - APART))
+    announce(reading, jobs)
+    for number, job in enumerate(jobs):
+        most = min(6 * (number + 2), PARTS)
+        until(lambda most=most: asked(storage) >= most)
+        time.sleep(0.01)
+        assert asked(storage) == most
+        check(reading, job)
+
+
+def test_a_job_beyond_the_memory_is_read_all_the_same(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    reading, jobs = opened(memory=10), jobs_of(extents)
+    announce(reading, jobs)
+    for job in reversed(jobs):  # nor does another order block
+        check(reading, job)
+    assert asked(storage) == PARTS
+
+
+def test_what_another_stream_had_announced_is_void(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    storage.script("*", Fault(delay=0.05), forever=True)
+    reading, jobs = opened(memory=6 * (SIZE - APART)), jobs_of(extents)
+    announce(reading, jobs[:5])
+    until(lambda: asked(storage) > 0)
+    announce(reading, [jobs[0], *jobs[7:]])  # the first is there already, or under way
+    for job in (jobs[0], *jobs[7:]):
+        check(reading, job)
+    assert asked(storage) == 6 * (1 + len(jobs[7:]))
+    reading.announce((), Coming(np.empty(0, np.int64)))
+
+
+def test_a_source_that_is_gone_leaves_nothing(storage: FaultServer, extents: list[Extent]) -> None:
+    reading = Reading()
+    reader = Reader.of(None)
+    announce(reading, jobs_of(extents))
+    until(lambda: len(reader._parts) > 0 and all(part.found is not None for part in reader._parts.values()))
+    del reading
+    other = Reading()
+    check(other, extents[:3])
+    other.announce((), Coming(np.empty(0, np.int64)))
+    until(lambda: reader._thread is None)
+    assert (reader._held, reader._parts) == (0, {})
+    assert not any(thread.name == "gpupipe-reader" for thread in threading.enumerate())
+
+
+def test_what_cannot_be_had_is_told_in_its_place_and_nothing_is_asked_for_twice_because_of_it(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    missing = Extent(Object(storage.url_of("gone.tar"), 10, '"x"'), 0, 10)
+    for is_announced in (True, False):
+        reading = opened()
+        job = [*extents[:2], missing, *extents[2:5]]
+        announce(reading, [job] if is_announced else [])
+        before = asked(storage), len(storage.requests("gone.tar"))
+        found = list(reading.take(job))
+        assert [number for number, one in enumerate(found) if isinstance(one, ReadError)] == [2]
+        assert "gone.tar, bytes 0 to 10" in str(found[2])
+        for extent in job:
+            (one,) = reading.take([extent])
+            assert isinstance(one, ReadError) if extent is missing else right(extent, one)
+        assert (asked(storage), len(storage.requests("gone.tar"))) == (before[0] + 5, before[1] + 1)
+        check(reading, extents[6:8])
+        check(reading, extents[:1])
+        assert asked(storage) == before[0] + 8
+
+
+class TestCache:
+    def test_what_is_kept_is_put_and_found_again(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading, (one, two, three, *_) = opened(Cache()), jobs_of(extents)
+        for turns, (job, keep) in enumerate(((one, True), (two, None), (three, False))):
+            reading.announce(job, Coming(np.arange(6), None if keep is None else np.full(6, keep), turns=turns))
+        until(lambda: len(blocks.there) == 12 and asked(storage) == 18)
+        assert blocks.asked == sorted(map(key_of, one)) + sorted(map(key_of, two))
+        for job in (one, two, three):
+            check(reading, job)
+        again = [*two[:3], *three[:2]]
+        reading.announce(again, Coming(np.arange(5), np.array([True, True, False, True, False])))
+        check(reading, again)
+        assert asked(storage) == 20
+        check(reading, [*one, *three[4:]])  # nor is what nobody has announced put
+        assert asked(storage) == 22
+        until(lambda: len(blocks.there) == 13 and not blocks.claimed)
+        use = reading.usage()
+        assert (use.cache_hits, use.cache_misses, use.cache_bytes) == (9, 22, 9 * (SIZE - APART))
+
+    def test_what_it_has_damaged_is_fetched_and_put_again(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading = opened(Cache())
+        blocks.there = dict.fromkeys(map(key_of, extents[:6]))
+        announce(reading, [extents[:6]], keep=True)
+        check(reading, extents[:6])
+        until(lambda: all(right(extent, blocks.there.get(key_of(extent))) for extent in extents[:6]))
+        assert asked(storage) == 6
+
+    def test_what_another_process_fetches_is_waited_for_and_then_fetched(
+        self,
+        blocks: Blocks,
+        storage: FaultServer,
+        extents: list[Extent],
+        opened: Callable[..., Reading],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(module, "SHARED", 0.3)
+        reading = opened(Cache())
+        keys = list(map(key_of, extents[:6]))
+        blocks.elsewhere = set(keys)
+        announce(reading, [extents[:6]], keep=True)
+        taken = reading.take(extents[:6])
+        for extent, key in zip(extents[:2], keys, strict=False):  # two come
+            blocks.there[key] = DATA[extent.offset : extent.offset + extent.size]
+        blocks.elsewhere.difference_update(keys[2:4])  # two are given back; and of two nothing is heard
+        assert all(map(right, extents[:6], taken))
+        assert asked(storage) == 4
+        until(lambda: not blocks.claimed)
+        assert set(blocks.there) == set(keys[:4])
+
+    def test_what_cannot_be_had_is_given_back_and_what_has_no_etag_is_never_kept(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading = opened(Cache())
+        missing = Extent(Object(storage.url_of("gone.tar"), 10, '"x"'), 0, 10)
+        whole = Extent(Object(extents[0].object.url, -1, ""), 0, -1)
+        announce(reading, [[missing, extents[0], whole]], keep=True)
+        found = list(reading.take([missing, extents[0], whole]))
+        assert isinstance(found[0], ReadError)
+        assert right(extents[0], found[1])
+        assert np.array_equal(found[2], DATA)
+        until(lambda: not blocks.claimed)
+        assert list(blocks.there) == [key_of(extents[0])]
+
+    def test_what_is_dropped_is_dropped_when_the_rest_is_taken(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading = opened(Cache())
+        drop = [*extents[20:23], Extent(extents[0].object, 0, 0)]
+        reading.announce(extents[:4], Coming(np.arange(4)), drop=drop)
+        reading.announce((), Coming(np.arange(0), turns=1), drop=extents[23:24])
+        check(reading, extents[:3])
+        until(lambda: blocks.dropped == [key_of(extents[23])])
+        check(reading, extents[3:4])
+        until(lambda: blocks.dropped == [key_of(extent) for extent in (extents[23], *extents[20:23])])
+
+
+def test_a_reading_is_sent_without_what_it_has_read(storage: FaultServer, extents: list[Extent]) -> None:
+    reading = Reading(Cache("folder"))
+    assert pickle.loads(pickle.dumps(reading)).cache == Cache("folder")
+    reading = Reading()
+    check(reading, extents[:2])
+    copy = pickle.loads(pickle.dumps(reading))
+    assert copy._here is None
+    check(copy, extents[:2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_by_chance(
+    seed: int, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    """Streams that are left, threads that share a job, samples that come again, faults: what is given is right."""
+    draw = random.Random(seed)
+    storage.script("data.tar", *[Fault(delay=0.02), Fault(cut=100)] * 2)
+    reading = opened(Cache() if seed % 2 else None, memory=draw.choice([0, 60_000, 1 << 30]))
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(6):
+            jobs = [draw.choices(extents, k=draw.randint(1, 12)) for _ in range(10)]
+            turns = draw.randint(1, 6)
+            for number, job in enumerate(jobs[: draw.randint(1, 10)]):
+                first, last = (0 if number == 0 else number + turns), number + turns
+                for turn, coming in enumerate(jobs[first : last + 1], first - number):
+                    keep = np.array([draw.random() < 0.5 for _ in coming])
+                    reading.announce(coming, Coming(np.arange(len(coming)), keep, turns=turn), drop=draw.sample(job, 1))
+                shares = [job[share::3] for share in range(draw.choice([1, 3]))] if len(job) > 2 else [job]
+                for share, found in zip(shares, pool.map(lambda share: list(reading.take(share)), shares), strict=True):
+                    assert all(map(right, share, found))
+    reading.announce((), Coming(np.empty(0, np.int64)))
+    until(lambda: not blocks.claimed)

@@ -24,7 +24,7 @@ from gpupipe.batch import MISSING, Coming
 from gpupipe.order import BlockShuffled
 from gpupipe.sources import check_source, open_source
 from gpupipe.sources.tables import parquet
-from gpupipe.sources.tables.row_groups import Footer, RowGroup
+from gpupipe.sources.tables.row_groups import LocalFooter, RowGroup
 
 FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def files(values: list[bytes | None], paths: list[str | None] | None = None) -> 
 
 def places(path: Path, name: str) -> list[Any]:
     """Of each row group, the values that were found to lie by themselves; None where that can't be."""
-    footer = Footer.of(path)
+    footer = LocalFooter.of(path)
     found = []
     for number in range(footer.metadata.num_row_groups):
         where = RowGroup(footer, number).places(name)

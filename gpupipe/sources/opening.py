@@ -19,7 +19,7 @@ from gpupipe.sources.needing import library
 from gpupipe.sources.packed import MARKS, packing_in
 from gpupipe.sources.patterns import SHARD, expand_shards, is_url
 from gpupipe.sources.refusals import refuse, refuse_list, refuse_path, refuse_urls
-from gpupipe.sources.remote.objects import is_remote, shown
+from gpupipe.sources.remote.objects import is_remote, name, shown
 from gpupipe.sources.shards import open_shards
 from gpupipe.sources.source import Source
 from gpupipe.sources.stores.kinds import store_opener
@@ -76,13 +76,14 @@ def open_source(
     if (urls := _urls(data)) is not None:
         given = None if index is None else os.fspath(index)
         return _by_url(urls, fields, rebuild=rebuild, label_field=label_field, index=given, cache=cache)
-    if index is not None or cache != "auto":
-        name, value = ("index", index) if index is not None else ("cache", cache)
-        raise ConfigError(f"{name}={value!r} is for data by URL, and {data!r} is none: leave it out")
+    if index is not None:
+        raise ConfigError(f"index={index!r} is for .tar shards by URL, and {data!r} are none: leave it out")
     if fields is None and isinstance(data, (str, os.PathLike)) and (packing := packing_in(os.path.expanduser(data))):
         fields = packing.fields
-    if _is_parquet(data):
-        return _parquet(data, fields)
+    if _is_parquet(data) or _is_table(data):
+        return _open_table(data, fields, rebuild, cache)
+    if cache != "auto":
+        raise ConfigError(f"cache={cache!r} is for data by URL, and {data!r} is none: leave it out")
     store = store_opener(data)
     if store is not None:
         return store(fields, rebuild=rebuild)
@@ -91,12 +92,8 @@ def open_source(
         from gpupipe.sources.tables.hugging_face import open_hugging_face
 
         return open_hugging_face(data, fields)
-    if isinstance(data, Manifest | Query):
-        return _open_table(data, fields, rebuild)
     shards = partial(open_shards, fields=fields, label_field=label_field, rebuild=rebuild)
     if isinstance(data, (str, os.PathLike)):
-        if _is_table(data):
-            return _open_table(Manifest(data), fields, rebuild)
         return _opened(os.fspath(data), shards, partial(open_folder, fields=fields, rebuild=rebuild))
     if isinstance(data, Stream) or is_iterable_dataset(data):
         return StreamSource(data if isinstance(data, Stream) else Stream(data), fields)
@@ -118,7 +115,7 @@ def _urls(data: Any) -> list[str] | None:
         return None
     paths = [os.fspath(part) for part in (data if isinstance(data, list | tuple) else [data])]
     urls = [path for path in paths if is_remote(path)]
-    if not urls or _is_parquet(data) or any(path.lower().endswith(TABLES) for path in urls):
+    if not urls or _is_parquet(data) or any(name(url).lower().endswith(TABLES) for url in urls):
         return None
     if len(urls) < len(paths):
         raise ConfigError(
@@ -132,8 +129,7 @@ def _urls(data: Any) -> list[str] | None:
 def _by_url(urls: list[str], fields: Mapping[str, Field] | None, **options: Any) -> Source:
     from gpupipe.sources.remote.opening import open_urls
 
-    source = open_urls(urls, fields, **options)
-    return _parquet(Parquet(urls[0]), fields) if source is None else source
+    return open_urls(urls, fields, **options)
 
 
 def _is_parquet(data: Any) -> bool:
@@ -159,13 +155,6 @@ def _loaded(data: Any) -> Any:
     return data
 
 
-def _parquet(data: Any, fields: Mapping[str, Field] | None) -> Source:
-    library("pyarrow", "tables")
-    from gpupipe.sources.tables.parquet import open_parquet
-
-    return open_parquet(data if isinstance(data, Parquet) else Parquet(data), fields)
-
-
 def _with_fields(source: Source, fields: Mapping[str, Field] | None) -> Source:
     if fields is None or list(Schema.of(fields).items()) == list(source.fields.items()):
         return source
@@ -175,20 +164,30 @@ def _with_fields(source: Source, fields: Mapping[str, Field] | None) -> Source:
     )
 
 
-def _is_table(path: str | os.PathLike[str]) -> bool:
-    text = os.fspath(path)
+def _is_table(data: Any) -> bool:
+    """Whether it is a manifest, a query, or the path or URL of a manifest."""
+    if isinstance(data, Manifest | Query) or not isinstance(data, str | os.PathLike):
+        return isinstance(data, Manifest | Query)
+    text = os.fspath(data)
+    if is_remote(text):
+        return name(text).lower().endswith(TABLES)
     return text.lower().endswith(TABLES) and not is_url(text) and not os.path.isdir(os.path.expanduser(text))
 
 
-def _open_table(data: Manifest | Query, fields: Mapping[str, Field] | None, rebuild: bool) -> Source:
+def _open_table(data: Any, fields: Mapping[str, Field] | None, rebuild: bool, cache: Any) -> Source:
     library("pyarrow", "tables")
-    if isinstance(data, Query):
-        from gpupipe.sources.tables.query import open_query
-
-        return open_query(data, Schema.of(fields))
+    from gpupipe.sources.remote.opening import cached
     from gpupipe.sources.tables.manifest import open_manifest
+    from gpupipe.sources.tables.parquet import open_parquet
+    from gpupipe.sources.tables.query import open_query
 
-    return open_manifest(data, Schema.of(fields), rebuild=rebuild)
+    if _is_parquet(data):
+        data = data if isinstance(data, Parquet) else Parquet(data)
+        return cached(open_parquet(data, fields, rebuild=rebuild), cache)
+    if isinstance(data, Query):
+        return cached(open_query(data, Schema.of(fields)), cache)
+    data = data if isinstance(data, Manifest) else Manifest(data)
+    return cached(open_manifest(data, Schema.of(fields), rebuild=rebuild), cache)
 
 
 def names_files(data: Any) -> bool:

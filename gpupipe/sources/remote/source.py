@@ -39,6 +39,11 @@ class RemoteSource(Source):
         raise NotImplementedError
 
     @property
+    def reads_storage(self) -> bool:
+        """Whether it reads anything there."""
+        return True
+
+    @property
     def looks_ahead(self) -> int:
         """So many samples."""
         return LOOKS_AHEAD

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gpupipe.batch import MISSING
-from gpupipe.sources.reading import MOST_BYTES, OpenFiles
+from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.tables.columns import Path
 from gpupipe.sources.tables.pages import NULL_STRUCT
 from gpupipe.sources.tables.row_groups import RowGroups
 
-__all__ = ["Blobs"]
+__all__ = ["Blobs", "Read"]
+
+Read = Callable[[Any, int, int, bytes], Encoded]
+"""Of a footer's file from a byte on so many, behind what has to stand before them. Raises OSError and ValueError."""
 
 
 class Blobs:
@@ -23,9 +27,8 @@ class Blobs:
     parts: of which the column is made, or itself. direct: that of bytes; empty where there are only paths.
     """
 
-    def __init__(self, path: Path, kind: Any, groups: RowGroups, files: OpenFiles) -> None:
+    def __init__(self, path: Path, kind: Any, groups: RowGroups) -> None:
         self._groups = groups
-        self._files = files
         self._in_struct = pa.types.is_struct(kind)
         ends: list[Path] = [
             (name,) for name in ("bytes", "path") if self._in_struct and kind.get_field_index(name) >= 0
@@ -36,20 +39,20 @@ class Blobs:
         is_path = pa.types.is_string(kind) or pa.types.is_large_string(kind) or ends[0] == ("path",)
         self.direct = "" if is_path else self.parts[0]
 
-    def get(self, group: int, row: int) -> Encoded | str | None:
+    def get(self, group: int, row: int, read: Read) -> Encoded | str | None:
         """Bytes or path of a group's row; None where the cell is null.
 
         Raises ValueError for a struct without either and for what is damaged, OSError, `pyarrow.ArrowException`.
         """
         for part, keys in zip(self.parts, self._keys, strict=True):
-            value = self._value(group, row, part, keys)
+            value = self._value(group, row, part, keys, read)
             if value is not None:
                 return None if value is MISSING else value
         if self._in_struct:
             raise ValueError("has neither bytes nor path")
         return None
 
-    def _value(self, group: int, row: int, part: str, keys: Path) -> Any:
+    def _value(self, group: int, row: int, part: str, keys: Path, read: Read) -> Any:
         """MISSING where what it is in is null."""
         places = self._groups.places(group, part) if part == self.direct else None
         if places is None:
@@ -59,19 +62,12 @@ class Blobs:
             return MISSING if size == NULL_STRUCT else None
         if size > MOST_BYTES:
             raise ValueError(f"it has {size:,} bytes, more than the {MOST_BYTES:,} of any image")
-        footer = self._groups.groups[group].footer
-        begin, length, head = places.span(row)
-        data, stamp = self._files.read(footer.path, begin, length, head)
-        footer.check(stamp)
-        if len(data) != len(head) + length:
-            raise ValueError(f"the storage gave {len(data) - len(head):,} of its {length:,} bytes")
-        return places.value(row, data)
+        return places.value(row, read(self._groups.groups[group].footer, *places.span(row)))
 
-    def advise(self, group: int, row: int) -> None:
-        """Have the system read it from storage, as it is needed soon."""
+    def span(self, group: int, row: int) -> tuple[int, int] | None:
+        """Where the file has it, and its bytes there, as far as that has been found; None also for what has none."""
         places = self._groups.found(group, self.direct)
-        if places is not None and places.sizes[row] > 0:
-            self._files.advise(self._groups.groups[group].footer.path, *places.span(row)[:2])
+        return places.span(row)[:2] if places is not None and places.sizes[row] > 0 else None
 
 
 def _in_cell(cell: Any, keys: Path) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "is_text",
     "located",
     "numbered",
+    "paths_of",
     "type_at",
     "values",
 ]
@@ -273,6 +274,16 @@ def _files_of_structs(column: pa.Array, read: Read) -> list[Encoded | None]:
                 raise BadCellError(row, "has neither bytes nor path")
             found[row] = read(row, paths[row])
     return found
+
+
+def paths_of(column: pa.Array) -> pa.Array | None:
+    """The paths that cells of files hold, null for one that has its bytes; None for a column without any."""
+    if pa.types.is_struct(column.type) and column.type.get_field_index("path") >= 0:
+        paths = pc.struct_field(column, "path")
+        if column.type.get_field_index("bytes") >= 0:
+            paths = pc.if_else(pc.is_null(pc.struct_field(column, "bytes")), paths, None)
+        return paths_of(paths)
+    return column.cast(pa.large_string()) if is_text(column.type) else None
 
 
 def _whole(column: pa.Array) -> NDArray[Any] | None:

@@ -26,7 +26,7 @@ from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
-from gpupipe.sources.tables.rows import RowSource
+from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import MODES, turn
 
 __all__ = ["HuggingFaceSource", "open_hugging_face"]
@@ -154,8 +154,8 @@ class HuggingFaceSource(RowSource):
         columns = [pa.concat_arrays(column.chunks) if rows else column for column in table.columns]  # copied
         return pa.table(columns, table.schema)
 
-    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
-        made = super()._made(name, field, rows, indices)
+    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64], files: Files) -> Any:
+        made = super()._made(name, field, rows, indices, files)
         if isinstance(field, Image) and name in self._turned:
             turn(field, made)
         return made

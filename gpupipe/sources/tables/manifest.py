@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from itertools import accumulate
 from pathlib import Path
@@ -15,10 +16,12 @@ import pyarrow.json
 
 from gpupipe.batch import Bytes, Image, Mask, Schema, Text
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.host.cache import digest
+from gpupipe.host.cache import cache_folder, digest
 from gpupipe.host.files import open_regular
 from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.reading import Stamp
+from gpupipe.sources.remote.copies import copied, object_at
+from gpupipe.sources.remote.objects import is_remote, parent, shown
 from gpupipe.sources.tables.faults import (
     SHOWN,
     check_integers,
@@ -28,6 +31,7 @@ from gpupipe.sources.tables.faults import (
     first_wrong,
     looks_like_data,
 )
+from gpupipe.sources.tables.rows import root_of
 from gpupipe.sources.tables.settings import Manifest
 from gpupipe.sources.tables.table import TableSource, frozen
 
@@ -47,12 +51,10 @@ def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) 
 
     Raises DataError where it is missing, damaged or has no rows, ConfigError for a field that it has no column for.
     """
+    if is_remote(os.fspath(manifest.path)):
+        return _open_remote(manifest, os.fspath(manifest.path), fields, rebuild)
     path = Path(manifest.path).expanduser().absolute()
-    root = path.parent if manifest.root is None else Path(manifest.root).expanduser().absolute()
-    if not root.is_dir():
-        raise DataError(f"no folder at {root}, which the paths in {path} are below: check root")
-    asked = [[name, type(field).__name__, field.source] for name, field in fields.items()]
-    how = [manifest.columns and list(manifest.columns), manifest.delimiter, manifest.encoding]
+    root = root_of(manifest.root, path.parent, str(path))
     try:
         stamp = _stamp(path)
     except OSError as error:
@@ -65,14 +67,45 @@ def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) 
         raise DataError(f"{path} can't be read: {error.strerror}; {remedy}") from error
     index = load_or_build(
         path.parent,
-        f"{path.name}-{digest([asked, how, manifest.classes and list(manifest.classes)])}",
+        _index_name(manifest, path.name, fields),
         arrays={"table"},
         stale=lambda info: "" if info["stamp"] == list(stamp) else f"{path} was changed",
         build=lambda: _built(manifest, path, fields, stamp),
         rebuild=rebuild,
         beside=False,
     )
-    return TableSource(str(path), str(root), index, fields)
+    return TableSource(str(path), root, index, fields)
+
+
+def _index_name(manifest: Manifest, name: str, fields: Schema) -> str:
+    asked = [[name, type(field).__name__, field.source] for name, field in fields.items()]
+    how = [manifest.columns and list(manifest.columns), manifest.delimiter, manifest.encoding]
+    return f"{name}-{digest([asked, how, manifest.classes and list(manifest.classes)])}"
+
+
+def _open_remote(manifest: Manifest, url: str, fields: Schema, rebuild: bool) -> TableSource:
+    """The same of a file in a storage, which is copied to be read."""
+    where, root, one = shown(url), root_of(manifest.root, parent(url), shown(url)), object_at(url)
+    stamp = [one.size, one.etag]
+
+    def build() -> BuiltIndex:
+        with copied(one) as path:
+            try:
+                return _built(manifest, path, fields, _stamp(path), stamp)
+            except (DataError, ConfigError) as error:
+                raise type(error)(str(error).replace(str(path), where)) from error
+
+    folder = cache_folder() / "urls" / digest(where)
+    folder.mkdir(parents=True, exist_ok=True)
+    index = load_or_build(
+        folder,
+        _index_name(manifest, "table", fields),
+        arrays={"table"},
+        stale=lambda info: "" if info["stamp"] == stamp and one.etag else f"{where} was changed",
+        build=build,
+        rebuild=rebuild,
+    )
+    return TableSource(where, root, index, fields)
 
 
 def _stamp(path: Path) -> Stamp:
@@ -80,13 +113,14 @@ def _stamp(path: Path) -> Stamp:
         return Stamp.of(file.fileno())
 
 
-def _built(manifest: Manifest, path: Path, fields: Schema, stamp: Stamp) -> BuiltIndex:
+def _built(manifest: Manifest, path: Path, fields: Schema, stamp: Stamp, noted: list[Any] | None = None) -> BuiltIndex:
+    """noted: what stands for the table in the index, if not the file's stamp."""
     read = {".jsonl": _json_lines, ".ndjson": _json_lines}.get(path.suffix.lower(), _csv)
     table = read(manifest, path, fields)
     if _stamp(path) != stamp:
         raise DataError(f"{path} was changed while it was read; open it again when it is whole")
     try:
-        return frozen(table, fields, str(path), manifest.classes, stamp=list(stamp))
+        return frozen(table, fields, str(path), manifest.classes, stamp=list(noted or stamp))
     except ConfigError as error:
         root = path.parent if manifest.root is None else Path(manifest.root).expanduser()
         if read is _csv and manifest.columns is None and looks_like_data(table.column_names, root):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpupipe.sources.tables.snappy import FRAGMENT, expanded, fragments, preamble
 
-__all__ = ["NULL", "NULL_STRUCT", "Chunk", "Places", "located"]
+__all__ = ["NULL", "NULL_STRUCT", "Chunk", "Places", "Read", "located"]
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -64,6 +64,15 @@ class Places:
         first, last = begin // FRAGMENT, (begin + size - 1) // FRAGMENT
         start = int(self.fragments[first, 0])
         return start, int(self.fragments[last, 1]) - start, preamble(self._expanded(first, last))
+
+    @property
+    def stored(self) -> Numbers:
+        """The sizes of all those parts; 0 where there is none."""
+        sizes = self.sizes.clip(0)
+        if self.fragments is None or not len(self.fragments):
+            return sizes
+        first, last = self.offsets // FRAGMENT, (self.offsets + sizes - 1) // FRAGMENT
+        return np.where(sizes > 0, self.fragments[last, 1] - self.fragments[first, 0], 0)
 
     def value(self, row: int, data: Bytes) -> Bytes:
         """The value, of what stands before that part, and the part. Raises ValueError where it is damaged."""

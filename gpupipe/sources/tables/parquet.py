@@ -10,7 +10,8 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -27,13 +28,15 @@ from gpupipe.sources.building import Advance, scan_in_threads
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.packed import AS_STORED
 from gpupipe.sources.reading import OpenFiles
-from gpupipe.sources.source import content_fingerprint
+from gpupipe.sources.remote.loose import Known
+from gpupipe.sources.remote.objects import is_remote
+from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.tables.blobs import Blobs
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.files import Parquet
-from gpupipe.sources.tables.row_groups import SNAPPY, Footer, RowGroup, RowGroups, default_memory
-from gpupipe.sources.tables.rows import RowSource
+from gpupipe.sources.tables.row_groups import SNAPPY, Footer, LocalFooter, RowGroup, RowGroups, default_memory
+from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import turn
 
 __all__ = ["ParquetSource", "class_label_names", "open_parquet"]
@@ -57,20 +60,22 @@ class ParquetSource(RowSource):
     samples_per_shard: how many rows each row group has, (groups,) int64: the blocks of `BlockShuffled.of_shards`.
     """
 
-    def __init__(self, settings: Parquet, fields: Schema, footers: list[Footer]) -> None:
+    def __init__(
+        self, settings: Parquet, fields: Schema, footers: Sequence[Footer], known: pa.Table | None = None
+    ) -> None:
         schema = footers[0].schema
         paths = located(fields, schema, footers[0].path)
         groups = [RowGroup(footer, number) for footer in footers for number in range(footer.metadata.num_row_groups)]
         self._settings = settings
         self._schema = schema
-        self._folder = os.path.commonpath([os.path.dirname(footer.path) for footer in footers])
+        self._folder = self._common_folder(footers)
         self._memory = settings.memory or default_memory()
         self._groups = RowGroups(groups, self._memory)
         self.samples_per_shard = np.array([group.rows for group in groups], np.int64)
         self._starts: list[int] = np.cumsum(np.append(0, self.samples_per_shard)).tolist()
-        files = OpenFiles()
+        self._files = OpenFiles()
         self._blobs = {
-            name: Blobs(path, type_at(schema.field(path[0]).type, path[1:]), self._groups, files)
+            name: Blobs(path, type_at(schema.field(path[0]).type, path[1:]), self._groups)
             for name, path in paths.items()
             if isinstance(fields[name], Image | Mask | Bytes)
         }
@@ -78,14 +83,14 @@ class ParquetSource(RowSource):
         others = {name: footers[0].part(path) for name, path in paths.items() if name not in self._blobs}
         large = {part for part in set(others.values()) if sum(group.size(part) for group in groups) > KNOWN}
         self._by_group = {name: part for name, part in others.items() if part in large}
-        self._known = _known(footers, sorted(set(others.values()) - large))
+        self._known = _known(footers, sorted(set(others.values()) - large)) if known is None else known
         names = {
             name: found
             for name in others.keys() - self._by_group.keys()
             if isinstance(fields[name], Array)
             and (found := class_names(cells(self._known, paths[name]), f"{footers[0].path}: {name!r}")) is not None
         }
-        super().__init__(os.path.expanduser(settings.root or os.path.dirname(footers[0].path)), fields, paths, names)
+        super().__init__(os.path.expanduser(settings.root or footers[0].folder), fields, paths, names)
         if self.classes is None and "label" in paths:
             self.classes = class_label_names(schema, paths["label"])
             self.class_to_idx = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
@@ -95,25 +100,40 @@ class ParquetSource(RowSource):
         return self._starts[-1]
 
     def __repr__(self) -> str:
-        groups = self._groups.groups
+        groups = self.groups
         files = len({group.footer.path for group in groups})
         size = f"{len(groups)} row groups, {len(self)} samples"
         return f"ParquetSource({files} files from {groups[0].footer.path!r}, {size})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self._settings, self.fields, self.fingerprint)
+        return _reopened, (self._settings, self.fields, self.fingerprint, self.known), {"reading": self.reading}
 
     def _fingerprint(self) -> str:
         """Of the rows of each group and the sizes of what is in them, and of all that is known."""
-        groups = self._groups.groups
+        groups = self.groups
         parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
         sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
-        names = [*parts, *map(self._name, dict.fromkeys(group.footer.path for group in groups))]
+        files = {group.footer.path: printable(self._name(group.footer)) for group in groups}
+        names = [*parts, *files.values()]
         known = chain.from_iterable(contents(column.combine_chunks()) for column in self._known.columns)
         return content_fingerprint(names, [self.samples_per_shard, sizes, *known])
 
-    def _name(self, path: str) -> str:
-        return printable(os.path.relpath(path, self._folder))
+    @property
+    def groups(self) -> list[RowGroup]:
+        """All row groups."""
+        return self._groups.groups
+
+    @property
+    def direct(self) -> list[str]:
+        """The columns of bytes, by name."""
+        return sorted({blobs.direct for blobs in self._blobs.values()} - {""})
+
+    def _common_folder(self, footers: Sequence[Footer]) -> str:
+        return os.path.commonpath([footer.folder for footer in footers])
+
+    def _name(self, footer: Footer) -> str:
+        """Of the file, from the folder of all."""
+        return os.path.relpath(footer.path, self._folder)
 
     def _place(self, index: int) -> tuple[int, int]:
         """The row group of a sample, and its row there."""
@@ -123,13 +143,13 @@ class ParquetSource(RowSource):
     def _in_file(self, index: int) -> tuple[RowGroup, int]:
         """The row group of a sample, and its row in the file."""
         number, _ = self._place(index)
-        group = self._groups.groups[number]
+        group = self.groups[number]
         return group, index - self._starts[number - group.number]
 
     def key(self, index: int) -> str:
         """The file, and the row in it."""
         group, row = self._in_file(index)
-        return f"{self._name(group.footer.path)} row {row}"
+        return f"{printable(self._name(group.footer))} row {row}"
 
     def location(self, index: int) -> str:
         """File, row and row group."""
@@ -138,16 +158,12 @@ class ParquetSource(RowSource):
 
     def remarks(self) -> list[tuple[str, str]]:
         """Row groups that are read whole, of which few have room in memory."""
-        large = [
-            (group.size(leaf), group, leaf)
-            for group, leaf in self._read_whole()
-            if group.size(leaf) > self._memory // LARGE
-        ]
+        large = [(group.size(leaf), group, leaf) for group, leaf in self._read_whole() if self._is_large(group, leaf)]
         if not large:
             return []
         size, group, leaf = max(large, key=lambda one: one[0])
         what = (
-            f"{len(large)} of {len(self._groups.groups)} row groups are read whole for each image, and are large: row "
+            f"{len(large)} of {len(self.groups)} row groups are read whole for each image, and are {self._where}: row "
             f"group {group.number} of {printable(group.footer.path)} has {size // MIB:,} MiB in the column {leaf!r}, "
             f"compressed by {group.leaf(leaf).compression}; a process keeps {self._memory // MIB:,} MiB"
         )
@@ -157,25 +173,51 @@ class ParquetSource(RowSource):
         )
         return [(what, remedy)]
 
+    def paths(self) -> pa.Table:
+        """The columns of which the cells are paths alone."""
+        footers = list({group.footer.path: group.footer for group in self.groups}.values())
+        return _known(footers, sorted(blobs.parts[0] for blobs in self._blobs.values() if not blobs.direct))
+
+    def look_into(self, paths: pa.Table, known: Mapping[str, Known | None] | None = None) -> None:
+        """As `look`, of these columns."""
+        names = (name for name, blobs in self._blobs.items() if not blobs.direct)
+        self.look({name: cells(paths, self._paths[name]) for name in names}, known)
+
+    @property
+    def names_objects(self) -> bool:
+        """Whether the first of its paths are those of objects."""
+        read = partial(self._part, {})
+        firsts = [blobs.get(0, 0, read) for blobs in self._blobs.values() if not blobs.direct]
+        return any(isinstance(first, str) and (is_remote(first) or is_remote(self.root)) for first in firsts)
+
+    _where = "large"
+
+    def _is_large(self, group: RowGroup, leaf: str) -> bool:
+        return group.size(leaf) > self._memory // LARGE
+
     def _read_whole(self) -> Iterator[tuple[RowGroup, str]]:
         """Row groups and columns of which a value can't be read alone."""
-        leaves = {blobs.direct for blobs in self._blobs.values()} - {""}
-        return (
-            (one, leaf) for one in self._groups.groups for leaf in leaves if one.leaf(leaf).compression not in SNAPPY
-        )
+        return ((one, leaf) for one in self.groups for leaf in self.direct if one.leaf(leaf).compression not in SNAPPY)
 
     @property
     def reads_groups(self) -> bool:
         """Whether there are such, so that samples of one had better come one soon after the other."""
         return any(True for _ in self._read_whole())
 
+    @property
+    def looks_ahead(self) -> int:
+        """Of one fetch."""
+        return max(1, super().looks_ahead)
+
     def ahead(self, coming: Coming) -> None:
         """Of row groups those are kept that are needed; what is read by itself, the system reads meanwhile."""
+        super().ahead(coming)
         places = [self._place(index) for index in np.sort(coming.indices).tolist()]
         self._groups.needed([group for group, _ in places], coming.turns)
         for blobs in self._blobs.values():
             for group, row in places:
-                blobs.advise(group, row)
+                if (span := blobs.span(group, row)) is not None:
+                    self._files.advise(self.groups[group].footer.path, *span)
 
     def _whole(self, name: str) -> pa.Array | None:
         return None if name in self._blobs or name in self._by_group else cells(self._known, self._paths[name])
@@ -186,18 +228,18 @@ class ParquetSource(RowSource):
             raise IndexError(f"samples {indices} of {self!r}")
         return self._known.take(as_indices(indices)) if self._known.num_columns else self._known
 
-    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64]) -> Any:
+    def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64], read: Files) -> Any:
         if name in self._by_group:
             part, top = self._by_group[name], self._paths[name][0]
             found = [self._had(name, index, lambda at: self._groups.row(*at, part)) for index in indices.tolist()]
             kind = found[0].type if found else self._schema.field(top).type
             column = cells(pa.table({top: pa.chunked_array(found, kind)}), self._paths[name])
-            return self._values(name, field, column, indices)
+            return self._values(name, field, column, indices, read)
         if name not in self._blobs:
-            return super()._made(name, field, rows, indices)
+            return super()._made(name, field, rows, indices, read)
         files: list[Any] = [None] * len(indices)
         for row in np.argsort(indices, kind="stable").tolist():  # one row group after the other
-            files[row] = self._file(name, int(indices[row]))
+            files[row] = self._file(name, int(indices[row]), read)
         if isinstance(field, Image):
             images = Images(files)
             if name in self._modes:
@@ -206,11 +248,19 @@ class ParquetSource(RowSource):
         of_bytes = isinstance(field, Bytes)
         return [MISSING if data is None else data.tobytes() if of_bytes else data for data in files]
 
-    def _file(self, name: str, index: int) -> Any:
+    def _part(self, _: Files, footer: Any, begin: int, size: int, head: bytes) -> Encoded:
+        """A part of a file, behind what has to stand before it. Raises OSError and ValueError."""
+        data, stamp = self._files.read(footer.path, begin, size, head)
+        footer.check(stamp)
+        if len(data) != len(head) + size:
+            raise ValueError(f"the storage gave {len(data) - len(head):,} of its {size:,} bytes")
+        return data
+
+    def _file(self, name: str, index: int, read: Files) -> Any:
         """The bytes of a field of one sample; None where the cell is null. Raises SampleError."""
         note(index)
-        found = self._had(name, index, lambda at: self._blobs[name].get(*at))
-        return self._read(index, found) if isinstance(found, str) else found
+        found = self._had(name, index, lambda at: self._blobs[name].get(*at, partial(self._part, read)))
+        return self._read(name, index, found, read) if isinstance(found, str) else found
 
     def _had(self, name: str, index: int, get: Callable[[tuple[int, int]], Got]) -> Got:
         """What lies at the sample's place. Raises SampleError."""
@@ -222,35 +272,58 @@ class ParquetSource(RowSource):
             raise SampleError(index, self.location(index), reason, remedy) from error
 
 
-def _reopened(settings: Parquet, fields: Schema, fingerprint: str) -> ParquetSource:
-    source = open_parquet(settings, fields)
+def _opened(settings: Parquet, schema: Schema) -> ParquetSource:
+    """Of local files."""
+    paths = settings.paths()
+    footers = scan_in_threads(f"opening {len(paths)} Parquet files", len(paths), _footer, paths)
+    return ParquetSource(settings, schema, fitting(schema, footers))
+
+
+def _reopened(settings: Parquet, fields: Schema, fingerprint: str, known: Mapping[str, Known | None]) -> ParquetSource:
+    source = _opened(settings, fields)
     if source.fingerprint != fingerprint:
         raise DataError(f"{source!r}: the files were changed while a loader used them; make the loader again")
+    if known:
+        source.look_into(source.paths(), known)
     return source
 
 
-def open_parquet(settings: Parquet, fields: Mapping[str, Field] | None = None) -> ParquetSource:
-    """The source for these files; None for `fields`: the columns image and label.
+def open_parquet(
+    settings: Parquet, fields: Mapping[str, Field] | None = None, *, rebuild: bool = False
+) -> ParquetSource:
+    """The source for these files; None for `fields`: the columns image and label. rebuild: of remote files the index
+    that is kept.
 
     Raises ConfigError for fields that the columns don't have, DataError for files that are missing, damaged, empty, or
     have other columns than the first.
     """
-    schema, paths = Schema.of(fields), settings.paths()
-    footers = scan_in_threads(f"opening {len(paths)} Parquet files", len(paths), _footer, paths)
-    if not any(footer.metadata.num_rows for footer in footers):
-        raise DataError(f"{paths[0]}{' and the others' * (len(paths) > 1)} have no rows")
-    for path in located(schema, footers[0].schema, footers[0].path).values():
-        for footer in footers[1:]:
-            _check_alike(path, footers[0], footer)
-    source = ParquetSource(settings, schema, [footer for footer in footers if footer.metadata.num_rows])
+    schema, urls = Schema.of(fields), settings.urls()
+    if urls:
+        from gpupipe.sources.tables.remote import open_remote
+
+        source: ParquetSource = open_remote(settings, urls, schema, rebuild=rebuild)
+    else:
+        source = _opened(settings, schema)
+        if source.names_objects:
+            source.look_into(source.paths())
     for remark in source.remarks():
         log.warning("gpupipe: %s: %s", *remark)
     return source
 
 
-def _footer(path: FilePath, advance: Advance) -> Footer:
+def fitting(schema: Schema, footers: Sequence[Footer]) -> Sequence[Footer]:
+    """Those of files with rows. Raises DataError where there are none, and for columns that are not as in the first."""
+    if not any(footer.metadata.num_rows for footer in footers):
+        raise DataError(f"{footers[0].path}{' and the others' * (len(footers) > 1)} have no rows")
+    for path in located(schema, footers[0].schema, footers[0].path).values():
+        for footer in footers[1:]:
+            _check_alike(path, footers[0], footer)
+    return [footer for footer in footers if footer.metadata.num_rows]
+
+
+def _footer(path: FilePath, advance: Advance) -> LocalFooter:
     try:
-        footer = Footer.of(path)
+        footer = LocalFooter.of(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} can't be read as Parquet, perhaps it is cut; copy it again ({error})") from error
     advance(1)
@@ -270,7 +343,7 @@ def _check_alike(path: Path, first: Footer, other: Footer) -> None:
         )
 
 
-def _known(footers: list[Footer], parts: list[str]) -> pa.Table:
+def _known(footers: Sequence[Footer], parts: list[str]) -> pa.Table:
     """These columns of all rows, each in one piece."""
     if not parts:
         return pa.table({})
@@ -283,7 +356,8 @@ def _known(footers: list[Footer], parts: list[str]) -> pa.Table:
         advance(1)
         return table.replace_schema_metadata(None)
 
-    tables = scan_in_threads(f"reading columns of {len(footers)} Parquet files", len(footers), read, footers)
+    doing = f"reading columns of {len(footers)} Parquet files"
+    tables = scan_in_threads(doing, len(footers), read, footers, footers[0].threads)
     return pa.concat_tables(tables).combine_chunks()
 
 

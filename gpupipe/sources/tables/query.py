@@ -16,6 +16,7 @@ from gpupipe.errors import ConfigError, DataError, GpupipeError
 from gpupipe.host.cache import cache_folder, digest
 from gpupipe.sources.building import load_or_build
 from gpupipe.sources.needing import library
+from gpupipe.sources.tables.rows import root_of
 from gpupipe.sources.tables.settings import Query
 from gpupipe.sources.tables.table import TableSource, frozen
 
@@ -30,9 +31,7 @@ def open_query(query: Query, fields: Schema) -> TableSource:
 
     Raises DataError where it can't be run, or gives no rows, ConfigError for a field that it has no column for.
     """
-    root = os.path.abspath(os.path.expanduser(query.root or "."))
-    if not os.path.isdir(root):
-        raise DataError(f"no folder at {root}, which the paths in the query's rows are below: check root")
+    root = root_of(query.root, ".", "the query's rows")
     if isinstance(query.connection, str) or type(query.connection).__name__ == "URL":
         where, table = _by_url(query, fields)
     elif not callable(getattr(query.connection, "cursor", None)):

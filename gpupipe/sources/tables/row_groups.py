@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from gpupipe.host.files import open_regular
 from gpupipe.host.system import memory_limit, usable_cpus
 from gpupipe.sources.reading import Stamp
-from gpupipe.sources.tables.pages import Chunk, Places, located
+from gpupipe.sources.tables.pages import Chunk, Places, Read, located
 
-__all__ = ["Footer", "RowGroup", "RowGroups", "default_memory"]
+__all__ = ["Footer", "LocalFooter", "RowGroup", "RowGroups", "default_memory"]
 
 PART = 8
 FEWEST = 64 << 20
@@ -42,20 +42,20 @@ def default_memory() -> int:
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file said of itself when it was opened."""
+    """What a file said of itself when it was opened.
+
+    path: what messages call the file. threads: in how many at once several are read; None: as many as suit a disk.
+    """
 
     path: str
-    stamp: Stamp
     metadata: Any
     schema: Any
+    threads: ClassVar[int | None] = None
 
-    @classmethod
-    def of(cls, path: Path) -> Footer:
-        """Read it. Raises OSError and, for what is damaged, `pyarrow.ArrowException`."""
-        with open(open_regular(path), "rb", buffering=0) as file:
-            stamp = Stamp.of(file.fileno())
-            opened = pq.ParquetFile(file)
-            return cls(str(path), stamp, opened.metadata, opened.schema_arrow)
+    @property
+    def folder(self) -> str:
+        """The one that it lies in."""
+        return os.path.dirname(self.path)
 
     @cached_property
     def leaves(self) -> dict[str, int]:
@@ -73,21 +73,54 @@ class Footer:
         return name if self.within(name) else path[0]
 
     def read(self, parts: list[str], group: int | None = None) -> Any:
-        """Columns, of structs the parts that are asked for, of one group or all. Raises as `of` does, and ValueError
-        where the file is another one now."""
-        with self.unchanged() as file:
+        """Columns, of structs the parts that are asked for, of one group or all. Raises OSError, ValueError where the
+        file is another one now and, for what is damaged, `pyarrow.ArrowException`."""
+        groups = [*range(self.metadata.num_row_groups)] if group is None else [group]
+        with self.opened(parts, groups) as file:
             opened = pq.ParquetFile(file, metadata=self.metadata)
-            groups = range(self.metadata.num_row_groups) if group is None else [group]
             return opened.read_row_groups(groups, columns=parts, use_threads=False)  # forks have none of the threads
 
+    def opened(self, parts: Sequence[str], groups: Sequence[int]) -> AbstractContextManager[IO[bytes]]:
+        """The file, of which these columns of row groups will be read. That it is another one now is raised, in the
+        place of whatever was raised because of that."""
+        raise NotImplementedError
+
+    def reading(self, chunk: Chunk) -> AbstractContextManager[Read]:
+        """Any part of it, to find the pages of a chunk."""
+        raise NotImplementedError
+
+
+def begin_of(leaf: Any) -> int:
+    """Where a column chunk begins, by the footer."""
+    return int(min(filter(None, (leaf.dictionary_page_offset, leaf.data_page_offset))))
+
+
+@dataclass(frozen=True)
+class LocalFooter(Footer):
+    """Of a file on a disk."""
+
+    stamp: Stamp
+
+    @classmethod
+    def of(cls, path: Path) -> LocalFooter:
+        """Read it. Raises OSError and, for what is damaged, `pyarrow.ArrowException`."""
+        with open(open_regular(path), "rb", buffering=0) as file:
+            stamp = Stamp.of(file.fileno())
+            opened = pq.ParquetFile(file)
+            return cls(str(path), opened.metadata, opened.schema_arrow, stamp)
+
     @contextmanager
-    def unchanged(self) -> Iterator[IO[bytes]]:
-        """The file, open: that it is another one now is said in the place of whatever was raised because of that."""
+    def opened(self, parts: Sequence[str] = (), groups: Sequence[int] = ()) -> Iterator[IO[bytes]]:
         with open(open_regular(self.path), "rb", buffering=0) as file:
             try:
                 yield file
             finally:
                 self.check(Stamp.of(file.fileno()))
+
+    @contextmanager
+    def reading(self, _: Chunk) -> Iterator[Read]:
+        with self.opened() as file:
+            yield lambda at, size: os.pread(file.fileno(), size, at)
 
     def check(self, stamp: Stamp) -> None:
         """Raise ValueError unless that is of the file as it was."""
@@ -130,11 +163,10 @@ class RowGroup:
         kind = self.footer.metadata.schema.column(self.footer.leaves[name])
         if leaf.compression not in SNAPPY or leaf.physical_type != "BYTE_ARRAY" or kind.max_repetition_level:
             return None
-        begin = min(filter(None, (leaf.dictionary_page_offset, leaf.data_page_offset)))
         snappy = SNAPPY[leaf.compression]
-        chunk = Chunk(begin, leaf.total_compressed_size, leaf.num_values, snappy, kind.max_definition_level)
-        with self.footer.unchanged() as file:
-            return located(chunk, lambda at, size: os.pread(file.fileno(), size, at))
+        chunk = Chunk(begin_of(leaf), leaf.total_compressed_size, leaf.num_values, snappy, kind.max_definition_level)
+        with self.footer.reading(chunk) as read:
+            return located(chunk, read)
 
 
 class RowGroups:
@@ -171,6 +203,14 @@ class RowGroups:
     def found(self, group: int, name: str) -> Places | None:
         """The same where it has been asked for before."""
         return self._places.get((group, name))
+
+    def know(self, name: str, places: Iterable[Places | None]) -> None:
+        """Of each group the places that were found before, and are stored."""
+        self._places |= {(group, name): found for group, found in enumerate(places)}
+
+    def holds(self, group: int, name: str) -> bool:
+        """Whether the column is kept now."""
+        return (group, name) in self._kept
 
     def column(self, group: int, name: str) -> Any:
         """As `RowGroup.column`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Columns, Field, Index, Key, Scalar, Schema
+from gpupipe.batch import MISSING, Columns, Coming, Field, Index, Key, Scalar, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.indexed import printable
-from gpupipe.sources.patterns import is_url
 from gpupipe.sources.reading import read_file
-from gpupipe.sources.source import Encoded, Source, as_column
-from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, values
+from gpupipe.sources.remote.loose import UNKNOWN, Known, Loose, url_of
+from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote
+from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
+from gpupipe.sources.remote.source import RemoteSource
+from gpupipe.sources.source import Encoded, as_column
+from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values
 
-__all__ = ["RowSource"]
+__all__ = ["Files", "RowSource", "root_of"]
+
+Files = Mapping[Extent, Encoded]
+"""What was read from a storage for some samples."""
+
+NO_FILES: Files = {}
 
 
-class RowSource(Source):
+def root_of(root: str | os.PathLike[str] | None, usual: str | os.PathLike[str], where: str) -> str:
+    """The folder of relative paths, or its URL. where: what has them, for messages. Raises DataError."""
+    place = os.fspath(usual if root is None else root)
+    if is_remote(place):
+        return place
+    place = os.path.abspath(os.path.expanduser(place))
+    if not os.path.isdir(place):
+        raise DataError(f"no folder at {place}, which the paths in {where} are below: check root")
+    return place
+
+
+class RowSource(RemoteSource):
     """Samples that are rows: `_rows` gives those of a table, or of a part of it that has the columns that are needed.
+    Files that they name may lie in a storage.
 
     root: the folder of relative paths. paths: the column of each field, as `located` found it. names: of fields whose
     cells are names of classes, the names in the order of their numbers; those of `label` are `classes`.
@@ -37,6 +58,8 @@ class RowSource(Source):
         self._paths = dict(paths)
         self.names = dict(names)
         self._names = {name: pa.array(some, pa.large_string()) for name, some in names.items()}
+        self._loose: dict[str, Loose] = {}
+        self.reading = Reading()
         if "label" in names:
             self.classes = list(names["label"])
             self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
@@ -48,6 +71,54 @@ class RowSource(Source):
     def _whole(self, name: str) -> pa.Array | None:
         """The cells of a field in all rows, where they are at hand without reading any."""
         return None
+
+    def look(self, columns: Mapping[str, pa.Array | None], known: Mapping[str, Known | None] | None = None) -> None:
+        """Note which objects the cells of fields name, by their columns. known: as was noted before. Raises
+        DataError."""
+        for name, column in columns.items():
+            paths = None if column is None else paths_of(column)
+            if paths is None:
+                continue
+            if known is not None:
+                self._loose |= {name: Loose(paths, self.root, known[name])} if name in known else {}
+            elif is_remote(self.root) or pc.any(pc.match_substring(paths, "://")).as_py():
+                self._loose[name] = Loose.of(paths, self.root)
+
+    @property
+    def known(self) -> dict[str, Known | None]:
+        """What was noted, for a copy of this source."""
+        return {name: loose.known for name, loose in self._loose.items()}
+
+    @property
+    def reads_storage(self) -> bool:
+        """Whether something is read from a storage."""
+        return bool(self._loose)
+
+    @property
+    def looks_ahead(self) -> int:
+        return LOOKS_AHEAD if self.reads_storage else 0
+
+    def ahead(self, coming: Coming) -> None:
+        if self.reads_storage:
+            super().ahead(coming)
+
+    def extents(self, index: int) -> list[Extent]:
+        """The objects that its cells name."""
+        try:
+            found = [loose.extent(index) for loose in self._loose.values()]
+        except ReadError as error:
+            raise self.unread(index, error) from error
+        return [one for one in found if one is not None]
+
+    def unread(self, index: int, error: ReadError) -> SampleError:
+        remedy = "mend the table, or pass on_error='skip'" if isinstance(error, MissingError) else ""
+        return SampleError(index, self.location(index), str(error), remedy)
+
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        sizes = [loose.sizes[indices] for loose in self._loose.values()]
+        if not sizes or any((one == UNKNOWN).any() for one in sizes):
+            return None
+        return sum((one.clip(0) for one in sizes), np.zeros(len(indices), np.int64))
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:
         """All samples' values of a field of numbers or texts. Raises DataError where they aren't known."""
@@ -86,40 +157,60 @@ class RowSource(Source):
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
         """All fields: images and masks as encoded."""
         rows = self._rows(indices)
-        return {name: self._made(name, field, rows, indices) for name, field in self.fields.items()}
+        files = self._fetched(indices.tolist()) if self.reads_storage else {}
+        return {name: self._made(name, field, rows, indices, files) for name, field in self.fields.items()}
+
+    def _fetched(self, indices: list[int]) -> Files:
+        """All that is read from a storage for these samples. Raises SampleError."""
+        extents = chain(*map(self.extents, indices))
+        return dict(zip(extents, chain(*self.taken(indices)), strict=True))
 
     def lacks(self, index: int, name: str) -> str:
         """Which cell is null."""
         return f"the column {'.'.join(self._paths[name])!r} is null there" if name in self._paths else ""
 
-    def _made(self, name: str, field: Field, rows: pa.Table | pa.RecordBatch, indices: NDArray[np.int64]) -> Any:
+    def _made(
+        self, name: str, field: Field, rows: pa.Table | pa.RecordBatch, indices: NDArray[np.int64], files: Files
+    ) -> Any:
         if isinstance(field, Index):
             return indices.astype(np.int64)
         if isinstance(field, Key):
             return list(map(self.key, indices.tolist()))
-        return self._values(name, field, cells(rows, self._paths[name]), indices)
+        return self._values(name, field, cells(rows, self._paths[name]), indices, files)
 
-    def _values(self, name: str, field: Field, column: pa.Array, indices: NDArray[np.int64]) -> Any:
+    def _values(
+        self, name: str, field: Field, column: pa.Array, indices: NDArray[np.int64], files: Files = NO_FILES
+    ) -> Any:
         if name in self._names:
             column = numbered(column, self._names[name])
         elif name == "label" and self._label_is_whole:
             column = column.cast(pa.int64())
         try:
-            return values(field, column, lambda row, path: self._read(int(indices[row]), path))
+            return values(field, column, lambda row, path: self._read(name, int(indices[row]), path, files))
         except BadCellError as error:
             index = int(indices[error.row])
             reason = f"its field {name!r} (column {'.'.join(self._paths[name])!r}): {error}"
             raise SampleError(index, self.location(index), reason) from error
 
-    def _read(self, index: int, path: str) -> Encoded:
+    def _read(self, name: str, index: int, path: str, files: Files) -> Encoded:
         """The file of a sample at the path in a cell. Raises SampleError where it can't be read."""
+        found = self._loose[name].extent(index) if name in self._loose else None
+        if found is not None:
+            return files[found]
         note(index)
         place = os.path.join(self.root, path)
         try:
             return read_file(place)
         except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
             what = f"{printable(place)} can't be read: {getattr(error, 'strerror', None) or error}"
-            if is_url(path):
-                what = f"{printable(path)} is a URL, and files are read from local disks only"
+            if is_remote(path) or is_remote(self.root):  # in a column where that was not seen
+                return self._alone(index, path)
             remedy = f"relative paths are below {self.root}: pass another root, mend the table, or pass on_error='skip'"
             raise SampleError(index, self.location(index), what, remedy) from error
+
+    def _alone(self, index: int, path: str) -> Encoded:
+        try:
+            url = url_of(path, self.root) or path
+        except DataError as error:
+            raise self.unread(index, ReadError(str(error))) from error
+        return self._next(index, self.reading.take([Extent(Object(url, UNKNOWN, ""), 0, UNKNOWN)]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources.patterns import is_url
+from gpupipe.sources.remote.objects import is_remote
 
 __all__ = ["Manifest", "Query"]
 
@@ -22,9 +23,9 @@ ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
 @dataclass(frozen=True)
 class Manifest:
     """A file that lists samples, a row each: JSON lines (.jsonl, .ndjson), TSV, or else CSV. Where there is nothing to
-    say but its path, the path alone does. Parquet that lists samples is opened as other Parquet is: see `Parquet`.
+    say but its path, or URL, that alone does. Parquet that lists samples is opened as other Parquet is: see `Parquet`.
 
-    root:      the folder of relative paths; None: the one that the file lies in.
+    root:      the folder of relative paths, or its URL; None: the one that the file lies in. Cells may be URLs, too.
     columns:   the names of a CSV file's columns where its first line has none.
     delimiter: between the columns of a CSV file; None: a tab in .tsv, else a comma.
     encoding:  of a CSV file.
@@ -40,10 +41,8 @@ class Manifest:
     classes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if is_url(os.fspath(self.path)):
-            raise ConfigError(
-                f"Manifest: {self.path!r} is a URL: data is read from local files only; copy it to a disk"
-            )
+        if is_url(os.fspath(self.path)) and not is_remote(os.fspath(self.path)):
+            raise ConfigError(f"Manifest: {self.path!r} is a command or a URL of no storage; pass a path or a URL")
         if os.fspath(self.path).lower().endswith(".parquet"):
             raise ConfigError(f"Manifest: {self.path!r} is Parquet: pass gpupipe.Parquet({self.path!r}, root=...)")
         if self.delimiter is not None and len(self.delimiter) != 1:
@@ -60,7 +59,7 @@ class Query:
     text:       the query, in the words of the database. It has to say the order, by ORDER BY at its end, over columns
                 that no two rows share: without, a database may give another one each time.
     parameters: for what stands for values in the text, in the style of the driver; they go to it as they are.
-    root:       the folder of relative paths in the rows; None: the current one.
+    root:       the folder of relative paths in the rows, or its URL; None: the current one.
     classes:    as of a `Manifest`.
     """
 

@@ -15,6 +15,7 @@ from gpupipe.batch import Array, Bytes, Image, Mask, Schema
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.indexed import printable
+from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
@@ -34,7 +35,14 @@ class TableSource(RowSource):
     where: what the table is called in messages. index: what `frozen` made.
     """
 
-    def __init__(self, where: str, root: str, index: StoredIndex, fields: Schema) -> None:
+    def __init__(
+        self,
+        where: str,
+        root: str,
+        index: StoredIndex,
+        fields: Schema,
+        known: Mapping[str, Known | None] | None = None,
+    ) -> None:
         info = index.info
         super().__init__(root, fields, {name: tuple(path) for name, path in info["paths"].items()}, info["names"])
         self.where = where
@@ -42,6 +50,8 @@ class TableSource(RowSource):
         self.fingerprint = index.fingerprint
         (self._table,) = pa.ipc.open_stream(pa.py_buffer(index.arrays["table"])).read_all().to_batches()
         self._keys = cells(self._table, self._paths[info["key"]]) if info["key"] else None
+        files = (name for name, field in fields.items() if isinstance(field, Image | Mask | Bytes))
+        self.look({name: cells(self._table, self._paths[name]) for name in files}, known)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -51,7 +61,8 @@ class TableSource(RowSource):
         return f"TableSource({self.where!r}, {len(self)} samples{classes})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.where, self.root, self.index_path, self.fingerprint, self.fields)
+        made = self.where, self.root, self.index_path, self.fingerprint, self.fields, self.known
+        return _reopened, made, {"reading": self.reading}
 
     def _rows(self, indices: NDArray[np.int64]) -> pa.RecordBatch:
         return self._table.take(as_indices(indices))
@@ -68,8 +79,10 @@ class TableSource(RowSource):
         return f"{self.where} row {index}" + ("" if self._keys is None else f" ({self.key(index)})")
 
 
-def _reopened(where: str, root: str, path: str, fingerprint: str, fields: Schema) -> TableSource:
-    return TableSource(where, root, reopen_index(path, fingerprint), fields)
+def _reopened(
+    where: str, root: str, path: str, fingerprint: str, fields: Schema, known: Mapping[str, Known | None]
+) -> TableSource:
+    return TableSource(where, root, reopen_index(path, fingerprint), fields, known)
 
 
 def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] | None, **info: Any) -> BuiltIndex:

@@ -1,0 +1,85 @@
+"""What is found out of data by URL, in a process `apart`: once for all of a machine that ask at the same time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpupipe.batch import Schema
+from gpupipe.batch.stored import schema_to_json
+from gpupipe.errors import DataError
+from gpupipe.host.cache import cache_folder, digest
+from gpupipe.host.files import folder_lock, read_regular, replacing
+from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.remote.objects import ReadError, shown
+from gpupipe.sources.storage import StoredIndex
+
+__all__ = ["as_json", "kept", "once"]
+
+PATIENCE = 300.0
+"""Seconds for which the process that looks may stand still until others that wait for it give up: more than any request
+is tried."""
+
+MOST_ANSWER = 1 << 30
+
+
+def once(
+    urls: Sequence[str], how: Sequence[Any], look: Callable[[Path], dict[str, Any]], rebuild: bool
+) -> dict[str, Any]:
+    """What `look` finds at these URLs, or what it has found in another process while this one waited. It gets the
+    folder for what is to be kept. how: what else the answer depends on. Raises DataError."""
+    asked = digest([*urls, *how])
+    folder = cache_folder() / "urls" / digest([*map(shown, urls), *how])
+    told = f"{shown(urls[0])}{' and others' if len(urls) > 1 else ''}"
+    begin = time.time_ns()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(folder, wait=True, doing=f"looks at {told}", patience=PATIENCE):
+            answer = None if rebuild else _answer_since(folder / "answer.json", begin, asked)
+            if answer is None:
+                answer = look(folder) | {"asked": asked}
+                with replacing(folder / "answer.json") as file:
+                    file.write(json.dumps(answer).encode())
+            return answer
+    except TimeoutError:
+        raise DataError(
+            f"another process looks at {told} and has not moved for {PATIENCE:.0f} s: end it if it was stopped "
+            f"(`lslocks` names what has locked {folder}), or set GPUPIPE_CACHE to another folder"
+        ) from None
+    except ReadError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"{folder} can't be written ({error}): set GPUPIPE_CACHE to a folder that can be") from error
+
+
+def as_json(schema: Schema) -> dict[str, Any]:
+    """Fields as such a process gets them: without what JSON can't hold and no index depends on."""
+    return schema_to_json(Schema({name: replace(field, collate=None) for name, field in schema.items()}))
+
+
+def _answer_since(path: Path, begin: int, asked: str) -> dict[str, Any] | None:
+    """What another process has found while this one waited for it."""
+    try:
+        if path.stat().st_mtime_ns < begin:
+            return None
+        answer: dict[str, Any] = json.loads(read_regular(path, MOST_ANSWER))
+        return answer if answer["asked"] == asked else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def kept(
+    folder: Path,
+    arrays: Set[str],
+    stale: Callable[[dict[str, Any]], str],
+    build: Callable[[], BuiltIndex],
+    rebuild: bool,
+) -> StoredIndex:
+    """The index in such a folder, built where it is stale."""
+    place = folder / "index"  # another folder to lock
+    place.mkdir(exist_ok=True)
+    return load_or_build(place, "found.index", arrays=arrays, stale=stale, build=build, rebuild=rebuild)

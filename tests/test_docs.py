@@ -104,7 +104,9 @@ def heading_anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/migration.md", "docs/data.md", "docs/formats.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text())
     assert links

@@ -18,7 +18,8 @@ from gpupipe.sources.remote.apart import apart
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, shown
 
 DATA = bytes(range(256)) * 1000
-SECONDS = 3.0
+SECONDS = 16.0  # the first try of a request may take a second, on a machine that is busy
+FEW = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +184,8 @@ def test_what_does_not_pass_ends_in_time_and_is_named(served, child, fault, says
     server, found = served
     server.script("d/a.bin", fault, forever=True)
     begin = time.monotonic()
-    (result,), counts, lines = child(read, [Extent(found, 1000, 500)])
-    assert time.monotonic() - begin < 1.5 * SECONDS + 1
+    (result,), counts, lines = child(read, [Extent(found, 1000, 500)], FEW)
+    assert time.monotonic() - begin < 10 * FEW
     kind, text = result
     assert kind == "ReadError"
     assert f"{shown(found.url)}, bytes 1,000 to 1,500" in text
@@ -305,8 +306,8 @@ def test_a_weak_etag_is_compared_but_not_asked_for(served, child):
 def test_a_connection_that_is_never_answered(child):
     with deaf_server() as url:
         begin = time.monotonic()
-        (result,), _, _ = child(read, [Extent(Object(f"{url}/x", 100, '"e"'), 0, 100)])
-        assert time.monotonic() - begin < 1.5 * SECONDS + 1
+        (result,), _, _ = child(read, [Extent(Object(f"{url}/x", 100, '"e"'), 0, 100)], FEW)
+        assert time.monotonic() - begin < 10 * FEW
     assert result[0] == "ReadError"
 
 
@@ -388,6 +389,29 @@ def test_buckets_and_keys_that_are_not_there(s3_bucket, child):
     s3_bucket.put("bad/./name", b"")
     (kind, text), _, _ = child(listing, f"{s3_bucket.url}/bad")
     assert kind == "ReadError"
+
+
+def test_a_bucket_whose_gateway_redirects_to_where_objects_lie(s3_bucket, fault_server, monkeypatch, child):
+    """As AIStore's do."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"{fault_server.url}/s3")
+    with FaultServer() as other:
+        other.put("there", DATA)
+        elsewhere = Fault(307, {"Location": other.url_of("there")})
+        fault_server.script("s3/box/a", elsewhere, forever=True, methods="GET HEAD")
+        (found,), _, _ = child(head, ["s3://box/a"])
+        assert child(read, [Extent(found, 50, 10)])[0] == [DATA[50:60]]
+        assert "authorization" in fault_server.requests("s3/box/a")[0].headers
+        assert not any("authorization" in request.headers for request in other.requests())
+
+
+def test_a_bucket_without_etags_is_held_to_sizes(s3_bucket, fault_server, monkeypatch, child):
+    """Its times may be those of the last access, as AIStore's."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fault_server.url)
+    fault_server.put("box/a", DATA)
+    fault_server.script("box/a", Fault(headers={"ETag": ""}), forever=True, methods="GET HEAD")
+    (found,), _, _ = child(head, ["s3://box/a"])
+    assert found == Object("s3://box/a", len(DATA), "")
+    assert child(read, [Extent(found, 50, 10)])[0] == [DATA[50:60]]
 
 
 def test_expired_credentials_are_looked_up_once_more(moto, tmp_path, monkeypatch, child):

@@ -37,8 +37,8 @@ LOCAL = ("file", "local", "pipe")  # no storage: "file" is for paths, a pipe is 
 class Object(NamedTuple):
     """An object as an index saw it.
 
-    etag pins every read of it: an ETag, with its quotes; where the server has none "modified TIME"; "" where it tells
-    neither, so that only the size is compared.
+    etag pins every read of it: an ETag, with its quotes; where a web server has none "modified TIME"; "" where neither
+    is told, so that only the size is compared.
     """
 
     url: str

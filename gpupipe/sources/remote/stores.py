@@ -106,7 +106,7 @@ def _made(root: str, timeout: float) -> Store:
         if is_web(root):
             address, header = _password(root)
             options |= {"default_headers": header}
-            return ObjectStore(stores.HTTPStore.from_url(address, **settings))
+            return ObjectStore(stores.HTTPStore.from_url(address, **settings), dated=True)
         make = getattr(stores, CLASSES[kind])
         return ObjectStore(make.from_url(root, credential_provider=provider_of(kind), **settings))
     except Fault:
@@ -125,10 +125,15 @@ def _password(root: str) -> tuple[str, dict[str, str]]:
 
 
 class ObjectStore:
-    """One that obstore knows."""
+    """One that obstore knows.
 
-    def __init__(self, store: Any) -> None:
+    dated: where there is no ETag the time of change is what tells versions apart. In buckets it does not: AIStore
+    gives the time of the last access.
+    """
+
+    def __init__(self, store: Any, dated: bool = False) -> None:
         self._store = store
+        self._dated = dated
 
     def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
         options: dict[str, Any] = {} if size < 0 else {"range": (offset, offset + size)}
@@ -136,7 +141,7 @@ class ObjectStore:
             options["if_match"] = etag
         try:
             answer = self._store.get(path, options=options)
-            found = _found(answer.meta)
+            found = self._found(answer.meta)
             if size < 0 and found.size > MOST_BYTES:
                 raise Fault(Kind.WRONG, f"it has {found.size:,} bytes, more than the {MOST_BYTES:,} of any image")
             return np.frombuffer(answer.bytes(), np.uint8), found
@@ -147,24 +152,24 @@ class ObjectStore:
 
     def head(self, path: str) -> Found:
         try:
-            return _found(self._store.head(path))
+            return self._found(self._store.head(path))
         except Exception as error:
             raise fault_of(error) from None
 
     def pages(self, folder: str, after: str) -> Iterator[list[tuple[str, Found]]]:
         try:
             for page in self._store.list(folder or None, offset=after or None, chunk_size=PAGE):
-                yield [(meta["path"], _found(meta)) for meta in page]
+                yield [(meta["path"], self._found(meta)) for meta in page]
         except Exception as error:
             raise fault_of(error) from None
 
-
-def _found(meta: Any) -> Found:
-    etag = meta["e_tag"]
-    if etag:
-        return Found(meta["size"], etag if etag.startswith(('"', "W/")) else f'"{etag}"')  # Azure lists without quotes
-    changed = meta["last_modified"]
-    return Found(meta["size"], f"modified {changed.isoformat()}" if changed and changed.timestamp() > 0 else "")
+    def _found(self, meta: Any) -> Found:
+        etag, changed = meta["e_tag"], meta["last_modified"]
+        if etag:
+            quoted = etag.startswith(('"', "W/"))  # in listings of Azure and Google it is not
+            return Found(meta["size"], etag if quoted else f'"{etag}"')
+        known = self._dated and changed.timestamp() > 0
+        return Found(meta["size"], f"modified {changed.isoformat()}" if known else "")
 
 
 def object_at(root: str, path: str, found: Found) -> Object:

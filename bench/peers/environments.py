@@ -38,9 +38,8 @@ class InstallError(GpupipeError):
 
 def requirements(name: str) -> tuple[str, ...]:
     """The tuple `REQUIREMENTS` of a contender's file, read without importing it; empty where it has none."""
-    package, _, module = reference(name).partition(":")[0].rpartition(".")
-    path = Path(__file__).parent / f"{module}.py"
-    if package != "peers" or not path.exists():
+    path = Path(__file__).parent.parent / (reference(name).partition(":")[0].replace(".", "/") + ".py")
+    if not path.exists():
         return ()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == ["REQUIREMENTS"]:

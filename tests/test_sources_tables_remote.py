@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 from servers.buckets import Bucket
 from servers.faults import FaultServer
 
-from gpupipe import ConfigError, DataError, Manifest, Parquet, SampleError
+import gpupipe
+from gpupipe import ConfigError, DataError, Image, Manifest, Parquet, SampleError, Scalar
 from gpupipe.sources import Source, check_source, open_source
 
 rng = np.random.default_rng(0)
@@ -163,3 +166,109 @@ class TestPaths:
             assert source.key(3) == local.key(3)
             assert pickle.loads(pickle.dumps(source))[1][0].tobytes() == NOISE[2]
             check_source(source)
+
+    def test_of_all_places(self, tmp_path: Path, s3_bucket: Bucket, fault_server: FaultServer) -> None:
+        """Files, objects of a bucket, which are asked for when the table is opened, and of the web, which are not; bad
+        ones are named, each for itself."""
+        (tmp_path / "0.jpg").write_bytes(NOISE[2])
+        s3_bucket.put("1.jpg", NOISE[4])
+        fault_server.put("2.jpg", NOISE[6])
+        web = fault_server.url_of("2.jpg")
+        paths = ["0.jpg", f"{s3_bucket.url}/1.jpg", web, f"{s3_bucket.url}/gone.jpg", f"{web}.gone", "none.jpg", None]
+        expected = [NOISE[2], NOISE[4], NOISE[6], None]
+        lines = [json.dumps({"image": path, "label": number}) for number, path in enumerate(paths)]
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        written(tmp_path / "a.parquet", {"image": paths, "label": range(7)})
+        for name in ("a.jsonl", "a.parquet"):
+            before = len(fault_server.requests())
+            source = open_source(tmp_path / name, fields={"image": Image(missing="skip"), "label": Scalar()})
+            assert len(fault_server.requests()) == before
+            assert images(source, [1, 2, 0, 6]) == [*expected[1:3], expected[0], None]
+            assert source.stored_bytes(np.arange(2)) is None
+            for index, message in (
+                (3, "/gone.jpg"),
+                (4, "2.jpg.gone.*404"),
+                (5, "none.jpg can't be read: No such file"),
+            ):
+                with pytest.raises(SampleError, match=f"sample {index} .*{message}") as raised:
+                    source.fetch(np.array([0, 1, index, 2]))
+                assert raised.value.index == index
+            loader = gpupipe.Loader(
+                source, gpupipe.imagenet_eval(8), 1, num_workers=0, device="cpu", on_error="skip", shuffle=False
+            )
+            with loader, pytest.raises(gpupipe.GpupipeError):
+                list(loader)  # nothing of it is an image
+            assert {error.index for error in loader.bad_samples} >= {3, 4, 5}
+
+    def test_that_leave_the_root(self, tmp_path: Path, s3_bucket: Bucket) -> None:
+        (tmp_path / "a.csv").write_text("image\n../secret.jpg\na.jpg\n")
+        s3_bucket.put("b/a.jpg", b"a")
+        source = open_source(Manifest(tmp_path / "a.csv", root=f"{s3_bucket.url}/b"), fields={"image": Image()})
+        assert images(source, [1]) == [b"a"]
+        with pytest.raises(SampleError, match=r"'\.\./secret\.jpg' is no path below s3://"):
+            source[0]
+
+    def test_one_that_is_replaced(self, tmp_path: Path, s3_bucket: Bucket, fault_server: FaultServer) -> None:
+        """What the bucket listed is what is read, or an error; of the web what was read first."""
+        s3_bucket.put("a.jpg", b"first")
+        fault_server.put("a.jpg", b"first")
+        urls = [f"{s3_bucket.url}/a.jpg", fault_server.url_of("a.jpg")]
+        (tmp_path / "a.csv").write_text("\n".join(["image", *urls]))
+        source = open_source(tmp_path / "a.csv", fields={"image": Image()})
+        assert images(source, [1]) == [b"first"]
+        s3_bucket.put("a.jpg", b"other")
+        fault_server.put("a.jpg", b"other")
+        for index in range(2):
+            with pytest.raises(SampleError, match=f"sample {index} .*(another one than|its ETag is)"):
+                source[index]
+        again = open_source(tmp_path / "a.csv", fields={"image": Image()})
+        assert images(again, [0]) == [b"other"]
+
+    def test_of_a_query(self, tmp_path: Path, s3_bucket: Bucket) -> None:
+        s3_bucket.put("photos/a.jpg", b"a")
+        with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+            database.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, image TEXT, label INTEGER)")
+            database.execute("INSERT INTO photos VALUES (1, 'a.jpg', 3)")
+            database.commit()
+        text = "SELECT image, label FROM photos ORDER BY id"
+        source = open_source(gpupipe.Query(f"sqlite:///{tmp_path}/a.db", text, root=f"{s3_bucket.url}/photos"))
+        assert (images(source, [0]), source.targets.tolist()) == ([b"a"], [3])
+
+
+class TestManifest:
+    def test_a_file_in_a_storage(self, s3_bucket: Bucket) -> None:
+        """It is read once, and again when it is replaced; what is wrong in it is named by its URL."""
+        url = f"{s3_bucket.url}/a.csv"
+        s3_bucket.put("a.csv", b"image,label\nx.jpg,1\n")
+        s3_bucket.put("x.jpg", b"x")
+        assert open_source(url)[0][1] == 1
+        s3_bucket.put("a.csv", b"image,label\nx.jpg,2\n")
+        assert open_source(url)[0][1] == 2
+        s3_bucket.put("a.csv", b"image,label\nx.jpg\n")
+        with pytest.raises(DataError, match=rf"^{url} line 2 has 1 columns"):
+            open_source(url)
+        s3_bucket.put("a.csv", b"x.jpg,2\n")
+        with pytest.raises(ConfigError, match=rf"pass gpupipe.Manifest\('{url}', columns="):
+            open_source(url)
+        with pytest.raises(DataError, match=f"there is no object {s3_bucket.url}/none.csv"):
+            open_source(f"{s3_bucket.url}/none.csv")
+        with pytest.raises(ConfigError, match="is for data by URL"):
+            open_source([(b"", 0)], cache="1G")
+
+
+class TestComposed:
+    """Made of others."""
+
+    def test_sizes(self, tmp_path: Path, s3_bucket: Bucket) -> None:
+        path = written(tmp_path / "a.parquet", {"image": NOISE, "label": range(10)}, **WAYS["plain"])
+        s3_bucket.put("a.parquet", path.read_bytes())
+        local, remote = open_source(path), open_source(f"{s3_bucket.url}/a.parquet")
+        sizes = [*map(len, NOISE)]
+        assert remote.select([3, 2]).stored_bytes(np.arange(2)).tolist() == [sizes[3], sizes[2]]
+        mixture = open_source(gpupipe.Mixture({"local": (local, 0.5), "remote": (remote, 0.5)}))
+        assert mixture.stored_bytes(np.array([3, 12, 13])).tolist() == [0, sizes[2], sizes[3]]
+        texts = open_source(path, fields={"text": Scalar("label"), "number": Scalar("label")})
+        joined = texts.join(open_source(f"{s3_bucket.url}/a.parquet"), on=("number", "label"), fields=["image"])
+        assert joined.stored_bytes(np.array([5])).tolist() == [sizes[5]]
+        assert local.stored_bytes(np.arange(2)) is None
+        assert local.select([1]).stored_bytes(np.arange(1)) is None

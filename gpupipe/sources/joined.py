@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Columns, Coming, Images, Index, Key, Schema
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.sources.parts import Before, fetched
+from gpupipe.sources.parts import Before, fetched, stored
 from gpupipe.sources.source import Source, content_fingerprint
 
 __all__ = ["JoinedSource"]
@@ -76,6 +76,13 @@ class JoinedSource(Source):
             return self._source.shapes(indices)
         rows = self._rows[indices]
         return None if (rows == NONE).any() else self._other.shapes(rows)
+
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Of both; 0 of one that is local."""
+        theirs = self._rows[indices]
+        rows = np.flatnonzero(theirs != NONE)
+        parts = [(self._source, np.arange(len(indices)), indices), (self._other, rows, theirs[rows])]
+        return stored(parts, len(indices))
 
     def lacks(self, index: int, name: str) -> str:
         if name not in self._names:

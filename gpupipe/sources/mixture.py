@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Columns, Coming, Index, Key
 from gpupipe.batch.columns import assemble
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.sources.parts import Before, fetched
+from gpupipe.sources.parts import Before, fetched, stored
 from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.stream import StreamSource
 
@@ -168,6 +168,16 @@ class MixtureSource(Source):
                 return None
             shapes[rows] = known
         return shapes
+
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """0 of samples of local sources."""
+        whose = self.part_of(indices)
+        rows = [np.flatnonzero(whose == one) for one in range(len(self.parts))]
+        parts = (
+            (part, some, indices[some] - begin)
+            for part, some, begin in zip(self.parts, rows, self._begins, strict=False)
+        )
+        return stored(parts, len(indices))
 
     def lacks(self, index: int, name: str) -> str:
         one, theirs = self._at(index)

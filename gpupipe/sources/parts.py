@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpupipe.host.whereabouts import Renumbered
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.source import Source
 
-__all__ = ["Before", "datasets_of", "fetched"]
+__all__ = ["Before", "datasets_of", "fetched", "stored"]
 
 Numbers = NDArray[np.int64]
 Before = Callable[[int], None] | None
@@ -26,6 +26,17 @@ def datasets_of(source: Source) -> list[DatasetSource]:
     if isinstance(source, DatasetSource):
         return [source]
     return [dataset for part in source.parts for dataset in datasets_of(part)]
+
+
+def stored(parts: Iterable[tuple[Source, Numbers, Numbers]], count: int) -> Numbers | None:
+    """As `Source.stored_bytes` of `count` samples, of which sources have these rows, by indices of their own."""
+    total: Numbers | None = None
+    for source, rows, theirs in parts:
+        sizes = source.stored_bytes(theirs)
+        if sizes is not None:
+            total = np.zeros(count, np.int64) if total is None else total
+            total[rows] += sizes
+    return total
 
 
 def fetched(

@@ -62,6 +62,9 @@ class SubsetSource(Source):
     def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
         return self.source.shapes(self._indices[indices])
 
+    def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        return self.source.stored_bytes(self._indices[indices])
+
     def lacks(self, index: int, name: str) -> str:
         return self.source.lacks(int(self._indices[index]), name)
 

@@ -51,6 +51,7 @@ class Loose:
         arrays = {} if known is None else reopen_index(*known).arrays
         self.sizes: NDArray[np.int64] = arrays.get("sizes", np.full(len(paths), UNKNOWN))
         """Of each row; 0 where it has no object."""
+        self.has_unknown = bool((self.sizes == UNKNOWN).any())
         self._etags = Strings(arrays["etags"], arrays["etag_offsets"]) if arrays else [""] * len(paths)
 
     @classmethod

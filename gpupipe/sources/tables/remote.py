@@ -11,7 +11,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
@@ -223,6 +223,8 @@ class RemoteParquetSource(ParquetSource):
                 extents[-1] += self._footer(group).extents(absent, [self.groups[group].number])
         self._told.append(told)
         drop = [*chain(*map(self._extents, coming.drop.tolist()))]
+        if any(self._units):  # of which no plan knows the size
+            coming = replace(coming, keep=None)
         self.reading.announce([*chain(*extents)], coming, np.array([*map(len, extents)], np.int64), drop)
 
     def _part(self, read: Files, footer: Any, begin: int, size: int, head: bytes) -> Encoded:

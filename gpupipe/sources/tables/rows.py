@@ -115,10 +115,12 @@ class RowSource(RemoteSource):
         return SampleError(index, self.location(index), str(error), remedy)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        sizes = [loose.sizes[indices] for loose in self._loose.values()]
-        if not sizes or any((one == UNKNOWN).any() for one in sizes):
+        if not self._loose or any(loose.has_unknown for loose in self._loose.values()):
             return None
-        return sum((one.clip(0) for one in sizes), np.zeros(len(indices), np.int64))
+        found = np.zeros(len(indices), np.int64)
+        for loose in self._loose.values():
+            found += loose.sizes[indices].clip(0)
+        return found
 
     def column(self, name: str) -> NDArray[Any] | list[Any]:
         """All samples' values of a field of numbers or texts. Raises DataError where they aren't known."""

@@ -511,6 +511,26 @@ def test_a_process_ends_with_requests_under_way(served):
     assert time.monotonic() - begin < 15
 
 
+FEW_FILES = """
+import resource, sys
+from gpupipe.sources.remote.client import client
+from gpupipe.sources.remote.objects import Extent, Object
+wanted = [Extent(Object(sys.argv[1], 256000, ""), 40_000 * (n % 6), 10) for n in range(6 * 20)]
+client().head([sys.argv[1]])  # with what is imported on the way
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+futures = [future for n in range(0, 120, 6) for future in client().read(wanted[n : n + 6])]
+print(len([future.result() for future in futures]), client().flight.limit)
+"""
+
+
+def test_few_open_files_are_enough(served):
+    server, found = served
+    server.script("d/a.bin", Fault(delay=0.05), forever=True)
+    read, limit = map(int, run(FEW_FILES, found.url).stdout.split())
+    assert read == 120
+    assert limit < 32
+
+
 def test_work_apart(served, capfd):
     server, found = served
     (answer,) = apart("test_remote_client:sizes", urls=[found.url])

@@ -73,7 +73,7 @@ def test_paths_that_leave_the_folder_are_refused(path):
         join("s3://b/d", path)
 
 
-@pytest.mark.parametrize("key", ["/lead", "a//b", "a/../b", "./a", "a\x01b", "a/./b"])
+@pytest.mark.parametrize("key", ["/lead", "a//b", "a/../b", "./a", "a\x01b", "a/./b", "a\udcff"])
 def test_keys_that_clients_would_change_are_refused(key):
     with pytest.raises(Fault, match="rename it") as caught:
         placed(f"s3://bucket/{key}")
@@ -81,9 +81,14 @@ def test_keys_that_clients_would_change_are_refused(key):
 
 
 def test_urls_of_the_web_that_do_not_come_apart_are_asked_for_as_they_are():
-    for url in ("https://h/a//b", "https://h/a%2Fb", "https://h/d/?id=5", "https://h/../a"):
+    for url in ("https://h/a//b", "https://h/a%2Fb", "https://h/d/?id=5", "https://h/../a", "https://h/%FF"):
         assert placed(url) == (url, "")
     assert placed("https://h:1/a%20b/%C3%A9?s=1#part") == ("https://h:1/?s=1", "a b/é")
+
+
+def test_urls_that_are_none():
+    with pytest.raises(Fault, match="its URL is none"):
+        placed("https://[::1/a")
 
 
 def slow_coalesce(wanted, gap, most):

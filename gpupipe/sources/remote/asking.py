@@ -105,10 +105,9 @@ class Asker:
     def _pause(self, url: str, fault: Fault, tries: int) -> float:
         """Seconds before the next try."""
         pause = self._patience.pause(tries)
-        if fault.kind is not Kind.BUSY:
-            return pause
-        self._flight.throttled(time.monotonic())
-        told = self._retry_after.of(url) if is_web(url) else 0.0
+        if fault.kind in (Kind.BUSY, Kind.CROWDED):
+            self._flight.throttled(time.monotonic())
+        told = self._retry_after.of(url) if fault.kind is Kind.BUSY and is_web(url) else 0.0
         if told > pause:
             fault.text += f" and asks for {told:.0f} s of patience"
         return max(pause, told)

@@ -21,12 +21,13 @@ class Kind(Enum):
     REPLACED = "replaced"
     WHOLE = "whole"  # an answer to a range that is not that range
     BUSY = "busy"  # it asks for patience
+    CROWDED = "crowded"  # this process has no room for one more
     BROKEN = "broken"  # no whole answer came
     SLOW = "slow"  # none within the time
     WRONG = "wrong"  # in the settings, or in the server: to try again would not help
 
 
-AGAIN = (Kind.BUSY, Kind.BROKEN, Kind.SLOW)
+AGAIN = (Kind.BUSY, Kind.CROWDED, Kind.BROKEN, Kind.SLOW)
 
 
 @dataclass(eq=False)
@@ -68,11 +69,11 @@ TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
     ("Range request not supported", Kind.WHOLE, "", ""),
     ("Invalid last modified", Kind.WRONG, "the server tells a time that is none", ""),
     ("Content-Range header not present", Kind.WRONG, "the server answers a range without saying which", NETWORK),
-    ("InvalidPathError", Kind.WRONG, "its name can't be asked for", "rename it"),
     ("Encountered object with invalid path", Kind.WRONG, "a name in it can't be asked for", ""),
     ("invalid peer certificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("InvalidCertificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("builder error", Kind.WRONG, "its address can't be asked", "check the URL; http:// needs an http:// endpoint"),
+    ("Too many open files", Kind.CROWDED, "this process may open no more files", "raise its limit: `ulimit -n`"),
     ("169.254.", Kind.DENIED, "no credentials were found", ""),  # the machine's role was asked, in vain
     ("metadata.google.internal", Kind.DENIED, "no credentials were found", ""),
     ("PROPFIND response", Kind.WRONG, "its answer is none that can be read", ""),
@@ -99,6 +100,8 @@ def fault_of(error: Exception) -> Fault:
     for part, kind, what, remedy in TEXTS:
         if part in text or part in type(error).__name__:
             return Fault(kind, what, remedy)
+    if isinstance(error, ValueError | TypeError):  # of what was asked, before anything was sent
+        return Fault(Kind.WRONG, "its name can't be asked for", "rename it")
     return Fault(Kind.BROKEN, "the answer broke off, or none came", NETWORK)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FEWEST", "FIRST", "MOST", "Flight"]
 
-FEWEST, FIRST, MOST = 4, 16, 128
+FEWEST, FIRST, MOST = 4, 32, 128
 STEP = 1.5
 GAIN = 1.08  # a step up stays where it brings that much more, a step down where it costs no more than that
 ROUND = 0.1  # seconds that a measurement takes at least, and at least this many answers for each request under way:

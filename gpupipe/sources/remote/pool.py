@@ -65,5 +65,10 @@ class Pool:
         if more > 0:
             self._ready.notify(more)
         for _ in range(min(more, self._flight.limit - self._threads)):
+            try:
+                threading.Thread(target=self._run, name="gpupipe-storage", daemon=True).start()
+            except RuntimeError:  # the machine, or the container, has no more of them
+                if not self._threads:
+                    raise
+                return
             self._threads += 1
-            threading.Thread(target=self._run, name="gpupipe-storage", daemon=True).start()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.error
+import urllib.request
 from email.utils import parsedate_to_datetime
 
 __all__ = ["RetryAfter"]
@@ -36,9 +38,6 @@ class RetryAfter:
 
 
 def _said(url: str) -> float:
-    import urllib.error
-    import urllib.request
-
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SECONDS).close()
         return 0.0

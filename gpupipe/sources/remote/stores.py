@@ -45,23 +45,27 @@ class Place(NamedTuple):
 def placed(url: str) -> Place:
     """Where it lies. Raises Fault for a name that can't be asked for."""
     if is_web(url):
-        parts = urlsplit(url)
-        names = [unquote(part, errors="strict") for part in parts.path.split("/")[1:]]
-        query = f"?{parts.query}" if parts.query else ""
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise Fault(Kind.WRONG, "its URL is none", "check it") from None
+        names = [unquote(part, errors="surrogateescape") for part in parts.path.split("/")[1:]]
         if _wrong(names):  # asked for as it is written
             return Place(url.partition("#")[0], "")
-        path = "/".join(names)
-        return Place(f"{parts.scheme}://{parts.netloc}/{query}", path)
+        query = f"?{parts.query}" if parts.query else ""
+        return Place(f"{parts.scheme}://{parts.netloc}/{query}", "/".join(names))
     start, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if path and _wrong(path.removesuffix("/").split("/")):
-        reason = "its name begins with a slash, or has '//', '/./', '/../' or control characters in it"
+        reason = "its name begins with a slash, or has '//', '/./', '/../' or what is no text in it"
         raise Fault(Kind.WRONG, reason, "the storage's clients can't ask for that: rename it")
     return Place(f"{start}://{bucket}", path)
 
 
 def _wrong(names: list[str]) -> bool:
-    return any(part in ("", ".", "..") or "/" in part or re.search(r"[\x00-\x1f\x7f]", part) for part in names)
+    return any(
+        part in ("", ".", "..") or "/" in part or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", part) for part in names
+    )
 
 
 class Stores:

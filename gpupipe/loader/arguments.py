@@ -100,7 +100,7 @@ def refuse_unserved(*given: Any) -> None:
         raise ConfigError(f"{name}={shortened(value)} is not taken: {instead}")
 
 
-def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str) -> None:
+def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str, cache: Any) -> None:
     """Raise ConfigError for arguments that do not go with a recipe, or with none."""
     if recipe is not None:
         if collate_fn is not None:
@@ -114,6 +114,8 @@ def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str) -> None:
             "fields go with a recipe, which says what becomes of the images; without one a dataset's items are batched "
             "as they are: leave fields out, or pass a recipe such as gpupipe.imagenet_eval(224)"
         )
+    if cache != "auto":
+        raise ConfigError(f"cache={shortened(cache)} is for data by URL; without a recipe a dataset reads by itself")
     if engine == "dali":
         raise ConfigError("engine='dali' decodes images by a recipe; without one pass engine='torch' or 'auto'")
 

@@ -16,10 +16,18 @@ import torch.distributed
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
+from gpupipe.host.system import local_world_size
 from gpupipe.order import Order, SamplerOrder
 from gpupipe.order.protocol import Indices
 
-__all__ = ["check_world_size", "compare_between_ranks", "gathered", "rank_and_world_size", "torch_sampler"]
+__all__ = [
+    "check_world_size",
+    "compare_between_ranks",
+    "gathered",
+    "rank_and_world_size",
+    "ranks_of_node",
+    "torch_sampler",
+]
 
 log = logging.getLogger("gpupipe")
 
@@ -45,6 +53,20 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
     if own_rank and size is None:
         raise ConfigError(f"RANK={own_rank} is set, but not WORLD_SIZE; set both, as torchrun does, or unset RANK")
     return own_rank or 0, size or 1
+
+
+def ranks_of_node(rank: int, world_size: int) -> range:
+    """The ranks that share this machine: LOCAL_WORLD_SIZE of them (as torchrun sets it), numbered in a row; by
+    LOCAL_RANK, or as if every machine had as many. Without it, this one alone."""
+    count = local_world_size()
+    local = _from_environment("LOCAL_RANK")
+    first = rank - (rank % count if local is None else local)
+    if count == 1 and _is_initialized() and world_size > 1 and "LOCAL_WORLD_SIZE" not in os.environ:
+        log.warning(
+            "gpupipe: LOCAL_WORLD_SIZE is not set, so this rank takes itself for the only one of its machine and plans "
+            "the disk cache alone; if others share that, set LOCAL_WORLD_SIZE and LOCAL_RANK, as torchrun does"
+        )
+    return range(max(0, min(first, rank)), max(rank + 1, min(first + count, world_size)))
 
 
 def check_world_size(world_size: int) -> None:

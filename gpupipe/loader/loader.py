@@ -33,6 +33,7 @@ from gpupipe.loader.distributed import (
     compare_between_ranks,
     gathered,
     rank_and_world_size,
+    ranks_of_node,
     torch_sampler,
 )
 from gpupipe.loader.iteration import Iteration, in_finalizer
@@ -52,6 +53,9 @@ from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
     import torch.utils.data
+
+    from gpupipe.loader.keeping import Keeping
+    from gpupipe.sources.remote.cache import Cache
 
 __all__ = ["Loader"]
 
@@ -104,6 +108,7 @@ class Loader(DataLoaderAttributes):
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
                  order and list it in `bad_samples`.
     collate_fn:  goes with recipe=None alone; with a recipe each field has its own `collate`.
+    cache:       of data that lies in a storage, what the machine's disk keeps: see `open_source`.
     sampler, batch_sampler, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any value but
                  DataLoader's default is a ConfigError that says what serves instead.
 
@@ -155,6 +160,7 @@ class Loader(DataLoaderAttributes):
         sampler: None = None,
         batch_sampler: None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        cache: Cache | Literal["auto"] | str | int | os.PathLike[str] | None = "auto",
         pin_memory_device: Literal[""] = "",
         in_order: Literal[True] = True,
     ) -> None:
@@ -164,7 +170,7 @@ class Loader(DataLoaderAttributes):
                 f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), a MultiCrop of them, or "
                 "None for a dataset whose items are batched as they are"
             )
-        check_items(recipe, fields, collate_fn, engine)
+        check_items(recipe, fields, collate_fn, engine, cache)
         check_on_error(on_error)
         batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
         shuffle = shuffle is not None and flag("shuffle", shuffle)
@@ -197,7 +203,7 @@ class Loader(DataLoaderAttributes):
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
-        self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields)
+        self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields, cache=cache)
         self.dataset: Any = data if hasattr(data, "__getitem__") and not names_files(data) else self.source
         if recipe is not None:
             check_fields(recipe, self.source.fields)
@@ -240,6 +246,7 @@ class Loader(DataLoaderAttributes):
             and torch_sampler(self.order) is None
             and not self.batches.is_endless,
             reader=self._reader,
+            keeping=self._keeping(),
         )
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
@@ -499,6 +506,17 @@ class Loader(DataLoaderAttributes):
         self._last = _Delivered(job.step, ended.batches, job.indices)
         self._place.delivered(job.step)
         return finished.output
+
+    def _keeping(self) -> Keeping | None:
+        """What tells jobs which samples a cache is to keep; None where there is none, or it decides by itself."""
+        cache = self.source.cache
+        if cache is None or not len(self.order) or self.source.stored_bytes(np.empty(0, np.int64)) is None:
+            return None
+        from gpupipe.loader.keeping import Keeping
+
+        return Keeping(
+            self.source, cache, self.order, self.seed, ranks_of_node(self.rank, self.world_size), self.settings
+        )
 
     @property
     def _mixing(self) -> Mixing | None:

@@ -33,6 +33,7 @@ from gpupipe.loader.jobs import Jobs
 from gpupipe.loader.place import Point
 
 if TYPE_CHECKING:
+    from gpupipe.loader.keeping import Keeping
     from gpupipe.loader.stats import Meter
     from gpupipe.loader.streaming import StreamReader
 
@@ -73,6 +74,7 @@ class Supply:
     lane:    where a thread makes batches ahead; None: nowhere.
     goes_on: whether the next epoch's batches are made before it begins.
     reader:  gives the jobs the samples of a stream, and ends them where that ends; None: samples are asked for.
+    keeping: tells jobs what of their samples a cache is to keep; None: there is none.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Supply:
         lane: HandOver | None,
         goes_on: bool,
         reader: StreamReader | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.engine: Engine | None = engine
         self.lane = lane
@@ -94,6 +97,7 @@ class Supply:
         self._meter = meter
         self._goes_on = goes_on
         self._reader = reader
+        self._keeping = keeping
         self._at: Point | None = None  # what comes next
         self._mixes = False
         self._turn = 0  # the iteration that it works for
@@ -147,6 +151,8 @@ class Supply:
         self.drop()
         engine, is_inherited = self.engine, self._is_inherited
         self.engine = self.owner = None
+        if self._keeping is not None:
+            self._keeping.close()
         if engine is not None and not is_inherited:
             engine.close()
 
@@ -225,6 +231,8 @@ class Supply:
         jobs = _following(self._jobs, at, frozenset(self._failing), self._goes_on)
         if self._reader is not None:
             jobs = self._reader(jobs, at.batches)
+        if self._keeping is not None:
+            jobs = self._keeping(jobs, at.batches)
         stream = partial(engine.stream, jobs)
         if self.lane is None:
             self._batches = _Stream(stream, self._repair).begun()

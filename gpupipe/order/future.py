@@ -49,9 +49,9 @@ class Future:
         """From an epoch's first time to the next one's: no epoch has more, whatever its origin."""
         return self.batches.size // self.batches.global_batch + 2
 
-    def count(self, epoch: int) -> int:
-        """How many steps an epoch has."""
-        return len(self._batches(epoch))
+    def cut(self, epoch: int) -> RankBatches:
+        """How an epoch is cut into steps."""
+        return self.batches if epoch == self.begin else replace(self.batches, origin=0)
 
     @property
     def passes(self) -> int:
@@ -68,7 +68,7 @@ class Future:
 
     def places(self, epoch: int, step: int) -> Indices:
         """Where in the epoch these stand."""
-        batches = self._batches(epoch)
+        batches = self.cut(epoch)
         rows = -(-batches.samples(step) // batches.world_size)
         places = batches.delivered(step) + np.arange(self.ranks.start * rows, self.ranks.stop * rows, dtype=np.int64)
         return places % batches.size
@@ -86,7 +86,7 @@ class Future:
         inner = _inner(self.order)
         begin, size = epoch * self.batches.size, len(inner)
         now = np.broadcast_to(self.time(epoch, 0) + np.asarray(step), indices.shape)
-        here = (begin + self._batches(epoch).delivered(int(np.min(step)))) // size
+        here = (begin + self.cut(epoch).delivered(int(np.min(step)))) // size
         left = np.arange(len(indices))
         for passes in range(begin // size if self._pads else here, here + horizon + 1):
             places = positions_of(inner, self.seed, passes, indices[left])
@@ -134,9 +134,6 @@ class Future:
         origin: Indices = np.where(epochs == self.begin, batches.origin, 0)
         steps, rest = np.divmod(batches.size - origin, batches.global_batch)
         return _Cut(origin, epochs * self.steps + (origin > 0), steps, rest, -(-rest // batches.world_size))
-
-    def _batches(self, epoch: int) -> RankBatches:
-        return self.batches if epoch == self.begin else replace(self.batches, origin=0)
 
     @property
     def _pads(self) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from gpupipe.order.future import Future
 from gpupipe.order.protocol import Indices, samples_of
 
-__all__ = ["Retention", "Step"]
+__all__ = ["Met", "Retention", "Step", "enough_epochs", "walk"]
 
 SizesOf = Callable[[Indices], Indices]
 
@@ -52,10 +53,22 @@ class Step(NamedTuple):
     drop: Indices
 
 
+class Met(NamedTuple):
+    """What a node reads at a step, before anything is decided: times (N,) are those of the next uses, at the latest the
+    time when they have to be looked for again."""
+
+    epoch: int
+    step: int
+    indices: Indices
+    sizes: Indices
+    times: Indices
+
+
 class Retention:
     """The plan of a node whose cache has room for `capacity` bytes; `at` gives it step by step.
 
     future:   what the node reads. sizes_of: bytes of samples. lag: steps by which all ranks have surely passed one.
+    horizon:  epochs in which next uses are looked for; None: see `enough_epochs`.
     begin:    epoch and step of the first that is asked for. What was read in the epochs before, in which it can have
               been held till then, is taken to have been read by this plan.
 
@@ -63,17 +76,24 @@ class Retention:
     """
 
     def __init__(
-        self, future: Future, sizes_of: SizesOf, capacity: int, lag: int = 0, begin: tuple[int, int] = (0, 0)
+        self,
+        future: Future,
+        sizes_of: SizesOf,
+        capacity: int,
+        lag: int = 0,
+        begin: tuple[int, int] = (0, 0),
+        horizon: int | None = None,
     ) -> None:
         self._future = future
         self._sizes_of = sizes_of
-        self._horizon = _horizon(future, sizes_of, capacity)
+        self._horizon = enough_epochs(future, sizes_of, capacity) if horizon is None else horizon
         self._policy: _Policy = (_Furthest if future.is_known else _Recent)(capacity, sizes_of)
         self._lag = lag
         self._pending: deque[Indices] = deque()
-        first = self._warm(begin) if future.is_known else begin
-        self._steps = self._ahead(first)
+        first = _before(future, begin, self._horizon + 1) if future.is_known else begin
+        self._coming = walk(future, sizes_of, self._horizon, first)
         self._next = future.time(*first)
+        self._begun = False  # what was dropped before is not this plan's to drop
 
     def at(self, epoch: int, step: int) -> Step:
         """The plan of that step. Those between it and the last one that was asked for, which it must not come before,
@@ -81,12 +101,34 @@ class Retention:
         time = self._future.time(epoch, step)
         assert time >= self._next, (epoch, step)
         if not self._future.is_known and time > self._next:  # a sampler is not asked for what is left out
-            self._steps = self._ahead((epoch, step))
+            self._coming = walk(self._future, self._sizes_of, self._horizon, (epoch, step))
+        drops: list[Indices] = []
         while True:
-            now, made = next(self._steps)
-            self._next = now + 1
-            if now >= time:
-                return made
+            met = next(self._coming)
+            made = self.decide(met)
+            if (met.epoch, met.step) == (epoch, step):
+                break
+            drops += [made.drop] if self._begun else []
+        self._begun = True
+        return made._replace(drop=self.not_held([*drops, made.drop])) if drops else made
+
+    def decide(self, met: Met) -> Step:
+        """The plan of what comes next, for one who walks through the steps himself."""
+        indices, sizes, times = met.indices, met.sizes, met.times
+        rows: Any = slice(None)
+        back: Any = slice(None)
+        if len({*indices.tolist()}) < len(indices):  # padding, or repeated ones
+            _, rows, back = np.unique(indices, return_index=True, return_inverse=True)
+        now = self._future.time(met.epoch, met.step)
+        self._next = now + 1
+        busy = now + 2 * self._lag  # room is free then, and a rank that is ahead by as much has not asked again
+        hits, keep, drop = self._policy.step(
+            now, busy, indices[rows], sizes[rows], times[rows], partial(self._again, met)
+        )
+        self._pending.append(drop)
+        over = [self._pending.popleft() for _ in range(len(self._pending) - self._lag)]
+        free = np.concatenate(over) if over else drop[:0]
+        return Step(indices, sizes, hits[back], keep[back], self._policy.still_free(free))
 
     def has_passed(self, epoch: int, step: int) -> bool:
         """Whether that step can't be asked for any more."""
@@ -96,63 +138,52 @@ class Retention:
         """All samples that are held now, in no order."""
         return self._policy.held()
 
+    def not_held(self, parts: Sequence[Indices]) -> Indices:
+        """All of them that are not held now, each once."""
+        return np.setdiff1d(np.concatenate([np.empty(0, np.int64), *parts]), self.held())
+
     def release(self, indices: Indices) -> None:
         """Those that a plan before this one held and this does not are dropped with its next."""
-        self._pending.append(np.setdiff1d(indices, self.held()))
+        self._pending.append(self.not_held([indices]))
 
-    def _warm(self, begin: tuple[int, int]) -> tuple[int, int]:
-        """Where to go through steps from, so that at `begin` is held what a plan from the start on would hold."""
-        epoch, _ = begin
-        samples = self._future.batches.size * len(self._future.ranks) // self._future.batches.world_size
-        epochs = min(epoch, self._horizon + 1, MOST_WARMED // max(1, samples))
-        return (epoch - epochs, 0) if epochs or samples <= MOST_WARMED else begin
+    def _again(self, met: Met, indices: Indices) -> Indices:
+        return _next_uses(self._future, indices, met.epoch, met.step, self._horizon)
 
-    def _ahead(self, at: tuple[int, int]) -> Iterator[tuple[int, Step]]:
-        """Each step from there on, with its time."""
-        epoch, step = at
-        while True:
-            count = self._future.count(epoch)
-            while step < count:
-                places = [self._future.places(epoch, step)]
-                many = BLOCK // max(1, len(places[0])) if self._future.is_known else 1
-                steps = range(step, min(step + max(1, many), count))
-                places += [self._future.places(epoch, later) for later in steps[1:]]
-                yield from self._block(epoch, steps, places)
-                step = steps.stop
-            epoch, step = epoch + 1, 0
 
-    def _block(self, epoch: int, steps: range, places: list[Indices]) -> Iterator[tuple[int, Step]]:
-        """Some steps of an epoch, whose next uses are found together."""
-        lengths = [len(one) for one in places]
-        indices = self._future.order.indices(self._future.seed, epoch, np.concatenate(places))
-        sizes = self._sizes_of(indices)
-        times = self._next_uses(indices, epoch, np.repeat(steps, lengths))
-        ends = np.cumsum(lengths).tolist()
-        for step, begin, end in zip(steps, [0, *ends], ends, strict=False):
-            rows = slice(begin, end)
-            yield self._future.time(epoch, step), self._decided(epoch, step, indices[rows], sizes[rows], times[rows])
+def walk(future: Future, sizes_of: SizesOf, horizon: int, at: tuple[int, int]) -> Iterator[Met]:
+    """Each step from there on, without end."""
+    epoch, step = at
+    while True:
+        count = len(future.cut(epoch))
+        while step < count:
+            places = [future.places(epoch, step)]
+            many = BLOCK // max(1, len(places[0])) if future.is_known else 1
+            steps = range(step, min(step + max(1, many), count))
+            places += [future.places(epoch, later) for later in steps[1:]]
+            lengths = [len(one) for one in places]
+            indices = future.order.indices(future.seed, epoch, np.concatenate(places))
+            sizes = sizes_of(indices)
+            times = _next_uses(future, indices, epoch, np.repeat(steps, lengths), horizon)
+            ends = np.cumsum(lengths).tolist()
+            for number, begin, end in zip(steps, [0, *ends], ends, strict=False):
+                yield Met(epoch, number, indices[begin:end], sizes[begin:end], times[begin:end])
+            step = steps.stop
+        epoch, step = epoch + 1, 0
 
-    def _decided(self, epoch: int, step: int, indices: Indices, sizes: Indices, times: Indices) -> Step:
-        rows: Any = slice(None)
-        back: Any = slice(None)
-        if len({*indices.tolist()}) < len(indices):  # padding, or repeated ones
-            _, rows, back = np.unique(indices, return_index=True, return_inverse=True)
-        now = self._future.time(epoch, step)
-        busy = now + 2 * self._lag  # room is free then, and a rank that is ahead by as much has not asked again
-        hits, keep, drop = self._policy.step(
-            now, busy, indices[rows], sizes[rows], times[rows], lambda rest: self._next_uses(rest, epoch, step)
-        )
-        self._pending.append(drop)
-        over = [self._pending.popleft() for _ in range(len(self._pending) - self._lag)]
-        free = np.concatenate(over) if over else drop[:0]
-        return Step(indices, sizes, hits[back], keep[back], self._policy.still_free(free))
 
-    def _next_uses(self, indices: Indices, epoch: int, step: int | Indices) -> Indices:
-        """When each is used after its step, at the latest the time when it has to be looked for again."""
-        if not self._future.is_known:
-            return indices
-        times = self._future.next_use(indices, epoch, step, self._horizon * self._future.passes)
-        return np.minimum(times, self._future.time(epoch + self._horizon, 0))
+def _next_uses(future: Future, indices: Indices, epoch: int, step: int | Indices, horizon: int) -> Indices:
+    if not future.is_known:
+        return indices
+    times = future.next_use(indices, epoch, step, horizon * future.passes)
+    return np.minimum(times, future.time(epoch + horizon, 0))
+
+
+def _before(future: Future, begin: tuple[int, int], epochs: int) -> tuple[int, int]:
+    """Where to go through steps from, so that at `begin` is held what a plan from the start on would hold."""
+    epoch, _ = begin
+    samples = future.batches.size * len(future.ranks) // future.batches.world_size
+    epochs = min(epoch, epochs, MOST_WARMED // max(1, samples))
+    return (epoch - epochs, 0) if epochs or samples <= MOST_WARMED else begin
 
 
 class _Policy(Protocol):
@@ -295,13 +326,13 @@ def _enough(sizes: Indices, over: int) -> int:
     return min(len(sizes), int(np.searchsorted(np.cumsum(sizes), over)) + 1)
 
 
-def _horizon(future: Future, sizes_of: SizesOf, capacity: int) -> int:
+def enough_epochs(future: Future, sizes_of: SizesOf, capacity: int) -> int:
     """Epochs after which it does not matter any more when a sample comes again.
 
     A sample comes to a node in each epoch with the probability p, and again to the same k epochs later with
     p (1 - p)^(k - 1). A cache that holds all that come again within K epochs has the sum over k up to K of
-    k p^2 (1 - p)^(k - 1) of the data. Beyond the K at which it is full, and some epochs for the beginning, in which
-    it holds more of what comes late, nothing stays.
+    k p^2 (1 - p)^(k - 1) of the data. Beyond the K at which it is full, and a third and some epochs more for the
+    beginning, in which it holds more of what comes late, nothing stays. Of `NodeBlocks` a dealing counts as an epoch.
     """
     order, size = future.order, future.batches.size
     first = order.indices(future.seed, 0, np.arange(min(size, BLOCK)))
@@ -314,4 +345,4 @@ def _horizon(future: Future, sizes_of: SizesOf, capacity: int) -> int:
     while held < share and epochs < MOST_EPOCHS / often:
         epochs += 1
         held += epochs * often**2 * (1 - often) ** (epochs - 1)
-    return epochs + 4
+    return (epochs + epochs // 3 + 4) * int(getattr(order, "every", 1))

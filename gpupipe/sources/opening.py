@@ -67,6 +67,8 @@ def open_source(
     Raises DataError where the data is missing or unfit, ConfigError for anything else.
     """
     if isinstance(data, Source):
+        if cache != "auto":
+            raise ConfigError(f"cache={cache!r}: {data!r} is opened already; pass it to open_source")
         return _with_fields(data, fields)
     if isinstance(data, Mixture):
         opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field, cache=cache)

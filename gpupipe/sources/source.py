@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpupipe.order import Order
     from gpupipe.sources.joined import JoinedSource
     from gpupipe.sources.lookups import Known
+    from gpupipe.sources.remote.cache import Cache
     from gpupipe.sources.subset import SubsetSource
 
 __all__ = ["Encoded", "Source", "as_column", "content_fingerprint"]
@@ -132,6 +133,14 @@ class Source:
     def looks_ahead(self) -> int:
         """So many samples before they are fetched it wants to be told of them, of one fetch at least; 0: of none."""
         return int(type(self).ahead is not Source.ahead)
+
+    @property
+    def cache(self) -> Cache | None:
+        """The settings of the disk cache that keeps what is read of a storage, its own or of one of its parts; None:
+        there is no such."""
+        reading = getattr(self, "reading", None)
+        caches = [part.cache for part in self.parts] if reading is None else [reading.cache]
+        return next((cache for cache in caches if cache is not None), None)
 
     @cached_property
     def targets(self) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from gpupipe.sources.remote.store import Found, Store
 __all__ = ["Place", "Stores", "object_at", "placed"]
 
 CONNECT = 5.0  # seconds for a connection to be made, at most
+NO_TEXT = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
 KEPT = 64  # storages: a presigned URL is one of its own
 PAGE = 1000  # names of one answer to a listing
 

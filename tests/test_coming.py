@@ -110,7 +110,7 @@ def check(process: list[tuple[str, int, list[int]]], at_end: bool) -> None:
     for what, turns, indices in process:
         if what == "told":
             due = due if turns else []
-            due.append((asked + turns, indices))
+            due += [(asked + turns, indices)] if indices else []  # else a stream has been left
         else:
             assert due.pop(0) == (asked, indices)
             asked += 1

@@ -39,6 +39,11 @@ class Coming:
     drop: NDArray[np.int64] = field(default_factory=lambda: NONE)
     turns: int = 0
 
+    @classmethod
+    def nothing(cls) -> Coming:
+        """Nothing comes any more."""
+        return cls(NONE)
+
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Coming:
         """Some of the rows; all that is dropped."""
         return replace(self, indices=self.indices[rows], keep=None if self.keep is None else self.keep[rows])

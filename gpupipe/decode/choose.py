@@ -287,6 +287,7 @@ def _open_torch(
         num_workers=workers,
         pin_memory=settings.pin_memory,
         generator=seeds,
+        source=source,
         ahead=_ahead(source, settings),
         describe=source.location,
         dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,

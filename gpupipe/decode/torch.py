@@ -16,17 +16,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.utils.data
 
-from gpupipe.batch import Batch, Job
+from gpupipe.batch import Batch, Coming, Job
 from gpupipe.decode.engine import Batches
-from gpupipe.errors import LoaderTimeoutError, OriginalTraceback
+from gpupipe.errors import ConfigError, LoaderTimeoutError, OriginalTraceback
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
+from gpupipe.sources import Source
 from gpupipe.workers.board import Board
 from gpupipe.workers.faults import Describe, death, hang
 from gpupipe.workers.forks import guard_forks
@@ -49,7 +50,8 @@ class TorchEngine:
 
     dataset: what the user's code finds in `torch.utils.data.get_worker_info()`. describe: where a sample lies, for
     messages. generator: where the workers' seeds come from. ahead: how many of its own batches before each a worker
-    tells its source of it.
+    tells its source of it. source: which has to be told where this process reads itself, and whose workers are no
+    forks of a process that has read from a storage: their requests would hang.
     """
 
     name = "torch"
@@ -64,6 +66,7 @@ class TorchEngine:
         dataset: Any,
         describe: Describe,
         generator: torch.Generator,
+        source: Source | None = None,
         ahead: int = 0,
         worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
@@ -77,20 +80,46 @@ class TorchEngine:
         self._persistent = bool(options.get("persistent_workers", False))
         self._timeout = float(options.get("timeout", 0))
         self._work = work
+        self._source = source
         self._ahead = ahead
+        self._sent_by = ""  # the start method by which workers are known to get all
         self._batch_size = batch_size
         self._options = options | dict(
             num_workers=num_workers, generator=generator, multiprocessing_context=multiprocessing_context
         )
         self._settle()
-        self._loader: torch.utils.data.DataLoader[Any] | None = self._open_loader()  # which checks its arguments
+        self._loader: torch.utils.data.DataLoader[Any] | None = self._opened()  # which checks its arguments
         self._iterator: Any = None
         if num_workers > 0:
             guard_forks()
-            if (method := start_method(self._loader.multiprocessing_context)) != "fork":
-                check_picklable("dataset", dataset, method)
-                check_picklable("work", work, method)
-                check_picklable("worker_init_fn", worker_init_fn, method)
+
+    def _opened(self) -> torch.utils.data.DataLoader[Any]:
+        """The DataLoader underneath, whose workers can read what they are to."""
+        given = self._options["multiprocessing_context"]
+        loader = self._open_loader(multiprocessing_context=given)
+        method = start_method(loader.multiprocessing_context)
+        if self._workers and method == "fork" and self._has_client():
+            if given is not None:
+                raise ConfigError(
+                    "multiprocessing_context='fork': this process has read from a storage itself, and in a fork of it "
+                    "a client would hang; pass 'forkserver' or 'spawn', or leave it out"
+                )
+            _say_forkserver()
+            method = "forkserver"
+            loader = self._open_loader(multiprocessing_context=method)
+        if self._workers and method not in ("fork", self._sent_by):
+            self._sent_by = method
+            check_picklable("dataset", self._dataset, method)
+            check_picklable("work", self._work, method)
+            check_picklable("worker_init_fn", self._worker_init_fn, method)
+        return loader
+
+    def _has_client(self) -> bool:
+        if self._source is None or not self._source.reads_storage:
+            return False
+        from gpupipe.sources.remote.client import used_here  # late: what it needs is an extra
+
+        return used_here()
 
     def _settle(self) -> None:
         """Memory for the batches of this process and its workers: forks of it must not write to the same."""
@@ -108,7 +137,7 @@ class TorchEngine:
             sampler=self._tasks,
             collate_fn=_as_is,
             received=received,
-            **self._options,
+            **{name: option for name, option in self._options.items() if name != "multiprocessing_context"},
         )
         self._loader = None
 
@@ -132,7 +161,9 @@ class TorchEngine:
 
     def _begun(self) -> Any:
         """The iterator underneath, with new workers where there are none, at the first task of the stream."""
-        loader = self._loader = self._open_loader() if self._loader is None else self._loader
+        loader = self._loader
+        if loader is None or (self._iterator is None and self._has_client()):
+            loader = self._loader = self._opened()
         if self._iterator is None:
             self._board.clear()
             loader.worker_init_fn = partial(
@@ -187,6 +218,8 @@ class TorchEngine:
         """Nothing more is wanted of that stream."""
         if self._tasks.runs(turn):
             self._tasks.leave(turn)
+            if self._source is not None and not self._workers:
+                self._source.ahead(Coming.nothing())
             if not self._persistent:
                 self.close()
 
@@ -202,6 +235,16 @@ class TorchEngine:
         interrupt = getattr(self._iterator, "interrupt", None)
         if interrupt is not None:
             interrupt()
+
+
+@cache
+def _say_forkserver() -> None:
+    """Once in a process."""
+    log.warning(
+        "gpupipe: this process has read from a storage itself, so its workers are started by multiprocessing's "
+        "forkserver: in forks the client would hang. They start more slowly; data opened by URL alone, or "
+        "multiprocessing_context='forkserver', avoids this message"
+    )
 
 
 def _sound(batch: Any) -> Any:

@@ -93,6 +93,11 @@ class Source:
         local, or that is not known before it is read."""
         return None
 
+    @property
+    def reads_storage(self) -> bool:
+        """Whether something of it lies in a storage, so that this process, or its workers, get a client of it."""
+        return any(part.reads_storage for part in self.parts)
+
     def storage_use(self) -> StorageUse | None:
         """What this process has read of storages since it was last asked; None: the data is local."""
         return total(part.storage_use() for part in self.parts)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gpupipe.batch import Batch, Job
+from gpupipe.batch import Batch, Coming, Job
 from gpupipe.batch.coming import looking_ahead
 from gpupipe.decode.dali.draining import Draining
 from gpupipe.decode.dali.feed import Feed, Feeder
@@ -77,6 +77,7 @@ class DaliEngine(Engine):
             hw_decoder_load=decoders.hw_decoder_load,
         )
         self._feeder = Feeder(source, views, num_threads, pinned=self._on_gpu)
+        self._source = source
         self._ahead = ahead
         self._jobs: Iterator[Job] = iter(())
         self._again: deque[Feed] = deque()  # what a pipeline had that was ended
@@ -134,6 +135,7 @@ class DaliEngine(Engine):
         self._jobs = iter(())
         for feed in (*self._in_flight, *self._again):
             feed.drop()
+        self._source.ahead(Coming.nothing())
 
     def _drop(self) -> None:
         """Give back the pipeline, with what is under way in it."""

@@ -52,11 +52,11 @@ class RemoteSource(Source):
         """Have what comes read ahead; what no image can be, `fetch` tells."""
         parts = list(map(self._extents, coming.indices.tolist()))
         counts = np.array(list(map(len, parts)), np.int64)
-        drop = [] if coming.drop is None else list(chain(*map(self._extents, coming.drop.tolist())))
+        drop = list(chain(*map(self._extents, coming.drop.tolist())))
         self.reading.announce(list(chain(*parts)), coming, counts, drop)
 
-    def storage_use(self) -> StorageUse:
-        return self.reading.usage()
+    def storage_use(self) -> StorageUse | None:
+        return self.reading.usage() if self.reads_storage else None
 
     def _extents(self, index: int) -> list[Extent]:
         try:

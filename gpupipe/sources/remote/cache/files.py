@@ -110,7 +110,7 @@ class Blocks:
         for folder in range(256):
             try:
                 with os.scandir(f"{self._root}/{folder:02x}") as entries:
-                    names = [entry.name for entry in entries]
+                    names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
             except FileNotFoundError:
                 continue
             for match in filter(None, map(FILE.fullmatch, names)):

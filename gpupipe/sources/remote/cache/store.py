@@ -116,7 +116,7 @@ class BlockCache:
                 session = self._opened()
                 return otherwise if session is None else what(session)
             except Unwritable as error:
-                self._say("nothing is kept, or dropped", error)
+                self._say("nothing more is kept", error)
                 return otherwise
             except OSError as error:
                 self._turn_off(error)

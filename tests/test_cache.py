@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from gpupipe import Cache
-from gpupipe.sources.remote.cache import BlockCache, key_of, on_disk
+from gpupipe.sources.remote.cache import BlockCache, folder, keep_alive, key_of, on_disk
+from gpupipe.tools.cli import main
+from gpupipe.tools.cli.options import sized
 
 SIZE = 5000
 SPACE = on_disk(SIZE)
@@ -216,3 +223,73 @@ def test_threads_share_it(cache: BlockCache) -> None:
     for thread in threads:
         thread.join()
     assert sorted(claimed) == sorted(keys)
+
+
+def test_the_main_process_keeps_a_run_alive(settings: Cache, tmp_path: Path) -> None:
+    first = BlockCache(settings)
+    fill(first, keys_of(4), hold=True)
+    child = os.fork()
+    if child == 0:
+        keep_alive(settings)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    first.close()  # as workers do at the end of an epoch
+    for expected in (2, 6):
+        other = BlockCache(replace(settings, run="other"))
+        assert len(fill(other, keys_of(6, first=10 * expected), hold=False)) == expected
+        other.close()
+        if expected == 2:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["cache", *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_command_shows_and_clears(
+    cache: BlockCache, settings: Cache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path)
+    assert shown(capsys, str(tmp_path / "nowhere"))["taken"] == 0
+    ours, theirs = keys_of(2), keys_of(3, bucket="b")
+    fill(cache, ours, hold=True)
+    fill(cache, theirs)
+    found = shown(capsys, folder)
+    assert found["taken"] == 5 * SPACE
+    assert sorted(map(tuple, map(dict.values, found["data_sets"]))) == [
+        ("s3://a/data", 2, 2 * SPACE, 2 * SPACE),
+        ("s3://b/data", 3, 3 * SPACE, 0),
+    ]
+    (process,) = found["processes"]
+    assert (process["pid"], process["size"]) == (os.getpid(), 6 * SPACE)
+    assert shown(capsys, folder, "--clear", "s3://a/")["freed"] == 0  # a live run holds them
+    assert shown(capsys, folder, "--clear", "s3://c/")["freed"] == 0
+    assert shown(capsys, folder, "--clear")["freed"] == 3 * SPACE
+    assert readable(cache, ours + theirs) == [0, 1]
+    cache.close()
+    assert main(["cache", folder, "--clear", "s3://a"]) == 0
+    out = capsys.readouterr().out
+    assert f"freed: {sized(2 * SPACE)}\n" in out
+    assert f"folder: {settings.place}\n" in out
+    assert files(settings) == []
+    settings.place.chmod(0o777)
+    assert main(["cache", folder]) == 2
+    assert "others can write into it" in capsys.readouterr().err
+
+
+def test_sizes_for_people() -> None:
+    assert [sized(size) for size in (0, 999, 1000, 16_384, 1.6e12, 5e15)] == [
+        *("0 B", "999 B", "1.0 kB", "16.4 kB", "1.6 TB", "5000.0 TB")
+    ]
+
+
+def test_what_a_file_system_cannot_do_is_told(settings: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    with mock.patch.object(folder, "_file_system", return_value="nfs4"):
+        cache = BlockCache(settings)
+        assert cache.size() == 0
+    assert "network file system (nfs4)" in caplog.text
+    assert folder._file_system(Path("/proc").stat().st_dev) == "proc"

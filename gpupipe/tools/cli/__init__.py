@@ -14,7 +14,7 @@ from gpupipe.errors import GpupipeError
 
 __all__ = ["main"]
 
-COMMANDS = ("bench", "doctor", "index", "pack", "plan", "profile", "show", "tune")
+COMMANDS = ("bench", "cache", "doctor", "index", "pack", "plan", "profile", "show", "tune")
 USAGE, INTERRUPTED = 2, 130  # exit codes: as argparse has it, and as shells have it for SIGINT
 
 DESCRIPTION = """gpupipe feeds PyTorch vision training from encoded images, decoded on the GPU where there is one. These

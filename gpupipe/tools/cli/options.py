@@ -26,7 +26,7 @@ __all__ = [
         "byte_size",
         "data_of",
     ),
-    *("fields_of", "option", "print_some", "require"),
+    *("fields_of", "option", "print_some", "require", "sized"),
 ]
 
 MOST_PRINTED = 50
@@ -86,6 +86,12 @@ def byte_size(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def sized(size: float) -> str:
+    """Bytes for people, as `byte_size` reads them: "1.6 TB"."""
+    power = max(power for power in range(5) if power == 0 or size >= 1000**power)
+    return f"{size / 1000**power:.1f} {'kMGT'[power - 1]}B" if power else f"{size:.0f} B"
 
 
 def add_fields(parser: Any) -> None:

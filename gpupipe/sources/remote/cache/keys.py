@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 
-__all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of"]
+from gpupipe.sources.remote.objects import shown
+
+__all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
 
 SET, ID, SEED = 6, 21, 22  # where the parts end and begin
 FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?:\.([0-9a-f-]+))?")
 
-_sets: dict[str, str] = {}
+_sets: dict[str, str] = {}  # folder -> hash
+_names: dict[int, str] = {}  # the same number -> folder, without secrets
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
@@ -32,7 +35,13 @@ def _data_set(url: str) -> str:
     folder = "/".join(url.partition("?")[0].split("/")[:-1][:5])  # s3://bucket/a/b
     if folder not in _sets:
         _sets[folder] = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
+        _names[int(_sets[folder], 16)] = shown(folder)
     return _sets[folder]
+
+
+def set_name(data_set: int) -> str:
+    """Where a data set lies that this process has made a key of: its storage, and two folders at most."""
+    return _names.get(data_set, "")
 
 
 def block_id(key: str) -> int:

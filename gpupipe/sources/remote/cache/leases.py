@@ -19,11 +19,12 @@ __all__ = ["Lease", "alive", "facts_of"]
 
 
 class Lease:
-    """A process's sign of life. run: a name of the run's that files can have. name: that, a dash, and its own."""
+    """A process's sign of life. run: a name of the run's that files can have. name: that, a dash, and its own. size: of
+    the cache, as the process has it."""
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, size: int | str | None = None) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        facts = {"pid": os.getpid(), "since": time.time(), "program": sys.argv[:1]}
+        facts = {"pid": os.getpid(), "since": time.time(), "program": sys.argv[:1], "size": size}
         self.run = digest(run)
         while True:
             self.name = f"{self.run}-{uuid.uuid4().hex[:16]}"

@@ -17,6 +17,7 @@ import re
 import sqlite3
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -194,46 +195,47 @@ def _boot() -> str:
         return "0"
 
 
-def _numbered(root: Path, boot: str) -> dict[int, Path]:
-    """All ledgers' files; with their journals, which may have outlived them."""
-    found = {}
-    for path in root.glob(f"ledger-{boot}-*"):
-        match = re.fullmatch(r"ledger-.*-(\d{1,9})\.sqlite.*", path.name)
-        if match:
-            found[int(match[1])] = path
-    return found
+def _numbered(root: Path) -> dict[int, Path]:
+    """The ledgers since the machine was started."""
+    paths = root.glob(f"ledger-{_boot()}-*.sqlite")
+    return {int(match[1]): path for path in paths if (match := re.search(r"-(\d{1,9})-[0-9a-f]+\.sqlite$", path.name))}
 
 
 def _current(root: Path) -> Path | None:
-    numbered = _numbered(root, boot := _boot())
-    path = root / f"ledger-{boot}-{max(numbered, default=0)}.sqlite"
-    return path if path.is_file() and path.stat().st_uid == os.geteuid() else None
+    path = max(_numbered(root).items(), default=(0, None))[1]
+    good = path is not None and path.is_file() and path.stat().st_uid == os.geteuid()
+    return path if good else None
 
 
 def _made(root: Path) -> Path:
-    """A new one from the blocks' names: what was used when, and by whom it is held, is forgotten."""
-    boot = _boot()
-    path = root / f"ledger-{boot}-{max(_numbered(root, boot), default=0) + 1}.sqlite"
+    """A new one from the blocks' names: what was used when, and by whom it is held, is forgotten. No two have ever had
+    the same name, even where the folder was removed meanwhile."""
+    number = max(_numbered(root), default=0) + 1
+    path = root / f"ledger-{_boot()}-{number}-{uuid.uuid4().hex[:8]}.sqlite"
     temporary = path.with_name(f"new-{path.name}")
-    temporary.unlink(missing_ok=True)
-    database = sqlite3.connect(temporary, isolation_level=None)
     try:
-        database.executescript(f"PRAGMA page_size=1024; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
-        database.execute("BEGIN")
-        _list_blocks(database, Blocks(root))
-        sums = (f"SELECT COALESCE(SUM({SPACE}), 0) FROM {table}" for table in ("blocks", "claims"))
-        there, pending = (database.execute(query).fetchone()[0] for query in sums)
-        facts = Facts(there + pending, pending)
-        database.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", (*astuple(facts), facts.mark()))
-        database.execute("COMMIT")
-    finally:
-        database.close()
+        _fill(temporary, Blocks(root))
+    except sqlite3.Error as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"no ledger can be made: {error}") from None
     os.replace(temporary, path)
     for old in root.glob("*ledger-*"):
         if not old.name.startswith(path.name):
             with contextlib.suppress(OSError):
                 old.unlink()
     return path
+
+
+def _fill(path: Path, blocks: Blocks) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.executescript(f"PRAGMA page_size=1024; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
+        database.execute("BEGIN")
+        _list_blocks(database, blocks)
+        sums = (f"SELECT COALESCE(SUM({SPACE}), 0) FROM {table}" for table in ("blocks", "claims"))
+        there, pending = (database.execute(query).fetchone()[0] for query in sums)
+        facts = Facts(there + pending, pending)
+        database.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", (*astuple(facts), facts.mark()))
+        database.execute("COMMIT")
 
 
 def _list_blocks(database: sqlite3.Connection, blocks: Blocks) -> None:

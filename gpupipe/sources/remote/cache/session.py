@@ -46,7 +46,7 @@ class Session:
         root = settings.place
         own_folder(root)
         ledger = open_ledger(root)
-        lease = Lease(root / "leases", settings.run or str(os.getpid()))
+        lease = Lease(root / "leases", settings.run or str(os.getpid()), settings.size)
         self.stock = Stock(root, ledger, lease, limit=0, reserve=_reserve(settings))
         try:
             self._bit = self._joined()

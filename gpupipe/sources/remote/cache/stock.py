@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.remote.cache.files import Blocks
-from gpupipe.sources.remote.cache.keys import ID, SET, block_id, block_size, named
+from gpupipe.sources.remote.cache.keys import ID, SET, block_id, block_size, named, set_name
 from gpupipe.sources.remote.cache.leases import Lease
 from gpupipe.sources.remote.cache.ledger import PAUSE, SPACE, Damaged, Facts, Gone, Ledger, Unwritable
 from gpupipe.sources.remote.cache.settings import on_disk
@@ -53,6 +53,7 @@ class Stock:
         self._touched: set[int] = set()
         self._unsettled: set[str] = set()
         self._full_until = 0.0
+        self._named: set[int] = set()
 
     @contextmanager
     def writing(self) -> Iterator[Facts]:
@@ -123,7 +124,16 @@ class Stock:
         values = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(3))
         insert = f"INSERT INTO claims SELECT {values}, ?, ? FROM json_each(?)"
         self.ledger.execute(insert, bit, self.lease.name, json.dumps(rows))
+        self._name({data_set for _, _, data_set in rows})
         self.claimed.update((block, named(data_set, block, size)) for block, size, data_set in rows)
+
+    def _name(self, data_sets: set[int]) -> None:
+        """For people who look at the cache; a name outlives the ledger."""
+        for data_set in data_sets - self._named:
+            self._named.add(data_set)
+            with suppress(OSError):
+                (self.root / "sets").mkdir(mode=0o700, exist_ok=True)
+                (self.root / "sets" / f"{data_set:06x}").write_text(set_name(data_set), errors="backslashreplace")
 
     def give_back(self, ids: Iterable[int]) -> None:
         """Claims that come to nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import threading
 import time
 import weakref
@@ -15,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.sources.remote.cache.files import Blocks
 from gpupipe.sources.remote.cache.folder import own_folder
 from gpupipe.sources.remote.cache.keys import block_id
 from gpupipe.sources.remote.cache.leases import Lease
@@ -153,8 +153,8 @@ class BlockCache:
         self._say("its ledger is made anew from the blocks", error)
         try:
             condemn(error.path)
-        except (OSError, sqlite3.Error) as trouble:
-            self._turn_off(OSError(str(trouble)))
+        except OSError as trouble:
+            self._turn_off(trouble)
 
     def _turn_off(self, error: OSError) -> None:
         """For a while."""
@@ -163,6 +163,11 @@ class BlockCache:
             session, self._session = self._session, None
             if session is not None:
                 self._unsettled |= session.end()
+            files = Blocks(self._settings.place)
+            for name in self._unsettled:  # what is listed and not there is found out, the other way round it is not
+                with suppress(OSError):
+                    files.remove(name)
+            self._unsettled = set()
         self._say("it is not used", error)
 
     def _say(self, what: str, error: Exception) -> None:

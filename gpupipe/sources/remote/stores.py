@@ -64,9 +64,7 @@ def placed(url: str) -> Place:
 
 
 def _wrong(names: list[str]) -> bool:
-    return any(
-        part in ("", ".", "..") or "/" in part or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", part) for part in names
-    )
+    return any(name in ("", ".", "..") or NO_TEXT.search(name) for name in names)
 
 
 class Stores:

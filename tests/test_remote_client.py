@@ -404,6 +404,16 @@ def test_a_bucket_whose_gateway_redirects_to_where_objects_lie(s3_bucket, fault_
         assert not any("authorization" in request.headers for request in other.requests())
 
 
+def test_a_bucket_of_another_region(s3_bucket, fault_server, monkeypatch, child):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fault_server.url)
+    moved = Fault(400, body=b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>expecting 'eu-west-1'</Message>")
+    for fault in (Fault(301), moved):
+        fault_server.script("box/a", fault)
+        (result,), counts, _ = child(read, [Extent(Object("s3://box/a", 5, ""), 0, 5)])
+        assert "set AWS_REGION" in result[1]
+        assert counts.requests == 1
+
+
 def test_a_bucket_without_etags_is_held_to_sizes(s3_bucket, fault_server, monkeypatch, child):
     """Its times may be those of the last access, as AIStore's."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", fault_server.url)

@@ -23,7 +23,6 @@ from gpupipe.sources.remote import objects
 __all__ = ["apart"]
 
 KNOWN = ("ConfigError", "DataError", "MissingError", "ReadError", "ReplacedError")
-INTERRUPTED = 130
 
 
 def apart(what: str, **arguments: Any) -> Any:
@@ -33,8 +32,13 @@ def apart(what: str, **arguments: Any) -> Any:
     traceback, and where the process died.
     """
     command = [sys.executable, "-m", "gpupipe.sources.remote.apart"]
+    environment = os.environ | {"PYTHONPATH": python_path()}
     child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": python_path()}
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,  # a terminal's Ctrl-C is for this process, which ends the other
     )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -52,8 +56,6 @@ def apart(what: str, **arguments: Any) -> Any:
         with suppress(BrokenPipeError):
             child.stdin.close()
         child.stdout.close()
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
     if code or not answer:
         raise RuntimeError(f"the process for {what} {ending(code)}; what it said stands above")
     error, value = json.loads(answer)
@@ -62,19 +64,15 @@ def apart(what: str, **arguments: Any) -> Any:
     raise (getattr(errors, error, None) or getattr(objects, error, None) or RuntimeError)(value)
 
 
-def _serve() -> int:
+def _serve() -> None:
     """In the child: answers go where stdout was, and what is printed to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     what, arguments = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        answer = _answer(what, arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    answer = _answer(what, arguments)
     with open(answers, "wb") as pipe:
         pipe.write(json.dumps(answer).encode())
-    return 0
 
 
 def _answer(what: str, arguments: dict[str, Any]) -> tuple[str | None, Any]:
@@ -97,6 +95,6 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    code = _serve()
+    _serve()
     sys.stderr.flush()
-    os._exit(code)  # without waiting for requests that nobody wants any more
+    os._exit(0)  # without waiting for requests that nobody wants any more

@@ -234,17 +234,45 @@ KINDS: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "joined": joined,
 }
 
+BY_URL: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
+    "folder by URL": folder,
+    "shards by URL": shards,
+}
+"""Kinds whose files are put into a bucket, whose URL stands in the place of the folder."""
+
 ENGINES = {"torch-0": ("torch", 0), "torch-2": ("torch", 2), "dali": ("dali", 1)}
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", [*KINDS, *BY_URL])
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Source]:
+def upload(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], str]]:
+    """Puts a folder into a bucket of its own; its URL."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def put(folder: Path) -> str:
+            storage = request.getfixturevalue("moto")
+            for name, value in storage.environment().items():
+                patch.setenv(name, value)
+            bucket = storage.bucket()
+            bucket.put_folder(folder)
+            return f"s3://{bucket.name}"
+
+        yield put
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory, upload: Callable[[Path], str]) -> Callable[..., Source]:
     """The source of a kind, written once; with a bad sample, where it is asked for."""
 
     @cache
     def made(kind: str, bad: int | None = None) -> Made:
-        return KINDS[kind](tmp_path_factory.mktemp("everywhere"), samples(bad))
+        place = tmp_path_factory.mktemp("everywhere")
+        if kind in KINDS:
+            return KINDS[kind](place, samples(bad))
+        local, url = BY_URL[kind](place, samples(bad)), upload(place)
+        data = local.data if isinstance(local.data, list) else [local.data]
+        urls = [str(path).replace(str(place), url) for path in data]
+        return Made(urls if isinstance(local.data, list) else urls[0], local.fields)
 
     def opened(kind: str, bad: int | None = None) -> Source:
         one = made(kind, bad)

@@ -71,10 +71,11 @@ def open_source(
             raise ConfigError(f"cache={cache!r}: {data!r} is opened already; pass it to open_source")
         return _with_fields(data, fields)
     if isinstance(data, Mixture):
-        opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field, cache=cache)
-        return MixtureSource(data, [opened(part) for part, _ in data.sources.values()])
+        opened = partial(open_source, fields=fields, rebuild=rebuild, label_field=label_field)
+        parts = [(part, "auto" if isinstance(part, Source) else cache) for part, _ in data.sources.values()]
+        return MixtureSource(data, [opened(part, cache=own) for part, own in parts])
     if _is_subset(data):
-        return SubsetSource(open_source(data.dataset, fields=fields), data.indices)
+        return SubsetSource(open_source(data.dataset, fields=fields, cache=cache), data.indices)
     if (urls := _urls(data)) is not None:
         given = None if index is None else os.fspath(index)
         return _by_url(urls, fields, rebuild=rebuild, label_field=label_field, index=given, cache=cache)
@@ -239,6 +240,8 @@ def shards_of(data: Any, fields: Mapping[str, Field] | None) -> tuple[list[Path]
         packing = packing_in(folder)
         fields = packing.fields if fields is None and packing is not None else fields
         paths = _shards_in(folder) or paths
+    if urls := list(filter(is_remote, paths)):
+        raise ConfigError(f"{shown(urls[0])} can't be indexed in shares: leave that out, one process reads many")
     if not all(path.endswith(".tar") for path in paths):
         raise ConfigError(f"{', '.join(paths[:3])} can't be indexed in shares: pass .tar shards, or leave that out")
     return expand_shards(paths), fields

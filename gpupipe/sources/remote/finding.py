@@ -19,7 +19,7 @@ from gpupipe.sources.remote.folder import folder_index
 from gpupipe.sources.remote.indexing import ShardIndexing, whole
 from gpupipe.sources.remote.objects import Object, is_web, name, shown
 from gpupipe.sources.remote.once import kept, once
-from gpupipe.sources.remote.patterns import is_pattern, listed, objects_of
+from gpupipe.sources.remote.patterns import listed, objects_of
 from gpupipe.sources.shard_index import Scan
 from gpupipe.sources.shards import wanted_members
 from gpupipe.sources.source import content_fingerprint
@@ -55,9 +55,8 @@ class _Finding:
     def look(self, data: Sequence[str]) -> dict[str, Any]:
         """What it is."""
         url = data[0]
-        if len(data) > 1 or is_pattern(url) or SHARD.fullmatch(name(url)) or (is_web(url) and not url.endswith("/")):
-            return self.shards(objects_of(data, "shard"), self.fields)
-        objects = listed(url)
+        named = len(data) > 1 or SHARD.fullmatch(name(url)) or (is_web(url) and not url.endswith("/"))
+        objects = {} if named else listed(url)  # a folder's name may look like a pattern
         return self.below(url.rstrip("/"), objects) if objects else self.shards(objects_of(data, "shard"), self.fields)
 
     def below(self, url: str, objects: Mapping[str, Object]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gpupipe.sources.headers import DAMAGED
 from gpupipe.sources.indexed import SHAPES, Files
 from gpupipe.sources.inside import Inside
 from gpupipe.sources.remote.objects import Extent, Object, ReadError, is_remote, shown
-from gpupipe.sources.remote.source import RemoteSource
+from gpupipe.sources.remote.source import SKIP, RemoteSource
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
 from gpupipe.sources.wanted import Wanted
@@ -90,7 +90,7 @@ class RemoteFolderSource(RemoteSource, FolderSource):
         return Object(self._layout.path(str(self._keys[index]), number), size, str(etag))
 
     def unread(self, index: int, error: ReadError) -> SampleError:
-        return SampleError(index, self.location(index), str(error))
+        return SampleError(index, self.location(index), str(error), SKIP)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.sizes[indices].clip(0)

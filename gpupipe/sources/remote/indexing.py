@@ -27,6 +27,7 @@ from gpupipe.sources.remote.objects import (
     parent,
     shown,
 )
+from gpupipe.sources.remote.shards import beside
 from gpupipe.sources.shard_index import Part, Scan, Shard, changes
 from gpupipe.sources.shards import CLASSES_NAME
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index
@@ -113,11 +114,14 @@ class ShardIndexing:
 
     def _beside(self) -> BuiltIndex | None:
         """That of the file which `gpupipe index --out` has written, if it was copied to where the shards are."""
-        url = join(parent(self.objects[0].url), self.scan.index_name(self._names))
+        url = beside([one.url for one in self.objects], self.scan)
         data = _optional(url)
         if data is None:
             return None
         index, why = self._opened(data)
+        if index is not None and any("etag" not in entry for entry in index.info.get("shards", ())):
+            log.info("%s was made on a disk: pass it as index= if these are the shards that it was made of", shown(url))
+            return None
         if index is not None and not (why := self.changes(index.info)):
             return BuiltIndex(index.fingerprint, index.info, index.arrays)
         log.warning("gpupipe: the index %s is of no use (%s); the shards' headers are read", shown(url), why)

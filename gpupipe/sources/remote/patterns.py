@@ -11,7 +11,7 @@ from gpupipe.sources.patterns import braces
 from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import Object, is_web, key_of, shown
 
-__all__ = ["is_pattern", "listed", "objects_of"]
+__all__ = ["listed", "objects_of"]
 
 MAGIC = re.compile(r"[*?[]")
 NO_LISTING = "the web has no listing of folders: write a brace pattern, 'https://host/train-{000..099}.tar', or a list"
@@ -43,11 +43,6 @@ def _present(found: Object | None, url: str, more: str, what: str) -> Object:
     if found is None:
         raise DataError(f"no {what} at {shown(url)}{more}: check the URL and the range of numbers")
     return found
-
-
-def is_pattern(url: str) -> bool:
-    """Whether it may stand for several objects."""
-    return braces(url) != [url] or _is_glob(url)
 
 
 def _is_glob(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,19 @@ from numpy.typing import NDArray
 from gpupipe.errors import SampleError
 from gpupipe.sources.indexed import Files
 from gpupipe.sources.remote.apart import apart
-from gpupipe.sources.remote.objects import Extent, Object, ReadError, shown
-from gpupipe.sources.remote.source import RemoteSource
+from gpupipe.sources.remote.objects import Extent, Object, ReadError, join, parent, shown
+from gpupipe.sources.remote.source import SKIP, RemoteSource
+from gpupipe.sources.shard_index import Scan
 from gpupipe.sources.shards import WASTE, ShardSource
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex
 
-__all__ = ["RemoteShardSource"]
+__all__ = ["RemoteShardSource", "beside"]
+
+
+def beside(shards: Sequence[str], scan: Scan) -> str:
+    """The URL of an index of these in the folder of the first."""
+    return join(parent(shards[0]), scan.index_name([shown(url) for url in shards]))
 
 
 class RemoteShardSource(RemoteSource, ShardSource):
@@ -28,14 +35,20 @@ class RemoteShardSource(RemoteSource, ShardSource):
     def _prepare(self, index: StoredIndex) -> None:
         entries = zip(self.shards, index.info["shards"], strict=True)
         self._objects = [Object(url, entry["size"], entry["etag"]) for url, entry in entries]
+        self._label_field: str = index.info["label_field"]
         self._name_classes(Path(index.path).parent)
+
+    @property
+    def index_url(self) -> str:
+        """Where beside the shards a file with their index is looked for."""
+        return beside(self.shards, Scan(self._wanted, self._label_field, shapes=False))
 
     def extents(self, index: int) -> list[Extent]:
         found = self._objects[self._shard(index)]
         return [Extent(found, offset, size) for offset, size in self._spans(index)]
 
     def unread(self, index: int, error: ReadError) -> SampleError:
-        return SampleError(index, self.location(index), str(error))
+        return SampleError(index, self.location(index), str(error), SKIP)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         sizes = self.sizes[indices]

@@ -15,7 +15,10 @@ from gpupipe.sources.remote.objects import Extent, ReadError
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
 from gpupipe.sources.source import Encoded, Source
 
-__all__ = ["RemoteSource"]
+__all__ = ["SKIP", "RemoteSource"]
+
+SKIP = "or pass on_error='skip' to replace bad samples"
+"""Behind what a ReadError says to do."""
 
 
 class RemoteSource(Source):

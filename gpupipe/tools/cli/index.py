@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gpupipe.batch import Field, Image
-from gpupipe.errors import DataError
+from gpupipe.errors import ConfigError, DataError
+from gpupipe.host.files import replacing
 from gpupipe.sources import Source
 from gpupipe.tools.cli.options import (
     DATA,
@@ -31,8 +32,9 @@ DAMAGED_FOUND = 3
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
 is. Prints what is in the data and lists damaged images. Tables are read and kept in the cache folder, and the numbers
-of names of classes are printed; their images are not looked at. Shards can be shared out to the tasks of a job array or
-of a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
+of names of classes are printed; their images are not looked at. Nor are those of data by URL: its index is made of
+shards' headers, or of what is listed in a folder. Shards on a disk can be shared out to the tasks of a job array or of
+a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
@@ -47,6 +49,10 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
     add_fields(which)
     add_label_field(parser)
+    told = (
+        "write the index of .tar shards by URL to a file, too: for open_source(..., index=FILE), or beside the shards"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help=told)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,11 +78,28 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(name, value)
     Console().print(table)
     print(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
+    if args.out is not None:
+        print(f"written to {args.out}: pass it as index=, or copy it to {_write(source, args.out)}, where it is found")
     for name, names in getattr(source, "names", {}).items():
         print_some(name, (f"{number} is {one}" for number, one in enumerate(names)), len(names))
     lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())
     print_some("damaged", lines, len(damaged))
     return DAMAGED_FOUND if len(damaged) else 0
+
+
+def _write(source: Source, path: Path) -> str:
+    """Write the index of shards by URL; the URL beside them at which it is looked for."""
+    from gpupipe.sources.remote.objects import shown
+    from gpupipe.sources.remote.shards import RemoteShardSource
+
+    if not isinstance(source, RemoteShardSource):
+        raise ConfigError(f"--out {path}: is for .tar shards by URL, and this is {source!r}; leave it out")
+    try:
+        with replacing(path) as file:
+            file.write(Path(source.index_path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--out {path} can't be written: {error.strerror}") from error
+    return shown(source.index_url)
 
 
 def _index_share(args: argparse.Namespace, fields: Mapping[str, Field] | None) -> int:
@@ -104,12 +127,13 @@ def _index_one(shared: tuple[list[Path], Mapping[str, Field] | None, str], numbe
 def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
     """Indices of the samples that are known to be damaged, and the lines of the table."""
     rows = {"samples": f"{len(source):,}", "classes": _classes(source)}
+    if hasattr(source, "sizes"):
+        rows["bytes"] = f"{int(source.sizes.sum()):,}"
     shapes = source.shapes(np.arange(len(source)))
     if shapes is None:
         return np.empty(0, np.int64), rows
     good = shapes[:, 0] > 0
     return np.flatnonzero(~good), rows | {
-        "bytes": f"{int(getattr(source, 'sizes', np.zeros(1)).sum()):,}",
         "heights": _spread(shapes[good, 0]),
         "widths": _spread(shapes[good, 1]),
         "damaged": f"{int((~good).sum()):,}",

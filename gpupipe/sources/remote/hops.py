@@ -24,15 +24,16 @@ class Hops:
     1,000 samples of 110 KB with a label: 1,003 requests and 4.1 MB of 111 MB; of 10 KB: 12 requests.
     """
 
-    def __init__(self, found: Object) -> None:
+    def __init__(self, found: Object, end: int | None = None) -> None:
         self._object = found
+        self._end = found.size if end is None else end  # nothing behind it is asked for
         self._answers: deque[tuple[int, memoryview]] = deque(maxlen=KEPT)
         self._begin = self._reads = 0
         self._step = NEAR
 
     def read(self, offset: int, size: int) -> bytes:
         """So many bytes from there on, fewer where it ends before. Raises DataError."""
-        end = min(offset + size, self._object.size)
+        end = min(offset + size, self._end)
         self._reads += 1
         for begin, data in self._answers:
             if begin <= offset and end <= begin + len(data):
@@ -44,7 +45,7 @@ class Hops:
             dense = self._answers and offset - self._begin <= DENSE * self._reads
             self._step = min(FAR, 4 * self._step) if dense else NEAR
             self._begin, self._reads = offset, 0
-        stop = min(max(end, offset + self._step), self._object.size)
+        stop = min(max(end, offset + self._step), self._end)
         (reading,) = client().read([Extent(self._object, offset, stop - offset)])
         try:
             data = memoryview(reading.result().data)

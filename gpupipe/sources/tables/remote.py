@@ -28,6 +28,7 @@ from gpupipe.errors import DataError
 from gpupipe.sources.building import Advance, BuiltIndex, reopen_index, scan_in_threads
 from gpupipe.sources.remote.apart import apart
 from gpupipe.sources.remote.client import client
+from gpupipe.sources.remote.flight import MOST
 from gpupipe.sources.remote.hops import Hops
 from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import Extent, Object, ReadError, key_of, name, parent, shown
@@ -46,7 +47,7 @@ __all__ = ["RemoteParquetSource", "index", "open_remote"]
 TAIL = 64 << 10
 """Bytes of a file's end that are read at once: the footers of most are smaller."""
 
-THREADS = 64
+THREADS = MOST
 """They wait for the storage, with a request each; the client has as many under way as pay."""
 
 UNPACKERS = 8
@@ -92,7 +93,7 @@ class RemoteFooter(Footer):
 
     @contextmanager
     def reading(self, chunk: Chunk) -> Iterator[Read]:
-        yield Hops(self.object).read
+        yield Hops(self.object, chunk.begin + chunk.size).read
 
 
 class _Read(io.RawIOBase):
@@ -203,6 +204,10 @@ class RemoteParquetSource(ParquetSource):
 
     def _is_large(self, group: RowGroup, leaf: str) -> bool:
         return True
+
+    def _read_whole(self) -> Iterator[tuple[RowGroup, str]]:
+        units = zip(self.groups, self._units, strict=True)
+        return ((group, part) for group, parts in units for part in parts if part in self.direct)
 
     def ahead(self, coming: Coming) -> None:
         """Values are fetched, and row groups that are neither kept nor on their way."""

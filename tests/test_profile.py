@@ -266,6 +266,10 @@ class TestVerdict:
             (made(waited=0.01, read=0.1, decode=0.2, wait=0.01, finish=0.05), "decode"),  # they share the CPUs
             (made(waited=0.01, read=0.1, decode=0.2, wait=0.01, finish=0.3), "finish"),
             (made(engine="dali", read=0.3, decode=0.1, wait=0.4), "read"),
+            (made(read=0.3, storage=0.2, decode=0.1, wait=0.4), "storage"),
+            (made(engine="dali", read=0.3, storage=0.2, decode=0.1, wait=0.4), "storage"),
+            (made(read=0.3, storage=0.1, decode=0.1, wait=0.4), "read"),
+            (made(read=0.1, storage=0.1, decode=0.2, wait=0.4), "decode"),
             (made(engine="dali", waited=0.01, device="cuda:0", read=0.002, decode=0.001, wait=0.004), "decode"),
         ],
     )
@@ -293,6 +297,13 @@ class TestVerdict:
     def test_sharing_is_said(self) -> None:
         assert "shares the CPUs" in judge(made(waited=0.01, decode=0.2)).reason
         assert "shares the GPU" in judge(made(waited=0.01, decode=0.2, engine="dali", device="cuda:0")).reason
+
+    def test_a_wait_for_storage_is_told(self) -> None:
+        profile = made(read=0.3, storage=0.2, decode=0.1, wait=0.4)
+        verdict = judge(profile)
+        assert "300 ms (200 ms of it waiting for the storage) to read" in verdict.reason
+        assert "cache" in verdict.advice
+        assert "  storage      200.0  of it waiting for the storage" in lines(profile, verdict)
 
     def test_more_workers_where_there_are_cpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gpupipe.tools.profiling.verdict.usable_cpus", lambda: 16)

@@ -122,7 +122,7 @@ class Batch:
     failures:  row -> why the engine could not make that row; its values are undefined.
     augmented: whether the recipe's augmentations have been applied, up to the first operation on whole batches.
     bytes_read: encoded bytes that were read for it. storage: what was read of storages; None: its data is local.
-    spans:     who was busy with it, and when; stages "read" and "decode".
+    spans:     who was busy with it, and when; stages "read", "storage" and "decode".
     bad:       the bad samples that were met while its failures were made good.
     error:     why a worker process could not make it at all, and the traceback there.
     """

@@ -19,6 +19,7 @@ from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Sc
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
+from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
 from gpupipe.sources.headers import probe_bytes
 from gpupipe.sources.parts import datasets_of
@@ -49,6 +50,11 @@ class Fetched:
         """Bytes of all images, as they were read."""
         images = (column for column in self.columns.values() if isinstance(column, Images))
         return sum(data.nbytes for column in images for data in column.data)
+
+    def spans(self, read: Span) -> tuple[Span, ...]:
+        """The span in which it was read, and how long storage was waited for in it."""
+        waited = 0.0 if self.storage is None else min(self.storage.storage_wait_s, read.end - read.start)
+        return (read, Span("storage", read.who, read.start, read.start + waited)) if waited else (read,)
 
     def fail(self, row: int, reason: str, remedy: str = "", kind: type[SampleError] = SampleError) -> None:
         """That row can't be had, for this reason unless there is an earlier one."""

@@ -126,7 +126,7 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
         augmented=augmented,
         bytes_read=fetched.bytes_read,
         storage=fetched.storage,
-        spans=(read.span(who()), decode.span(who())),
+        spans=(*fetched.spans(read.span(who())), decode.span(who())),
     )
 
 

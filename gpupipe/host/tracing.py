@@ -2,6 +2,7 @@
 
     wait     the consumer stands in next() until the engine's batch is there
     read     the encoded bytes of a batch are fetched
+    storage  as far as it waits there for an object storage; no range of its own
     decode   they become uint8 pixels, cropped and resized
     finish   uint8 pixels become the recipe's dtype and layout
 
@@ -22,7 +23,7 @@ __all__ = ["AHEAD", "Span", "Stage", "StageName", "beside_consumer", "who"]
 
 AHEAD = "gpupipe-ahead"  # the thread that makes batches ahead of the consumer
 
-StageName = Literal["wait", "read", "decode", "finish"]
+StageName = Literal["wait", "read", "storage", "decode", "finish"]
 
 
 class Span(NamedTuple):

@@ -66,7 +66,7 @@ class Feed:
             dict(self.fetched.failures),
             bytes_read=self.fetched.bytes_read,
             storage=self.fetched.storage,
-            spans=(self.read, decode),
+            spans=(*self.fetched.spans(self.read), decode),
         )
         for part in parts:
             for name, views in _result(part, made).items():

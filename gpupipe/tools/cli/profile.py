@@ -31,9 +31,9 @@ SECONDS = 2.0  # of a part, at least
 DESCRIPTION = """
 Trains a model (forward, backward, SGD; on a GPU with bfloat16 autocast and channels_last) with the real loader and with
 a few cached batches, in turn, and says how much faster training would be if loading cost nothing, which stage holds it
-up (read, decode, finish, or the model itself) and what to do about it. Rounds of both go on until the gain is known
-well enough, or the time is over. Without DATA it uses the made sample set of `gpupipe bench`. Writes profile.json and
-timeline.png into the output folder.
+up (read, storage, decode, finish, or the model itself) and what to do about it. Rounds of both go on until the gain is
+known well enough, or the time is over. Without DATA it uses the made sample set of `gpupipe bench`. Writes profile.json
+and timeline.png into the output folder.
 """
 
 

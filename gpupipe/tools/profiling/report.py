@@ -17,7 +17,8 @@ from gpupipe.tools.profiling.verdict import Bottleneck
 __all__ = ["draw", "lanes", "lines", "write_all"]
 
 STEPS_SHOWN = 12
-COLORS = {"read": "#e69f00", "decode": "#0072b2", "finish": "#009e73", "wait": "#d9d9d9", "step": "#cc79a7"}
+COLORS = {"read": "#e69f00", "storage": "#d55e00", "decode": "#0072b2", "finish": "#009e73"}
+COLORS |= {"wait": "#d9d9d9", "step": "#cc79a7"}
 
 Block = tuple[str, float, float]
 """A stage, its start in seconds, and how long it took."""
@@ -70,6 +71,8 @@ def _stages(profile: Profile) -> list[tuple[str, float, str]]:
     if profile.engine == "dali":
         rows[0] = ("read", "consumer, for DALI")
         rows[1] = ("decode", "consumer waiting for DALI")
+    if profile.per_batch("storage"):
+        rows.insert(1, ("storage", "of it waiting for the storage"))
     stages = [(name, profile.per_batch(name), who) for name, who in rows]  # type: ignore[arg-type]
     # of the time in which the device did not wait
     real, perfect = (

@@ -13,7 +13,7 @@ __all__ = ["NOTICEABLE", "Bottleneck", "judge"]
 NOTICEABLE = 0.05  # smaller shares and gains are not worth acting on
 
 
-Loading = Literal["read", "decode", "finish"]
+Loading = Literal["read", "storage", "decode", "finish"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ def judge(profile: Profile) -> Bottleneck:
     model:   a perfect loader would make training less than 5% faster.
     finish:  else, where the consumer's thread finished batches for longer than it waited for the engine.
     read, decode: else, whichever the engine spent more time on.
+    storage: in the place of read, where most of that was waiting for an object storage.
     unclear: where the waits of the model's device don't bear the gain out, and it may be none with 95% confidence; or
              where they say that there should be one.
 
@@ -73,11 +74,15 @@ def _loading_stage(profile: Profile) -> Loading:
         return "decode"  # on DALI's own threads or the GPU, which tell no times
     if finish > (max(read, decode) if shares else wait):
         return "finish"
-    return "read" if read > decode else "decode"
+    if read <= decode:
+        return "decode"
+    return "storage" if profile.per_batch("storage") > read / 2 else "read"
 
 
 def _times(profile: Profile) -> str:
     read, decode, finish = (f"{1000 * profile.per_batch(name):.3g} ms" for name in ("read", "decode", "finish"))
+    if waited := profile.per_batch("storage"):
+        read = f"{read} ({1000 * waited:.3g} ms of it waiting for the storage)"
     if profile.engine == "dali":
         return f"a batch took {read} to fetch and a wait of {decode} for DALI"
     return f"a batch takes {read} to read, {decode} to decode and {finish} to finish"
@@ -88,6 +93,12 @@ def _advice(profile: Profile, stage: Loading) -> str:
         return "take dtype='uint8' in the recipe and normalize in the model, on its device"
     if stage == "decode":
         return _decode_advice(profile)
+    if stage == "storage":
+        return (
+            "give the disk cache more room, of which several epochs and runs have something (gpupipe plan DATA says "
+            "how much), run nearer to the storage or with more bandwidth, or shrink the images once (gpupipe pack SRC "
+            "DST --max-size 400)"
+        )
     return (
         "pack the dataset into shards on a local disk (gpupipe pack SRC DST), or raise --workers so that more reads "
         "wait at the same time"

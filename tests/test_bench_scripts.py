@@ -111,6 +111,36 @@ def test_mixing(tmp_path):
     assert (tmp_path / "results.png").stat().st_size > 1000
 
 
+def test_cache_rules(tmp_path):
+    made = table_rows(run("cache_rules.py", "--samples", 800, "--epochs", 5, "--nodes", 8, "--out", tmp_path))
+    assert [row[0] for row in made] == ["full shuffle", "NodeBlocks, every=5"] * 3
+    assert [row[2] for row in made[::2]] == ["5%", "10%", "25%"]
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert len(rows) == len(made)
+    for row in rows:
+        assert row["gpupipe"] == pytest.approx(row["Belady"], abs=0.03)  # it decides step by step
+        assert max(row["LRU"], row["pinned"]) <= row["Belady"] + 0.001
+    whole = {row["order"]: row for row in rows if row["cache"] == 0.25}
+    assert whole["full shuffle"]["Belady"] > 2 * whole["full shuffle"]["pinned"]
+    assert whole["NodeBlocks, every=5"]["Belady"] >= 0.8  # a share is an eighth, which is read once in 5 epochs
+
+
+def test_lookahead(tmp_path):
+    made = table_rows(run("lookahead.py", "--samples", 10_000, "--rounds", 1, "--out", tmp_path))
+    assert [row[2] for row in made] == ["1"] * 3 + ["8"] * 3 + ["32"] * 3
+    for row in json.loads((tmp_path / "cost.json").read_text())["rows"]:
+        assert min(*row["next_use_ns"], *row["plan_ns"]) > 0
+    options = ["--scale", "--samples", 8000, "--shards", 40, "--nodes", 2, "--ranks", 2]
+    options += ["--steps", 4, "--out", tmp_path]
+    assert "bytes a sample" in run("lookahead.py", *options)
+    content = json.loads((tmp_path / "scale.json").read_text())
+    assert [row["order"] for row in content["rows"]] == [row[0] for row in made[:3]]
+    assert 8 * 4 < content["index_bytes"][0] < 100  # offset, bytes, label and key of a sample, as 64-bit numbers
+    for row in content["rows"]:
+        assert 0 < row["held"] <= 4000
+        assert row["bytes_per_held"] >= 8
+
+
 def test_augment_agreement(tmp_path):
     made = table_rows(run("augment_agreement.py", "--sizes", "13x17", "--steps", 2, "--out", tmp_path))
     assert {row[0] for row in made} == {op.name for op in Op} - {"IDENTITY"}

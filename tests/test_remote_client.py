@@ -380,6 +380,17 @@ def test_many_objects_of_a_folder_are_told_by_its_listing(s3_bucket, child):
     assert counts.requests < 10
 
 
+def test_objects_of_a_bucket_that_may_not_be_listed(moto, monkeypatch, child):
+    bucket = moto.bucket()
+    bucket.put("d/0", b"x")
+    with FaultServer(upstream=moto.url) as server:
+        for name, value in moto.environment(server.url).items():
+            monkeypatch.setenv(name, value)
+        server.script(bucket.name, Fault(403), forever=True)
+        found, _, _ = child(head, [f"{bucket.url}/d/{number}" for number in range(20)])
+    assert [each is not None for each in found] == [True] + [False] * 19
+
+
 def test_buckets_and_keys_that_are_not_there(s3_bucket, child):
     (kind, text), _, _ = child(listing, "s3://no-such-bucket/x")
     assert kind == "MissingError"
@@ -481,7 +492,7 @@ if child == 0:
         print("read", client.client().head([url])[0].size, client.used_here(), flush=True)
     except ConfigError as error:
         print("refused", error, client.used_here(), flush=True)
-    os._exit(0)
+    sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
 print("parent", client.client().head([url])[0].size)
 """

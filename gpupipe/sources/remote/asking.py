@@ -79,7 +79,10 @@ class Asker:
                 store = self._stores.of(root, self._patience.timeout(slow))
                 return self._counted(question, store, path, tries)
             except Fault as fault:
-                slow += fault.kind is Kind.SLOW
+                if fault.kind is Kind.SLOW:
+                    slow += 1
+                if fault.kind in (Kind.BUSY, Kind.CROWDED) or slow > 1:  # a single one that stood still says nothing
+                    self._flight.throttled(time.monotonic())
                 if fault.kind is Kind.EXPIRED and store is not None and not renewed:
                     self._stores.forget(root, store)
                     renewed = True
@@ -105,8 +108,6 @@ class Asker:
     def _pause(self, url: str, fault: Fault, tries: int) -> float:
         """Seconds before the next try."""
         pause = self._patience.pause(tries)
-        if fault.kind in (Kind.BUSY, Kind.CROWDED):
-            self._flight.throttled(time.monotonic())
         told = self._retry_after.of(url) if fault.kind is Kind.BUSY and is_web(url) else 0.0
         if told > pause:
             fault.text += f" and asks for {told:.0f} s of patience"

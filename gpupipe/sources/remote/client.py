@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -201,8 +202,9 @@ class Client:
         """Those of these that the listings of their folders name, as far as these are the shorter way."""
         known: dict[str, Object | None] = {}
         for folder, count in Counter(parent(url) for url in urls if not is_web(url)).items():
-            for page in islice(self._pages(folder), count // LISTED):
-                known |= {each.url: each for each in page}
+            with suppress(ReadError):  # reading may be allowed where listing is not
+                for page in islice(self._pages(folder), count // LISTED):
+                    known |= {each.url: each for each in page}
         return known
 
     def _pages(self, url: str) -> Iterator[Objects]:
@@ -259,6 +261,7 @@ def _after_fork() -> None:
     global _client, _making
     _making = threading.Lock()
     if _client is not None:
+        atexit.unregister(_client.close)  # it would wait for locks that threads held which are not here
         _inherited.append(_client)
         _client = None
 

@@ -64,7 +64,8 @@ class Pool:
         more = min(len(self._tasks), self._flight.limit - self._busy)
         if more > 0:
             self._ready.notify(more)
-        for _ in range(min(more, self._flight.limit - self._threads)):
+        idle = self._threads - self._busy
+        for _ in range(min(more - idle, self._flight.limit - self._threads)):
             try:
                 threading.Thread(target=self._run, name="gpupipe-storage", daemon=True).start()
             except RuntimeError:  # the machine, or the container, has no more of them

@@ -207,7 +207,7 @@ def test_the_ranks_of_a_node(monkeypatch, environment, rank, world, ranks):
 
 
 def test_what_is_under_way_has_room_of_its_own():
-    assert room_for(10_000, 100, 5, 300) == (10_000 - 300 - 700, 7)
+    assert room_for(10_000, 100, 5, 300) == (10_000 - 1.5 * (300 + 700), 7)
     assert room_for(1000, 100, 5, 300) == (750, 7)
     assert room_for(0, 100, 5, 300) == (0, 7)
 

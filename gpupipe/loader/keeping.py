@@ -32,6 +32,7 @@ __all__ = ["AHEAD", "Keeping", "Room", "outstanding", "room_for"]
 
 DRIFT = 2  # steps that one rank is ahead of another, and one
 FINISHED = 2  # batches that wait on a GPU
+SPARE = 1.5  # times what is under way: samples differ in size, and a reader's thread drops when it has time
 MOST_RESERVED = 4  # a quarter of the cache at most is left for what is under way
 REMEMBERED = 1024  # steps; a stream that begins again at one of these needs no new plan
 ASKED = 4096  # samples whose mean size is taken for that of all
@@ -63,7 +64,7 @@ def room_for(size: float, space: float, jobs: int, ahead: float) -> Room:
     processes read before they are asked for.
     """
     lag = jobs + DRIFT
-    return Room(int(size - min(size / MOST_RESERVED, ahead + lag * space)), lag)
+    return Room(int(size - min(size / MOST_RESERVED, SPARE * (ahead + lag * space))), lag)
 
 
 def outstanding(processes: int, prefetch_factor: int) -> int:

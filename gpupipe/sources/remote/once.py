@@ -37,7 +37,7 @@ def once(
     told = f"{shown(urls[0])}{' and others' if len(urls) > 1 else ''}"
     begin = time.time_ns()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the right to read may be part of a URL
+        folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(folder, wait=True, doing=f"looks at {told}", patience=PATIENCE):
             answer = None if rebuild else _answer_since(folder / "answer.json", begin, asked)
             if answer is None:

@@ -49,6 +49,7 @@ UNKNOWN = 128 << 10  # bytes that are reckoned with where nobody knows how many 
 PATIENCE = 600.0  # seconds that nobody waits longer: the client gives up before, and says why
 SHARED = 15.0  # seconds after which what another process fetches is fetched here as well
 LOOK_EVERY = 0.05  # seconds, at that
+BEHIND = 4  # puts and drops that wait at most while there is something to read
 LINGER = 1.0  # seconds that the thread waits for more
 EXIT = 2.0  # seconds that it gets to end
 NOTHING: Bytes = np.empty(0, np.uint8)
@@ -363,9 +364,12 @@ class Reader:
             self._wanted.notify()
 
     def _next(self) -> Callable[[], object] | None:
-        """What the thread does now: for what is waited for, then for what comes, then for the cache."""
-        if self._urgent:
+        """What the thread does now: for what is waited for, then for the cache, by which that has room, then for what
+        comes."""
+        if self._urgent and len(self._steps) < BEHIND:
             return self._urgent.popleft()
+        if self._steps:
+            return self._steps.popleft()
         while self._queue and (not self._held or self._held + self._queue[0].size <= self._memory):
             parts = []
             for part in self._queue.popleft().parts:
@@ -374,8 +378,6 @@ class Reader:
                     parts.append(part)
             if parts:
                 return partial(self._begin, parts)
-        if self._steps:
-            return self._steps.popleft()
         return self._look if self._elsewhere else None
 
     # In the thread.

@@ -19,6 +19,7 @@ from gpupipe.tools.planning.layout import Layout
 
 __all__ = ["Epochs", "Run", "curve", "epochs_of"]
 
+FEW = 1 << 20  # samples in all epochs, for which no processes are started
 MOST_SAMPLED = 1 << 16
 """Samples for the curve over sizes: of more data every k-th sample stands for k."""
 
@@ -60,10 +61,10 @@ class Epochs(NamedTuple):
     requests: Indices
 
 
-def epochs_of(run: Run, layout: Layout, nodes: Sequence[int], processes: int | None = None) -> Iterator[Epochs]:
-    """The figures of these nodes, in turn."""
-    workers = min(processes or usable_cpus(), len(nodes))
-    if workers < 2:
+def epochs_of(run: Run, layout: Layout, nodes: Sequence[int]) -> Iterator[Epochs]:
+    """The figures of these nodes, in turn; of many samples by processes."""
+    workers = min(usable_cpus(), len(nodes))
+    if workers < 2 or len(layout.sizes) * run.epochs < FEW:
         yield from (_node(run, layout, node) for node in nodes)
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (run, layout)) as pool:

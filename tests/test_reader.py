@@ -8,8 +8,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ from gpupipe import Cache
 from gpupipe.batch import Coming
 from gpupipe.sources.remote import reader as module
 from gpupipe.sources.remote.cache import Claim, key_of
-from gpupipe.sources.remote.client import client
+from gpupipe.sources.remote.client import Counts
 from gpupipe.sources.remote.objects import Extent, Object, ReadError
 from gpupipe.sources.remote.reader import Reader, Reading
 
@@ -36,6 +40,37 @@ def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.002)
 
 
+class Asking:
+    """As Client, by Python's own: a process that has used a real one must not be forked for whoever uses another."""
+
+    def __init__(self) -> None:
+        self.bytes = self.requests = self.retries = 0
+        self.pool = ThreadPoolExecutor(16)
+
+    def read(self, extents: Iterable[Extent]) -> list[Future[Any]]:
+        return [self.pool.submit(self.get, extent) for extent in extents]
+
+    def counts(self) -> Counts:
+        return Counts(self.requests, self.retries, self.bytes, 0.0)
+
+    def get(self, extent: Extent) -> Any:
+        found, offset, size = extent
+        headers = {} if size < 0 else {"Range": f"bytes={offset}-{offset + size - 1}", "If-Match": found.etag}
+        for _ in range(5):
+            self.requests += 1
+            try:
+                with urlopen(Request(found.url, headers=headers), timeout=10) as answer:
+                    data = np.frombuffer(answer.read(), np.uint8)
+            except HTTPError as error:
+                raise ReadError(f"{found.url}, bytes {offset} to {offset + size}: {error.code}") from None
+            except (OSError, HTTPException):
+                self.retries += 1
+                continue
+            self.bytes += len(data)
+            return data
+        raise AssertionError("given up")
+
+
 class Blocks:
     """As BlockCache, in memory; what is `elsewhere` another process fetches."""
 
@@ -45,6 +80,7 @@ class Blocks:
         self.claimed: dict[str, bool] = {}
         self.asked: list[str] = []
         self.dropped: list[str] = []
+        self.closed = False
 
     def find(self, keys: Iterable[str]) -> set[str]:
         return set(keys) & set(self.there)
@@ -83,12 +119,18 @@ class Blocks:
         self.dropped += keys
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "LINGER", 0.05)
+    client = Asking()
+    monkeypatch.setattr(module, "client", lambda: client)
+    monkeypatch.setattr(Reader, "_counted", None)
+    monkeypatch.setattr(Reader, "_all", WeakValueDictionary())
+    yield
+    client.pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture
@@ -107,8 +149,8 @@ def storage(fault_server: FaultServer) -> FaultServer:
 @pytest.fixture
 def extents(storage: FaultServer) -> list[Extent]:
     """Parts that lie too far apart to be read together, in no order."""
-    (found,) = client().head([storage.url_of("data.tar")])
-    assert found is not None
+    with urlopen(Request(storage.url_of("data.tar"), method="HEAD")) as answer:
+        found = Object(answer.url, len(DATA), answer.headers["ETag"])
     order = random.Random(3).sample(range(PARTS), PARTS)
     return [Extent(found, SIZE * number, SIZE - APART) for number in order]
 
@@ -318,6 +360,18 @@ class TestCache:
         assert np.array_equal(found[2], DATA)
         until(lambda: not blocks.claimed)
         assert list(blocks.there) == [key_of(extents[0])]
+
+    def test_it_is_closed_when_no_source_is_left(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent]
+    ) -> None:
+        one, other = Reading(Cache()), Reading(Cache())
+        check(one, extents[:1])
+        check(other, extents[:2])
+        del one
+        time.sleep(0.1)
+        assert not blocks.closed
+        del other
+        until(lambda: blocks.closed)
 
     def test_what_is_dropped_is_dropped_when_the_rest_is_taken(
         self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]

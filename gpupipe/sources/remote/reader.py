@@ -24,6 +24,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,12 +175,14 @@ class Reader:
     The fetches that a source has announced are its `owner` list.
     """
 
-    _all: ClassVar[dict[tuple[int, Cache | None], Reader]] = {}
+    _all: ClassVar[WeakValueDictionary[tuple[int, Cache | None], Reader]] = WeakValueDictionary()
     _counted: ClassVar[Counts | None] = None  # what the process's client had done when it was last asked
 
     def __init__(self, cache: Cache | None, memory: int | None = None) -> None:
         self._pid = os.getpid()
         self._cache = None if cache is None else BlockCache(cache)
+        if self._cache is not None:
+            weakref.finalize(self, _close, self._cache, self._pid)
         self._memory = default_memory() if memory is None else memory
         self._lock = threading.RLock()  # a future that is cancelled calls back at once
         self._arrived, self._wanted = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -197,11 +200,9 @@ class Reader:
 
     @classmethod
     def of(cls, cache: Cache | None) -> Reader:
-        """That of this process."""
+        """That of this process; it lives as long as a source that reads by it."""
         key = os.getpid(), cache
-        if key not in cls._all:
-            atexit.register(cls._all.setdefault(key, cls(cache)).close)
-        return cls._all[key]
+        return cls._all.get(key) or cls._all.setdefault(key, cls(cache))
 
     # In the threads of those who fetch.
 
@@ -281,10 +282,8 @@ class Reader:
             storage_bytes=now.bytes - before.bytes, storage_requests=requests, storage_retries=retries
         )
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The process ends: nothing more is begun."""
-        if self._pid != os.getpid():
-            return
         with self._lock:
             self._ends = True
             self._queue.clear()
@@ -292,8 +291,6 @@ class Reader:
             thread = self._thread
         if thread is not None:
             thread.join(EXIT)
-        if self._cache is not None:
-            self._cache.close()
 
     # With the lock.
 
@@ -500,3 +497,15 @@ class Reader:
             if not asked.left:
                 self._steps.append(partial(self._put, asked.parts))
             self._work()
+
+
+def _close(cache: BlockCache, pid: int) -> None:
+    if pid == os.getpid():
+        cache.close()
+
+
+@atexit.register
+def _end_all() -> None:
+    for (pid, _), reader in list(Reader._all.items()):
+        if pid == os.getpid():
+            reader.end()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 
 from gpupipe import Cache
 from gpupipe.sources.remote.cache import BlockCache, folder, keep_alive, key_of, on_disk
+from gpupipe.sources.remote.cache.files import Blocks
+from gpupipe.sources.remote.cache.ledger import Ledger
 from gpupipe.tools.cli import main
 from gpupipe.tools.cli.options import sized
 
@@ -152,6 +156,15 @@ def test_a_run_drops_for_itself_alone(settings: Cache, tmp_path: Path) -> None:
     last.close(), later.close()
 
 
+def test_a_later_run_of_the_same_name_holds_nothing_yet(settings: Cache) -> None:
+    for first in range(3):
+        cache, keys = BlockCache(settings), keys_of(6, first=10 * first)
+        keep_alive(settings, owner := Owner())
+        assert fill(cache, keys, hold=True) == set(keys)
+        del owner
+        cache.close()
+
+
 def test_a_size_is_chosen_once_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gpupipe")
     disk = os.statvfs(tmp_path)
@@ -225,12 +238,17 @@ def test_threads_share_it(cache: BlockCache) -> None:
     assert sorted(claimed) == sorted(keys)
 
 
+class Owner:
+    """Such as a loader."""
+
+
 def test_the_main_process_keeps_a_run_alive(settings: Cache, tmp_path: Path) -> None:
     first = BlockCache(settings)
     fill(first, keys_of(4), hold=True)
     child = os.fork()
     if child == 0:
-        keep_alive(settings)
+        owner = Owner()
+        keep_alive(settings, owner)
         os.kill(os.getpid(), signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     first.close()  # as workers do at the end of an epoch
@@ -293,3 +311,33 @@ def test_what_a_file_system_cannot_do_is_told(settings: Cache, caplog: pytest.Lo
         assert cache.size() == 0
     assert "network file system (nfs4)" in caplog.text
     assert folder._file_system(Path("/proc").stat().st_dev) == "proc"
+
+
+def test_what_cannot_be_written_is_not_tried_again_at_once(cache: BlockCache) -> None:
+    keys, tried = keys_of(6), mock.Mock(side_effect=OSError(errno.EDQUOT, "quota"))
+    with mock.patch.object(Blocks, "write", tried):
+        for key in keys:
+            assert fill(cache, [key]) == set()
+    assert tried.call_count == 1
+    assert cache.claim(keys, hold=False).mine == set(keys)
+
+
+def test_what_a_transaction_could_not_give_up_the_next_one_does(cache: BlockCache, settings: Cache) -> None:
+    keys = keys_of(2)
+    cache.claim(keys, hold=False)
+    other = BlockCache(settings)
+    execute = Ledger.execute
+
+    def full(self: Ledger, statement: str, *parameters: Any) -> int:
+        if statement == "COMMIT":
+            raise sqlite3.OperationalError("database or disk is full")
+        return execute(self, statement, *parameters)
+
+    with mock.patch.object(Ledger, "execute", full):
+        cache.give_back(keys[:1])
+        assert cache.put({keys[1]: content(keys[1])}) == set()
+    assert files(settings) == []
+    assert other.claim(keys, hold=False).elsewhere == set(keys)
+    assert fill(cache, keys_of(1, first=5))
+    assert other.claim(keys, hold=False).mine == set(keys)
+    other.close()

@@ -153,7 +153,7 @@ class Keeping:
 
     def _begin(self, begun: Begun, at: tuple[int, int]) -> None:
         """A plan from there on in the place of what there is."""
-        keep_alive(self._cache)
+        keep_alive(self._cache, self)
         future = Future(self._order, self._seed, begun.batches, self._ranks, begun.epoch)
         room = begun.room
         plan = Retention(future, lambda indices: _space_of(self._source, indices), room.capacity, room.lag, at)

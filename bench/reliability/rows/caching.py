@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from gpupipe import Cache
 from gpupipe.sources.remote.cache import BlockCache, folder, key_of, ledger, on_disk, store
 from gpupipe.sources.remote.cache.keys import block_size, file_name, named
+from gpupipe.sources.remote.cache.leases import alive
 from gpupipe.sources.remote.cache.ledger import Ledger
 from reliability.case import Case, Context, Row, expect, expect_equal
 
@@ -56,7 +57,7 @@ def fill(cache: BlockCache, keys: Sequence[str], hold: bool = False) -> set[str]
 
 
 def readable(cache: BlockCache, keys: Sequence[str]) -> set[str]:
-    """Those that can be read, with the right bytes."""
+    """Those that can be read; their bytes are right."""
     found = {key: cache.read(key) for key in keys}
     for key, data in found.items():
         expect(data is None or np.array_equal(data, content(key)), f"other bytes under {key}")
@@ -106,7 +107,8 @@ def expect_tidy(settings: Cache) -> None:
     listed = {named(*block) for block in blocks}
     expect_equal((there - listed, listed - there), (set(), set()), "files that are not listed, and the other way round")
     expect_equal((total, pending), (sum(on_disk(size) for _, _, size in blocks), 0), "the sums")
-    expect_equal(list((settings.place / "leases").iterdir()), [], "leases of the dead")
+    leases = settings.place / "leases"
+    expect_equal([name for name in os.listdir(leases) if not alive(leases, name)], [], "leases of the dead")
     expect(taken(settings) <= settings_size(settings), f"{taken(settings)} bytes are taken of {settings.size}")
 
 
@@ -281,15 +283,28 @@ def with_reserve(context: Context) -> None:
     keys = keys_of(300, context.random)
     with mounted(context.folder / "cache", "4m"), Readers() as readers:
         settings = replace(settings_of(context), size="1T", reserve=1_500_000)
+        one, other = BlockCache(settings), BlockCache(settings)
+        claims = [(cache, cache.claim(keys[:150], hold=False).mine) for cache in (one, other)]
+        claims += [(cache, cache.claim(keys[150:], hold=False).mine) for cache in (other, one)]
+        for cache, mine in claims:
+            cache.put({key: content(key) for key in mine})
+        expect(free_of(settings) >= 1_500_000 - 700_000, f"{free_of(settings)} bytes are free")
+        one.close()
+        other.close()
         for _ in range(3):
             readers.start(work, settings, keys, context.random.random(), 60)
         deadline = time.monotonic() + 10
         while any_alive(readers) and time.monotonic() < deadline:
-            disk = os.statvfs(settings.folder)
-            free = disk.f_bavail * disk.f_frsize
+            free = free_of(settings)
             expect(free >= 1_500_000 - 700_000, f"{free} bytes are free")  # less what folders and the ledger take
             time.sleep(0.002)
         readers.all_well()
+
+
+def free_of(settings: Cache) -> int:
+    """Bytes of its disk."""
+    disk = os.statvfs(settings.place)
+    return disk.f_bavail * disk.f_frsize
 
 
 def any_alive(readers: Readers) -> bool:
@@ -552,7 +567,7 @@ def flipped_block(context: Context) -> None:
     for key in context.random.sample(keys, 5):
         path = settings.place / file_name(key)[6:8] / file_name(key)
         flip(path, context.random)
-        expect_equal(cache.read(key), None, "what is read of a damaged block")
+        expect(cache.read(key) is None, "a damaged block was read")
         expect_equal(readable(cache, keys), set(keys) - {key}, "the others")
         expect_equal(fill(cache, [key]), {key}, "stored again")
         expect_equal(readable(cache, keys), set(keys), "all")
@@ -596,8 +611,15 @@ def flipped_ledger(context: Context) -> None:
 def lost_ledger(context: Context) -> None:
     """It is deleted, or is nothing of a ledger any more, while two processes work: it is made again from the blocks."""
     keys, settings = keys_of(60, context.random), settings_of(context, 40)
-    cache = BlockCache(settings)
-    stored = fill(cache, keys[:15])
+    cache, other = BlockCache(settings), BlockCache(settings)
+    stored = fill(cache, keys[:5])
+    for damage in (remove_ledger, spoil_sums):
+        for path in settings.place.glob("ledger-*.sqlite"):
+            damage(path)
+        stored |= fill(other, [key for key in keys[:15] if key not in stored][:5])
+        expect_equal(cache.find(keys), stored, "what another finds")
+        expect_tidy(settings)
+    other.close()
     with Readers() as readers:
         for _ in range(2):
             readers.start(work, settings, keys, context.random.random(), 60)
@@ -613,11 +635,20 @@ def lost_ledger(context: Context) -> None:
 
 
 def remove_ledger(path: Path) -> None:
+    """It is gone."""
     path.unlink(missing_ok=True)
 
 
 def empty_ledger(path: Path) -> None:
+    """It is no database."""
     path.write_bytes(b"no database" * 1000)
+
+
+def spoil_sums(path: Path) -> None:
+    """A bit of what is taken in all."""
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE facts SET total = total + (1 << 40)")
+    database.close()
 
 
 # Row 55
@@ -631,6 +662,10 @@ def planted(context: Context) -> None:
     paths = [settings.place / file_name(key)[6:8] / file_name(key) for key in keys]
     victim = context.folder / "victim"
     victim.write_bytes(b"mine")
+    if os.geteuid() == 0:
+        os.chown(paths[0], 12345, 12345)  # the right bytes
+        expect_equal(readable(cache, keys[:1]), set(), "what can be read of another user's")
+        fill(cache, keys[:1])
     for path in paths[:5]:
         path.unlink()
     paths[0].write_bytes(bytes(SIZE + 8))

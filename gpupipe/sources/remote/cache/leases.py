@@ -23,9 +23,8 @@ class Lease:
     the cache, as the process has it."""
 
     def __init__(self, folder: Path, run: str, size: int | str | None = None) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
         facts = {"pid": os.getpid(), "since": time.time(), "program": sys.argv[:1], "size": size}
-        self.run = digest(run)
+        self.run, self._process = digest(run), os.getpid()
         while True:
             self.name = f"{self.run}-{uuid.uuid4().hex[:16]}"
             self._path = folder / self.name
@@ -42,13 +41,10 @@ class Lease:
                 raise
 
     def close(self) -> None:
-        """It is over."""
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-        self.forget()
-
-    def forget(self) -> None:
-        """In a child that was forked: the lease is its parent's alone."""
+        """It is over; for a child that was forked, to which it does not belong, it only is no more its own."""
+        if os.getpid() == self._process:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
         os.close(self._file)
 
 

@@ -30,9 +30,10 @@ from gpupipe.sources.remote.cache.folder import PATIENCE, locked
 from gpupipe.sources.remote.cache.keys import named
 from gpupipe.sources.remote.cache.settings import TRAILER, UNIT
 
-__all__ = ["SPACE", "Damaged", "Facts", "Gone", "Ledger", "Unwritable", "condemn", "open_ledger"]
+__all__ = ["AT_ONCE", "PAUSE", "SPACE", "Damaged", "Facts", "Gone", "Ledger", "Unwritable", "condemn", "open_ledger"]
 
 SPACE = f"((size + {TRAILER + UNIT - 1}) / {UNIT} * {UNIT})"  # what a block takes of the disk
+AT_ONCE = 5000  # rows that are changed in a transaction where there may be millions
 PAUSE = 60.0  # seconds until writing is tried again; 5 s of waiting in each of them would be 8% of a run
 SCHEMA = """
 CREATE TABLE blocks (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, data_set INTEGER NOT NULL, used INTEGER NOT NULL,

@@ -45,14 +45,19 @@ class Session:
     def __init__(self, settings: Cache, unsettled: Iterable[str] = ()) -> None:
         root = settings.place
         own_folder(root)
-        ledger = open_ledger(root)
-        lease = Lease(root / "leases", settings.run or str(os.getpid()), settings.size)
-        self.stock = Stock(root, ledger, lease, limit=0, reserve=_reserve(settings))
+        (root / "leases").mkdir(mode=0o700, exist_ok=True)
+        self.ledger = open_ledger(root)
+        try:
+            self._bury()  # before this process is seen: an earlier run may have had the same name
+            lease = Lease(root / "leases", settings.run or str(os.getpid()), settings.size)
+        except BaseException:
+            self.ledger.close()
+            raise
+        self.stock = Stock(root, self.ledger, lease, limit=0, reserve=_reserve(settings))
         try:
             self._bit = self._joined()
             self.stock.limit = self._limit(settings)
             self.stock.settle(unsettled)
-            self._bury()
             self._shrink()
         except BaseException:
             self.end()
@@ -60,7 +65,7 @@ class Session:
 
     def _joined(self) -> int:
         """The bit by which blocks know this run; 0 where there are too many, which hold nothing then."""
-        ledger, name = self.stock.ledger, self.stock.lease.run
+        ledger, name = self.ledger, self.stock.lease.run
         with ledger.writing():
             runs = ledger.select("SELECT slot, name, ended FROM runs").fetchall()
             slots = [slot for slot, known, ended in runs if known == name and not ended]
@@ -83,7 +88,7 @@ class Session:
 
     def _bury(self) -> None:
         self._looked = time.monotonic()
-        bury(self.stock)
+        bury(self.ledger)
 
     def _shrink(self) -> None:
         """To its size, which may have been another, as far as nobody holds it."""
@@ -97,7 +102,7 @@ class Session:
     def find(self, keys: Sequence[str]) -> set[str]:
         """See `BlockCache`, for all that follows."""
         ids = {block_id(key): key for key in keys}
-        there = self.stock.there(self.stock.ledger.rows, ids)
+        there = self.stock.there(self.ledger.rows, ids)
         self.stock.touch(there)
         return {ids[block] for block in there}
 
@@ -125,7 +130,7 @@ class Session:
 
     def _known(self, facts: Facts, ids: Mapping[int, str], bit: int) -> tuple[dict[int, int], set[int]]:
         """Hold, or touch, what is there: that, and what somebody is fetching."""
-        ledger = self.stock.ledger
+        ledger = self.ledger
         there = self.stock.there(ledger.select, ids)
         change = f"UPDATE blocks SET holders = holders | ?, used = ? WHERE {AMONG}"
         ledger.execute(change, bit, facts.clock, listed(there))
@@ -144,13 +149,13 @@ class Session:
     def _check_unlisted(self, key: str) -> None:
         """What is listed before and after its file is looked for has to have one."""
         if self.find([key]) and not self.stock.files.is_there(name := file_name(key)) and self.find([key]):
-            raise Damaged(self.stock.ledger.path, f"the block {name} that it lists is not there")
+            raise Damaged(self.ledger.path, f"the block {name} that it lists is not there")
 
     def wait(self, keys: Sequence[str], timeout: float) -> set[str]:
         query = f"SELECT DISTINCT lease FROM claims WHERE {AMONG}"
         ids, look, pause = listed(map(block_id, keys)), time.monotonic(), 0.002
         deadline = look + timeout
-        while leases := self.stock.ledger.rows(query, ids):
+        while leases := self.ledger.rows(query, ids):
             now = time.monotonic()
             if now >= deadline:
                 break
@@ -168,7 +173,7 @@ class Session:
     def end(self) -> set[str]:
         """Files that are to be settled with the next session."""
         self.stock.lease.close()
-        self.stock.ledger.close()
+        self.ledger.close()
         return self.stock.unsettled()
 
     def close(self) -> None:

@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from gpupipe.sources.remote.cache.files import Blocks
 from gpupipe.sources.remote.cache.keys import ID, SET, block_id, block_size, named, set_name
 from gpupipe.sources.remote.cache.leases import Lease
-from gpupipe.sources.remote.cache.ledger import PAUSE, SPACE, Damaged, Facts, Gone, Ledger, Unwritable
+from gpupipe.sources.remote.cache.ledger import AT_ONCE, PAUSE, SPACE, Damaged, Facts, Gone, Ledger, Unwritable
 from gpupipe.sources.remote.cache.settings import on_disk
 
-__all__ = ["AMONG", "AT_ONCE", "Row", "Stock", "listed"]
+__all__ = ["AMONG", "Row", "Stock", "listed"]
 
 AMONG = "id IN (SELECT value FROM json_each(?))"
-AT_ONCE = 5000  # rows that are changed in a transaction where there may be millions
 TOUCHED = 4096  # blocks whose use is noted with the next transaction, or in one of its own
 
 Row = tuple[int, int, int]

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.remote.cache.files import Blocks
-from gpupipe.sources.remote.cache.folder import own_folder
 from gpupipe.sources.remote.cache.keys import block_id
 from gpupipe.sources.remote.cache.leases import Lease
 from gpupipe.sources.remote.cache.ledger import PAUSE, Damaged, Gone, Unwritable, condemn
@@ -151,6 +150,7 @@ class BlockCache:
             return
         self._made_anew = time.monotonic()
         self._say("its ledger is made anew from the blocks", error)
+        log.debug("the ledger %s", error.path, exc_info=error)
         try:
             condemn(error.path)
         except OSError as trouble:
@@ -181,13 +181,12 @@ class BlockCache:
         """In a child that was forked: all that is open is its parent's. Closing SQLite's would take its locks away."""
         if self._session is not None:
             _parents.append(self._session)
-            self._session.stock.lease.forget()
+            self._session.stock.lease.close()
         self._session, self._lock = None, threading.RLock()
 
 
 _here: weakref.WeakSet[BlockCache] = weakref.WeakSet()
 _parents: list[Session] = []
-_runs: dict[tuple[str, str], Lease] = {}
 
 
 def _forget_all() -> None:
@@ -198,10 +197,17 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def keep_alive(settings: Cache | None) -> None:
-    """The run of these settings lives as long as this process, however often its workers begin anew; otherwise what it
-    holds could be removed between its epochs."""
-    if settings is not None and settings.run and (key := (str(settings.place), settings.run)) not in _runs:
-        with suppress(OSError):  # those who use the cache tell of it
-            own_folder(settings.place)
-            _runs[key] = Lease(settings.place / "leases", settings.run)
+def keep_alive(settings: Cache, owner: object) -> None:
+    """The run of these settings lives as long as this process has the owner, however often its workers begin anew;
+    otherwise what it holds could be removed between its epochs."""
+    if owner in _alive:
+        return
+    store = BlockCache(settings)
+    if store.size():  # by which an earlier run of the same name is over
+        with suppress(OSError):
+            _alive[owner] = lease = Lease(settings.place / "leases", settings.run, settings.size)
+            weakref.finalize(owner, lease.close)
+    store.close()
+
+
+_alive: weakref.WeakKeyDictionary[object, Lease] = weakref.WeakKeyDictionary()

@@ -14,9 +14,9 @@ from gpupipe.errors import ConfigError
 from gpupipe.sources.remote.cache.dead import bury
 from gpupipe.sources.remote.cache.folder import own_folder
 from gpupipe.sources.remote.cache.leases import Lease, alive, facts_of
-from gpupipe.sources.remote.cache.ledger import SPACE, Damaged, Gone, Ledger, Unwritable, condemn, open_ledger
+from gpupipe.sources.remote.cache.ledger import AT_ONCE, SPACE, Damaged, Gone, Ledger, Unwritable, condemn, open_ledger
 from gpupipe.sources.remote.cache.settings import Cache
-from gpupipe.sources.remote.cache.stock import AT_ONCE, Stock
+from gpupipe.sources.remote.cache.stock import Stock
 
 __all__ = ["DataSet", "Survey", "clear", "survey"]
 
@@ -68,10 +68,10 @@ def clear(settings: Cache, below: str = "") -> int:
     if not place.exists():
         return 0
     with _told(place), _opened(place) as ledger:
+        bury(ledger)
         lease = Lease(place / "leases", "clear")
         try:
             stock = Stock(place, ledger, lease, limit=0, reserve=0)
-            bury(stock)
             numbers = [number for (number,) in ledger.rows("SELECT DISTINCT data_set FROM blocks")]
             wanted = [number for number in numbers if _name(place, number).startswith(below)]
             return sum(_clear_set(stock, number) for number in wanted)

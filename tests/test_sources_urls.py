@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -298,6 +299,19 @@ def test_what_is_replaced_meanwhile_is_an_error_that_names_it(server: FaultServe
     assert f"{server.url}/train-1.tar at offset" in raised.value.location
 
 
+def test_who_opens_it_later_in_a_run_gets_the_same_objects(server: FaultServer, data: Path) -> None:
+    """Not others of the same sizes and labels, of which an index was made meanwhile."""
+    url = f"{server.url}/train-{{0..2}}.tar"
+    sent = pickle.dumps(open_source(url))
+    assert_same(pickle.loads(sent), open_source(data))
+    whole = bytearray((data / "train-1.tar").read_bytes())
+    whole[600] ^= 1  # in an image
+    server.put("train-1.tar", bytes(whole))
+    assert open_source(url).fingerprint == open_source(data).fingerprint
+    with pytest.raises(DataError, match=r"objects of .* were replaced, and it was indexed again"):
+        pickle.loads(sent)
+
+
 FIELDS = {
     "image": gpupipe.Image("jpg"),
     "mask": gpupipe.Mask("seg.png", missing="default"),
@@ -363,6 +377,8 @@ def test_what_was_packed(s3_bucket: Bucket, data: Path, tmp_path: Path) -> None:
     assert source.fingerprint == local.fingerprint
     numbers = [each.fetch(np.arange(12))["number"].tolist() for each in (source, local)]
     assert numbers[0] == numbers[1]
+    with pytest.raises(ConfigError, match=r"s3://.*/packed is a URL, and files are written on a disk"):
+        pack(source, f"{s3_bucket.url}/packed")
     s3_bucket.delete("packed/shard-000001.tar")
     with pytest.raises(DataError, match=r"s3://.*/packed lacks 1 of its 3 files, the first shard-000001\.tar"):
         open_source(f"{s3_bucket.url}/packed")

@@ -17,6 +17,7 @@ from gpupipe.host.files import folder_lock, replacing
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import Source, open_source
 from gpupipe.sources.packed import PLAN_NAME
+from gpupipe.sources.remote.objects import is_remote, shown
 from gpupipe.sources.shards import CLASSES_NAME
 from gpupipe.tools.on_ray import run_on_ray
 from gpupipe.tools.packing.files import missing, records, write_files
@@ -104,6 +105,9 @@ def _planned(
 ) -> Iterator[tuple[Path, Plan]]:
     """The folder and what is to be written there, while no other process of the machine is in this block; `alone`: and
     none may want to be."""
+    if is_remote(os.fspath(destination)):
+        copy = "pack into a folder, and copy that (aws s3 sync, gcloud storage rsync, azcopy)"
+        raise ConfigError(f"{shown(os.fspath(destination))} is a URL, and files are written on a disk: {copy}")
     folder = Path(destination).expanduser().absolute()
     check(source, folder, settings)
     order = ordered(source, settings)

@@ -71,6 +71,7 @@ class RemoteFolderSource(RemoteSource, FolderSource):
     def __init__(self, root: str, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
         super().__init__(root, index, schema, wanted)
         self._etags = Strings(index.arrays["etags"], index.arrays["etag_offsets"])
+        self.pinned = index.info["listing"]
 
     def location(self, index: int) -> str:
         return shown(self._layout.path(str(self._keys[index]), self._layout.image))

@@ -14,7 +14,7 @@ __all__ = ["Hops"]
 # members are so small that it would bring little else than what is asked for next, it brings many of them.
 NEAR = 4 << 10
 FAR = 1 << 20
-DENSE = 16 << 10  # bytes between two headers, on the average since the last request, up to which that is so
+DENSE = 8 << 10  # bytes between two headers, on the average since the last request, up to which that is so
 KEPT = 8  # answers in which a label may still be looked for
 
 

@@ -15,7 +15,7 @@ from gpupipe.sources.remote.objects import Extent, Object, ReadError, join, pare
 from gpupipe.sources.remote.source import SKIP, RemoteSource
 from gpupipe.sources.shard_index import Scan
 from gpupipe.sources.shards import WASTE, ShardSource
-from gpupipe.sources.source import Encoded
+from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex
 
 __all__ = ["RemoteShardSource", "beside"]
@@ -36,6 +36,7 @@ class RemoteShardSource(RemoteSource, ShardSource):
         entries = zip(self.shards, index.info["shards"], strict=True)
         self._objects = [Object(url, entry["size"], entry["etag"]) for url, entry in entries]
         self._label_field: str = index.info["label_field"]
+        self.pinned = content_fingerprint([one.etag for one in self._objects], [])
         self._name_classes(Path(index.path).parent)
 
     @property

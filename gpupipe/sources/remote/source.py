@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.batch import Coming, StorageUse
-from gpupipe.errors import SampleError
+from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.remote.objects import Extent, ReadError
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
@@ -25,13 +25,23 @@ class RemoteSource(Source):
     """Reads all parts of a batch at once, and ahead what is announced. Stands before the class of the same data on a
     disk, from which the rest comes.
 
-    reading: what reads, and keeps on a disk, for this source.
+    reading: what reads, and keeps on a disk, for this source. pinned: what tells that all objects are the same where
+    it is opened again from an index that may have been made anew.
     """
 
     reading: Reading
+    pinned: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return *super().__reduce__()[:2], {"reading": self.reading}
+        return *super().__reduce__()[:2], {"reading": self.reading, "pinned": self.pinned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.get("pinned", self.pinned) != self.pinned:
+            raise DataError(
+                f"objects of {self!r} were replaced, and it was indexed again, while a loader used it; make the loader "
+                "again"
+            )
+        self.reading = state["reading"]
 
     def extents(self, index: int) -> list[Extent]:
         """What is read for a sample. Raises SampleError for what no image can be."""

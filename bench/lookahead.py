@@ -77,7 +77,7 @@ def points(future: Future, step: int = 0) -> Iterator[tuple[int, int]]:
     """Epoch and step, from there on."""
     epoch = EPOCH
     while True:
-        yield from ((epoch, later) for later in range(step, future.count(epoch)))
+        yield from ((epoch, later) for later in range(step, len(future.cut(epoch))))
         epoch, step = epoch + 1, 0
 
 
@@ -95,7 +95,7 @@ def cost(samples: Sequence[int], rounds: int) -> list[Row]:
 
 def next_uses(future: Future, ahead: int, rounds: int) -> list[float]:
     """Of each round, after one that is not counted."""
-    steps = np.arange(min(AT_ONCE // BATCH, future.count(EPOCH)))
+    steps = np.arange(min(AT_ONCE // BATCH, len(future.cut(EPOCH))))
     indices = np.concatenate([future.uses(EPOCH, step) for step in steps.tolist()])
     work = partial(future.next_use, indices, EPOCH, np.repeat(steps, BATCH), ahead)
     return [1e9 * seconds(work) / len(indices) for _ in range(rounds + 1)][1:]

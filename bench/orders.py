@@ -1,4 +1,4 @@
-"""What each order costs: memory, and CPU microseconds for the sample indices of a batch.
+"""What each order costs: memory, and CPU microseconds for the sample indices of a batch, and back.
 
     python bench/orders.py [--large 2000000000] [--listed 10000000] [--rounds 5] [--batches 200] [--out FOLDER]
 
@@ -6,8 +6,9 @@ Each order is made over 1,000 samples and over as many as it can take: `--large`
 sample, `--listed` for those that do ("listed" in the table). Memory is what tracemalloc counts of making the order, the
 lists that are given to it, and a first batch of 256 in the middle of the epoch: the highest, and what stays. Then, in
 turn, `--rounds` times: the first batch of a new epoch, and `--batches` more of it at random places of the middle; the
-table has the median of the rounds' means, the smallest and the largest. Times are CPU time of the working thread, so
-that other processes on the machine weigh less.
+table has the median of the rounds' means, the smallest and the largest. Back: where these samples come in the next
+epoch, by the orders that say so. Times are CPU time of the working thread, so that other processes on the machine weigh
+less.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gpupipe.host.machine import machine
 from gpupipe.order import (
     BlockShuffled,
     Interleaved,
+    NodeBlocks,
     Order,
     Repeated,
     SamplerOrder,
@@ -39,6 +41,7 @@ from gpupipe.order import (
     VirtualEpochs,
     Weighted,
 )
+from gpupipe.order.protocol import is_invertible, positions_of
 
 __all__ = ["main"]
 
@@ -60,6 +63,7 @@ class Case:
     build_ms: float = 0.0
     first_ms: list[float] = field(default_factory=list)
     batch_us: list[float] = field(default_factory=list)
+    back_us: list[float] = field(default_factory=list)
 
     def figures(self) -> dict[str, object]:
         """Plain values."""
@@ -86,6 +90,8 @@ def cases(large: int, listed: int) -> list[Case]:
         for shards in [10] if n == SMALL else [shards for shards in (10**4, 10**5, 10**6) if shards <= large]:
             name = f"BlockShuffled, {shards:,} shards"
             made.append(Case(name, n, lambda n=n, s=shards: BlockShuffled(np.full(s, n // s), window=min(16, s))))
+            name = f"NodeBlocks, {shards:,} shards"
+            made.append(Case(name, n, lambda n=n, s=shards: NodeBlocks(np.full(s, n // s), 32, 32 * BATCH)))
     for n in (SMALL, listed):
         made += [
             Case("Subset, shuffled", n, lambda n=n: Subset(np.arange(n), shuffle=True), listed=True),
@@ -141,21 +147,31 @@ def measure(case: Case, order: Order, epoch: int, batches: int) -> None:
     end = time.thread_time()
     case.first_ms.append(1e3 * (first - start))
     case.batch_us.append(1e6 * (end - first) / batches)
+    if is_invertible(order):
+        samples = [order.indices(1, epoch, some) for some in positions]
+        positions_of(order, 1, epoch + 1, samples[0])
+        start = time.thread_time()
+        for some in samples[1:]:
+            positions_of(order, 1, epoch + 1, some)
+        case.back_us.append(1e6 * (time.thread_time() - start) / batches)
 
 
 def table(measured: Sequence[Case]) -> str:
     """Markdown."""
     lines = [
         "| order | samples | peak MB | kept MB | made, ms | first batch of an epoch, ms | "
-        f"batch of {BATCH}, us (min - max) |",
-        "|---|---|---|---|---|---|---|",
+        f"batch of {BATCH}, us (min - max) | back, us |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in measured:
         size = f"{case.samples:,}" + (" listed" if case.listed else "")
-        batch = f"{statistics.median(case.batch_us):,.0f} ({min(case.batch_us):,.0f} - {max(case.batch_us):,.0f})"
+        batch, back = (
+            f"{statistics.median(found):,.0f} ({min(found):,.0f} - {max(found):,.0f})" if found else "-"
+            for found in (case.batch_us, case.back_us)
+        )
         lines.append(
             f"| {case.name} | {size} | {case.peak_mb:,.2f} | {case.kept_mb:,.2f} | {case.build_ms:,.2f} "
-            f"| {statistics.median(case.first_ms):,.2f} | {batch} |"
+            f"| {statistics.median(case.first_ms):,.2f} | {batch} | {back} |"
         )
     return "\n".join(lines)
 

@@ -380,6 +380,29 @@ def test_many_objects_of_a_folder_are_told_by_its_listing(s3_bucket, child):
     assert counts.requests < 10
 
 
+def test_large_listings_go_by_folders(s3_bucket, child):
+    keys = [f"in/{split}/{folder}/{number}" for split in "ab" for folder in range(12) for number in range(2)]
+    keys += ["in/0", "in/a/0", "in/b/3/deep/er", *(f"flat/{number:02}" for number in range(25)), "in it"]
+    for key in keys:
+        s3_bucket.put(key, key.encode())
+    for folder, least in (("", 24), ("/in", 24), ("/in/a", 12), ("/flat", 3)):
+        listed, counts, _ = child(small_pages, s3_bucket.url + folder)
+        below = [key for key in keys if f"/{key}".startswith(f"{folder}/")]
+        assert [each.url for each in listed] == sorted(f"{s3_bucket.url}/{key}" for key in below)
+        assert least <= counts.requests < 3 * least
+
+
+def small_pages(url):
+    from gpupipe.sources.remote import listing as first, stores as second
+
+    before = first.PAGE
+    first.PAGE = second.PAGE = 10
+    try:
+        return listing(url)
+    finally:
+        first.PAGE = second.PAGE = before
+
+
 def test_objects_of_a_bucket_that_may_not_be_listed(moto, monkeypatch, child):
     bucket = moto.bucket()
     bucket.put("d/0", b"x")
@@ -400,6 +423,7 @@ def test_buckets_and_keys_that_are_not_there(s3_bucket, child):
     s3_bucket.put("bad/./name", b"")
     (kind, text), _, _ = child(listing, f"{s3_bucket.url}/bad")
     assert kind == "ReadError"
+    assert "the name 'bad/./name' in it can't be asked for" in text
 
 
 def test_a_bucket_whose_gateway_redirects_to_where_objects_lie(s3_bucket, fault_server, monkeypatch, child):

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -20,19 +20,18 @@ from gpupipe.sources.remote.asking import Asker, Counts
 from gpupipe.sources.remote.coalescing import Span, coalesce, pieces
 from gpupipe.sources.remote.faults import LISTING, Fault, Kind
 from gpupipe.sources.remote.flight import Flight
+from gpupipe.sources.remote.listing import listed, pages
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_web, parent, shown
 from gpupipe.sources.remote.parts import Bytes, Parts
 from gpupipe.sources.remote.patience import Patience
 from gpupipe.sources.remote.pool import Pool
 from gpupipe.sources.remote.store import Found, Store
-from gpupipe.sources.remote.stores import object_at, placed
 
 __all__ = ["Client", "Counts", "client", "used_here"]
 
 Result = TypeVar("Result")
 Objects = list[Object]  # in the class below `list` is a method
 Futures = list[Future[Bytes]]
-Page = list[tuple[str, Found]]
 Tasks = list[Callable[[], int]]
 
 MOST_WHOLE = 16 << 20  # bytes of an object that is read whole where its server ignores ranges
@@ -77,15 +76,13 @@ class Client:
 
     def list(self, url: str) -> Objects:
         """All objects below a folder or a bucket, sorted by URL."""
-        found: dict[str, Object] = {}
         try:
-            for page in self._pages(url):
-                found |= {each.url: each for each in page}
+            found = listed(self._asker, url, self._start)
         except ReadError as error:
             raise ReadError(f"{error}; {LISTING}") if is_web(url) else error from None
         if is_web(url) and not found:
             raise ReadError(f"the listing of {shown(url)}: it is empty; {LISTING}")
-        return sorted(found.values())
+        return sorted(found)
 
     def counts(self) -> Counts:
         """What it has done up to now."""
@@ -203,29 +200,9 @@ class Client:
         known: dict[str, Object | None] = {}
         for folder, count in Counter(parent(url) for url in urls if not is_web(url)).items():
             with suppress(ReadError):  # reading may be allowed where listing is not
-                for page in islice(self._pages(folder), count // LISTED):
+                for page in islice(pages(self._asker, folder), count // LISTED):
                     known |= {each.url: each for each in page}
         return known
-
-    def _pages(self, url: str) -> Iterator[Objects]:
-        """Pages of a listing: where one fails, it goes on behind the last that came."""
-        path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
-        url = path.rstrip("/") + mark + query
-        after, pages = "", None
-
-        def page(store: Store, path: str) -> Page:
-            nonlocal pages
-            pages = store.pages(path, after) if pages is None else pages
-            try:
-                return next(pages, [])
-            except Fault:
-                pages = None
-                raise
-
-        while found := self._asker.ask(url, lambda: f"the listing of {shown(url)}", page):
-            after = found[-1][0]
-            root = placed(url).root
-            yield [object_at(root, *each) for each in found]
 
 
 _client: Client | None = None

@@ -69,7 +69,6 @@ TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
     ("Range request not supported", Kind.WHOLE, "", ""),
     ("Invalid last modified", Kind.WRONG, "the server tells a time that is none", ""),
     ("Content-Range header not present", Kind.WRONG, "the server answers a range without saying which", NETWORK),
-    ("Encountered object with invalid path", Kind.WRONG, "a name in it can't be asked for", ""),
     ("invalid peer certificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("InvalidCertificate", Kind.WRONG, "its certificate is not trusted", "check the address and the clock"),
     ("builder error", Kind.WRONG, "its address can't be asked", "check the URL; http:// needs an http:// endpoint"),
@@ -97,6 +96,9 @@ def fault_of(error: Exception) -> Fault:
     unexpected = re.search(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)", text)
     if unexpected is not None:
         return Fault(Kind.REPLACED, f"the storage has only bytes {unexpected[3]} to {unexpected[4]} of it")
+    name = re.search(r'Path "(.*?)"', text)
+    if name is not None:
+        return Fault(Kind.WRONG, f"the name {name[1]!a} in it can't be asked for", "rename it")
     for part, kind, what, remedy in TEXTS:
         if part in text or part in type(error).__name__:
             return Fault(kind, what, remedy)

@@ -59,6 +59,10 @@ class ForeignStore:
             self._files.invalidate_cache()
             return _found(self._files.info(f"{self._root}/{path}"))
 
+    def level(self, folder: str) -> tuple[list[tuple[str, Found]], list[str]]:
+        """See Store; its listing is one page."""
+        raise NotImplementedError
+
     def pages(self, folder: str, after: str) -> Iterator[list[tuple[str, Found]]]:
         """See Store: all in one page."""
         with _faults():

@@ -27,5 +27,8 @@ class Store(Protocol):
     def head(self, path: str) -> Found:
         """What it says of an object."""
 
+    def level(self, folder: str) -> tuple[list[tuple[str, Found]], list[str]]:
+        """The objects that lie in a folder itself, and the folders: of many names several requests."""
+
     def pages(self, folder: str, after: str) -> Iterator[list[tuple[str, Found]]]:
         """Paths of all objects below a folder that come after `after` in its order, and what it says of them."""

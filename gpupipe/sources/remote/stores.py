@@ -166,6 +166,13 @@ class ObjectStore:
         except Exception as error:
             raise fault_of(error) from None
 
+    def level(self, folder: str) -> tuple[list[tuple[str, Found]], list[str]]:
+        try:
+            answer = self._store.list_with_delimiter(folder or None)
+        except Exception as error:
+            raise fault_of(error) from None
+        return [(meta["path"], self._found(meta)) for meta in answer["objects"]], [*answer["common_prefixes"]]
+
     def _found(self, meta: Any) -> Found:
         etag, changed = meta["e_tag"], meta["last_modified"]
         if etag:

@@ -380,15 +380,15 @@ def test_many_objects_of_a_folder_are_told_by_its_listing(s3_bucket, child):
     assert counts.requests < 10
 
 
-def test_large_listings_go_by_folders(s3_bucket, child):
+def test_large_listings_go_by_folders(bucket, child):
     keys = [f"in/{split}/{folder}/{number}" for split in "ab" for folder in range(12) for number in range(2)]
     keys += ["in/0", "in/a/0", "in/b/3/deep/er", *(f"flat/{number:02}" for number in range(25)), "in it"]
     for key in keys:
-        s3_bucket.put(key, key.encode())
+        bucket.put(key, key.encode())
     for folder, least in (("", 24), ("/in", 24), ("/in/a", 12), ("/flat", 3)):
-        listed, counts, _ = child(small_pages, s3_bucket.url + folder)
+        listed, counts, _ = child(small_pages, bucket.url + folder)
         below = [key for key in keys if f"/{key}".startswith(f"{folder}/")]
-        assert [each.url for each in listed] == sorted(f"{s3_bucket.url}/{key}" for key in below)
+        assert [each.url for each in listed] == sorted(f"{bucket.url}/{key}" for key in below)
         assert least <= counts.requests < 3 * least
 
 
@@ -454,8 +454,10 @@ def test_a_bucket_without_etags_is_held_to_sizes(s3_bucket, fault_server, monkey
     monkeypatch.setenv("AWS_ENDPOINT_URL", fault_server.url)
     fault_server.put("box/a", DATA)
     fault_server.script("box/a", Fault(headers={"ETag": ""}), forever=True, methods="GET HEAD")
-    (found,), _, _ = child(head, ["s3://box/a"])
+    (found,), _, lines = child(head, ["s3://box/a"])
     assert found == Object("s3://box/a", len(DATA), "")
+    assert lines == [lines[0]]
+    assert "s3://box tells no ETags" in lines[0]
     assert child(read, [Extent(found, 50, 10)])[0] == [DATA[50:60]]
 
 

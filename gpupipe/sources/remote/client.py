@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from gpupipe.sources.remote.parts import Bytes, Parts
 from gpupipe.sources.remote.patience import Patience
 from gpupipe.sources.remote.pool import Pool
 from gpupipe.sources.remote.store import Found, Store
+from gpupipe.sources.remote.stores import placed
 
 __all__ = ["Client", "Counts", "client", "used_here"]
 
@@ -33,6 +35,8 @@ Result = TypeVar("Result")
 Objects = list[Object]  # in the class below `list` is a method
 Futures = list[Future[Bytes]]
 Tasks = list[Callable[[], int]]
+
+log = logging.getLogger("gpupipe")
 
 MOST_WHOLE = 16 << 20  # bytes of an object that is read whole where its server ignores ranges
 PINS = 1 << 20  # objects of unknown size whose ETags a process remembers
@@ -72,7 +76,9 @@ class Client:
         """
         known = self._from_listings(urls)
         asked = {url: self._start(partial(self._head, url)) for url in urls if url not in known}
-        return [known[url] if url in known else asked[url].result() for url in urls]
+        found = [known[url] if url in known else asked[url].result() for url in urls]
+        _say_how(each for each in found if each is not None)
+        return found
 
     def list(self, url: str) -> Objects:
         """All objects below a folder or a bucket, sorted by URL."""
@@ -82,6 +88,7 @@ class Client:
             raise ReadError(f"{error}; {LISTING}") if is_web(url) else error from None
         if is_web(url) and not found:
             raise ReadError(f"the listing of {shown(url)}: it is empty; {LISTING}")
+        _say_how(found)
         return sorted(found)
 
     def counts(self) -> Counts:
@@ -203,6 +210,20 @@ class Client:
                 for page in islice(pages(self._asker, folder), count // LISTED):
                     known |= {each.url: each for each in page}
         return known
+
+
+def _say_how(found: Iterable[Object]) -> None:
+    for root in {placed(each.url).root for each in found if not each.etag}:
+        _say_sizes_only(shown(root))
+
+
+@cache
+def _say_sizes_only(root: str) -> None:
+    log.warning(
+        "gpupipe: %s tells no ETags: its objects are known by their sizes, so one that is replaced by another of the "
+        "same size is not noticed",
+        root,
+    )
 
 
 _client: Client | None = None

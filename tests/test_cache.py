@@ -192,13 +192,18 @@ def test_a_smaller_size_shrinks_it(settings: Cache, tmp_path: Path) -> None:
     cache.close()
 
 
-def test_the_disks_reserve_is_left_free(tmp_path: Path) -> None:
+def test_the_disks_reserve_is_left_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = os.statvfs(tmp_path)
     reserve = disk.f_bavail * disk.f_frsize - 64 * 10**6
     cache = BlockCache(Cache(folder=tmp_path, size="1T", reserve=reserve))
     keys = keys_of(4, size=40 * 10**6)
     assert len(cache.claim(keys, hold=False).mine) == 4
     assert len(cache.put(dict.fromkeys(keys, np.zeros(40 * 10**6, np.uint8)))) <= 1
+    cache.close()
+    caplog.clear()
+    cache = BlockCache(Cache(folder=tmp_path / "other", reserve=2 * reserve))
+    assert fill(cache, keys_of(2)) == set()
+    assert "the disk has no more free than Cache(reserve=...) says" in caplog.text
     cache.close()
 
 
@@ -338,6 +343,12 @@ def test_what_a_transaction_could_not_give_up_the_next_one_does(cache: BlockCach
         assert cache.put({keys[1]: content(keys[1])}) == set()
     assert files(settings) == []
     assert other.claim(keys, hold=False).elsewhere == set(keys)
-    assert fill(cache, keys_of(1, first=5))
+    held = keys_of(1, first=5)
+    assert fill(cache, held, hold=True)
     assert other.claim(keys, hold=False).mine == set(keys)
     other.close()
+    with mock.patch.object(Ledger, "execute", full):
+        cache.drop(held)
+    assert readable(cache, held) == [0]
+    cache.drop([])
+    assert readable(cache, held) == []

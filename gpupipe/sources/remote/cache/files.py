@@ -106,12 +106,13 @@ class Blocks:
         return True
 
     def scan(self) -> Iterator[tuple[int, int, int, str]]:
-        """Data set, ID, size, and of those that are not whole the lease of who writes, or wrote, it; "" for others."""
+        """Data set, ID, size, and of those that are not whole the lease of who writes, or wrote, it; "" for others. By
+        their IDs, as far as they are of one data set: the ledger has them in that order."""
         for folder in range(256):
             try:
                 with os.scandir(f"{self._root}/{folder:02x}") as entries:
                     names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
             except FileNotFoundError:
                 continue
-            for match in filter(None, map(FILE.fullmatch, names)):
+            for match in filter(None, map(FILE.fullmatch, sorted(names))):
                 yield int(match[1], 16), int(match[2], 16), int(match[3]), match[4] or ""

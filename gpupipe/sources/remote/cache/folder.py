@@ -66,13 +66,16 @@ def _file_system(device: int) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone in it among those that ask for this. Raises BlockingIOError where another one keeps it too long."""
-    deadline = time.monotonic() + PATIENCE
+    """Alone in it among those that ask for this. Raises BlockingIOError where another one keeps it, and what it makes
+    has not grown for a while."""
+    seen, deadline = _growth(folder), time.monotonic() + PATIENCE
     while True:
         lock = folder_lock(folder, wait=False)
         try:
             lock.__enter__()
         except BlockingIOError:
+            if (now := _growth(folder)) != seen:
+                seen, deadline = now, time.monotonic() + PATIENCE
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
@@ -81,3 +84,10 @@ def locked(folder: Path) -> Iterator[None]:
             stack.push(lock)
             yield
         return
+
+
+def _growth(folder: Path) -> int:
+    """Bytes of new files that have no name yet that counts."""
+    with contextlib.suppress(OSError):
+        return sum(path.stat().st_size for path in folder.glob("new-*"))
+    return 0

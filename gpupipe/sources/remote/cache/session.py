@@ -81,7 +81,8 @@ class Session:
             return int(settings.size)
         with self.stock.writing() as facts:
             if not facts.automatic:
-                facts.automatic = max(1, (self.stock.free() + facts.total) // 2)
+                free = self.stock.free() + facts.total
+                facts.automatic = max(1, min(free // 2, free - self.stock.reserve))
                 text = "gpupipe: keeps up to %.1f GB of what is read from storage in %s: half of what is free there; "
                 log.info(f"{text}Cache(size=...) sets another size", facts.automatic / 1e9, self.stock.root)
             return facts.automatic
@@ -167,8 +168,9 @@ class Session:
             pause = min(2 * pause, 0.05)
         return self.find(keys)
 
-    def drop(self, keys: Sequence[str]) -> None:
+    def drop(self, keys: Sequence[str]) -> bool:
         self.stock.drop([block_id(key) for key in keys], self._bit)
+        return True
 
     def end(self) -> set[str]:
         """Files that are to be settled with the next session."""

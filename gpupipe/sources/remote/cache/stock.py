@@ -98,13 +98,18 @@ class Stock:
         """They were used."""
         self._touched.update(block for block, holders in there.items() if not holders)
         if len(self._touched) >= TOUCHED:
-            self.flush()
+            with suppress(Unwritable):
+                self.flush()
 
     def room(self, facts: Facts) -> int:
         """Bytes that may be taken now; negative where others have taken from the disk's reserve."""
         if time.monotonic() < self._full_until:
             return 0
         return min(self.limit - facts.total, self.free() - facts.pending - self.reserve)
+
+    def has_reserve(self) -> bool:
+        """Whether the disk has more free than is to be left free."""
+        return self.free() > self.reserve
 
     def free(self) -> int:
         """Bytes of the disk."""

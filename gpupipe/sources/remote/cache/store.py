@@ -39,6 +39,7 @@ class BlockCache:
         self._settings = settings
         self._session: Session | None = None
         self._unsettled: set[str] = set()
+        self._undropped: list[str] = []  # for want of the ledger's lock
         self._lock = threading.RLock()
         self._off_until = 0.0
         self._made_anew = -PAUSE
@@ -97,9 +98,10 @@ class BlockCache:
 
     def drop(self, keys: Iterable[str]) -> None:
         """This run needs them no more: they are removed, unless another run holds them."""
-        keys = list(keys)
+        keys = [*self._undropped, *keys]
         if keys:
-            self._ask(lambda session: session.drop(keys), None)
+            done = self._ask(lambda session: session.drop(keys), False)
+            self._undropped = [] if done or self._session is None else keys
 
     def close(self) -> None:
         """Give back all that is claimed."""
@@ -132,6 +134,8 @@ class BlockCache:
                 except Unwritable as error:
                     raise OSError(str(error)) from None
                 self._unsettled = set()
+                if not self._session.stock.has_reserve():
+                    self._say("nothing more is kept", OSError("the disk has no more free than Cache(reserve=...) says"))
             return self._session
 
     def _begin_anew(self, session: Session | None, error: Gone | Damaged) -> None:

@@ -104,7 +104,7 @@ class TorchEngine:
                     "multiprocessing_context='fork': this process has read from a storage itself, and in a fork of it "
                     "a client would hang; pass 'forkserver' or 'spawn', or leave it out"
                 )
-            _say_forkserver()
+            _prepare_forkserver()
             method = "forkserver"
             loader = self._open_loader(multiprocessing_context=method)
         if self._workers and method not in ("fork", self._sent_by):
@@ -238,12 +238,13 @@ class TorchEngine:
 
 
 @cache
-def _say_forkserver() -> None:
-    """Once in a process."""
+def _prepare_forkserver() -> None:
+    """Once in a process. The server imports torch, rather than each worker, unless it runs already."""
+    torch.multiprocessing.set_forkserver_preload(["__main__", __name__])
     log.warning(
         "gpupipe: this process has read from a storage itself, so its workers are started by multiprocessing's "
-        "forkserver: in forks the client would hang. They start more slowly; data opened by URL alone, or "
-        "multiprocessing_context='forkserver', avoids this message"
+        "forkserver: in forks of it a client would hang. Pass multiprocessing_context='forkserver' for that from the "
+        "beginning"
     )
 
 

@@ -52,4 +52,6 @@ class Hops:
         except ReadError as error:
             raise DataError(str(error)) from error
         self._answers.appendleft((offset, data))
+        while sum(len(data) for _, data in self._answers) > 2 * FAR and len(self._answers) > 1:
+            self._answers.pop()
         return data

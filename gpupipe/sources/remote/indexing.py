@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ __all__ = ["ShardIndexing", "extensions", "whole"]
 log = logging.getLogger("gpupipe")
 
 THREADS = 64  # they wait for the storage
-BEAT = 1.0  # seconds
 UNKNOWN = -1
 
 
@@ -62,7 +59,7 @@ def _entry(found: Object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShardIndexing:
-    """scan: what is looked for. folder: is touched as work goes on, and takes files meanwhile."""
+    """scan: what is looked for. folder: takes files meanwhile."""
 
     scan: Scan
     objects: Sequence[Object]
@@ -89,13 +86,12 @@ class ShardIndexing:
         if beside is not None:
             return beside
         known = {} if anew else self._known()
-        pulse = _Pulse(self.folder)
 
         def part(one: Object, advance: Advance) -> Part:
             if one in known:
                 advance(one.size)
                 return known[one]
-            return self.scan.part(_shard(one), pulse.of(advance))
+            return self.scan.part(_shard(one), advance)
 
         total = sum(one.size for one in self.objects)
         parts = scan_in_threads(f"indexing {len(self.objects)} shards", total, part, self.objects, THREADS)
@@ -181,23 +177,3 @@ def _optional(url: str) -> bytes | None:
             raise
         log.info("%s is passed over: %s", shown(url), error)
         return None
-
-
-@dataclass
-class _Pulse:
-    """Touches a folder now and then, so that who waits for it sees that work goes on."""
-
-    folder: Path
-    _last: float = field(default_factory=time.monotonic)
-
-    def of(self, advance: Advance) -> Advance:
-        """The same, with a touch."""
-
-        def beat(done: int) -> None:
-            now = time.monotonic()
-            if now - self._last > BEAT:
-                self._last = now
-                os.utime(self.folder)
-            advance(done)
-
-        return beat

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence, Set
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gpupipe.errors import DataError
 from gpupipe.host.cache import cache_folder, digest
 from gpupipe.host.files import folder_lock, read_regular, replacing
 from gpupipe.sources.building import BuiltIndex, load_or_build
+from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import ReadError, shown
 from gpupipe.sources.storage import StoredIndex
 
@@ -24,6 +27,7 @@ PATIENCE = 300.0
 """Seconds for which the process that looks may stand still until others that wait for it give up: more than any request
 is tried."""
 
+BEAT = 1.0  # seconds
 MOST_ANSWER = 1 << 30
 
 
@@ -35,11 +39,13 @@ def once(
     asked = digest([*urls, *how])
     folder = cache_folder() / "urls" / digest([*map(shown, urls), *how])
     told = f"{shown(urls[0])}{' and others' if len(urls) > 1 else ''}"
-    begin = time.time_ns()
+    before = _state(folder / "answer.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(folder, wait=True, doing=f"looks at {told}", patience=PATIENCE):
-            answer = None if rebuild else _answer_since(folder / "answer.json", begin, asked)
+        doing = f"looks at {told}"
+        with folder_lock(folder, wait=True, doing=doing, patience=PATIENCE), _pulse(folder):
+            is_new = not rebuild and _state(folder / "answer.json") != before
+            answer = _answer(folder / "answer.json", asked) if is_new else None
             if answer is None:
                 answer = look(folder) | {"asked": asked}
                 with replacing(folder / "answer.json") as file:
@@ -61,11 +67,38 @@ def as_json(schema: Schema) -> dict[str, Any]:
     return schema_to_json(Schema({name: replace(field, collate=None) for name, field in schema.items()}))
 
 
-def _answer_since(path: Path, begin: int, asked: str) -> dict[str, Any] | None:
+def _state(path: Path) -> tuple[int, int]:
+    """What is another after it was written, whatever the clocks say."""
+    try:
+        stat = path.stat()
+        return stat.st_ino, stat.st_mtime_ns
+    except OSError:
+        return 0, 0
+
+
+@contextmanager
+def _pulse(folder: Path) -> Iterator[None]:
+    """Touch the folder as long as requests are answered, so that who waits for it sees that work goes on."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        before = -1
+        while not ended.wait(BEAT):
+            now = client().counts().requests
+            if now != before:
+                before = now
+                os.utime(folder)
+
+    threading.Thread(target=beat, name="gpupipe-pulse", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _answer(path: Path, asked: str) -> dict[str, Any] | None:
     """What another process has found while this one waited for it."""
     try:
-        if path.stat().st_mtime_ns < begin:
-            return None
         answer: dict[str, Any] = json.loads(read_regular(path, MOST_ANSWER))
         return answer if answer["asked"] == asked else None
     except (OSError, ValueError, KeyError, TypeError):

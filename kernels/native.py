@@ -13,7 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    *("Augment", "CImages", "CLimits", "Finish", "View", "Walks", "addresses", "library", "problem", "variant_name"),
+    *(
+        "Augment",
+        "CImages",
+        "CLimits",
+        "Feistel",
+        "Finish",
+        "View",
+        "Walks",
+        "addresses",
+        "library",
+        "problem",
+        "variant_name",
+    ),
     "variants",
 ]
 
@@ -57,6 +69,9 @@ Finish = _structure(
 Augment = _structure(
     "gp_augment",
     *("int32 count height width steps values threads", "text variant", "pointer ops numbers fill input out"),
+)
+Feistel = _structure(
+    "gp_feistel", "int64 count", "pointer numbers a b keys", "int32 rounds each_domain each_key back portable"
 )
 Walks = _structure("gp_walks", "int32 count threads max_scans", "pointer data bytes headers odd")
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpupipe.order.feistel import ROUNDS, permute, round_keys, snug, square, subkeys
+from gpupipe.kernels.feistel import _kernel, feistel, feistel_reference
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, snug, square, subkeys, unpermute
 
 MASK = 2**64 - 1
 
@@ -44,6 +45,54 @@ def test_agrees_with_plain_python(size: int) -> None:
     positions = np.unique(np.linspace(0, size - 1, 60).astype(np.int64))
     expected = [slow(int(x), size, [int(key) for key in keys[:, 0]]) for x in positions]
     assert permute(positions, square(size), keys).tolist() == expected
+
+
+BOTH = [False, pytest.param(True, id="portable")]
+
+
+@pytest.mark.skipif(_kernel() is None, reason="without the C++ kernels")
+@pytest.mark.parametrize("portable", BOTH)
+@pytest.mark.parametrize("back", [False, pytest.param(True, id="back")])
+def test_the_kernel_agrees_with_numpy(back: bool, portable: bool) -> None:
+    """One domain and keys for all, or of each one's own; sizes from 1 to the largest, and rows beyond a block."""
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 2, 127, 128, 129, 300):
+        for sizes in (
+            1,
+            2,
+            3,
+            37,
+            2**32 + 1,
+            2**62 - 1,
+            rng.integers(1, 1 << rng.integers(1, 62, count), dtype=np.int64),
+        ):
+            _, a, b = square(sizes)
+            x = (rng.integers(0, 2**62, count).astype(np.uint64)) % np.broadcast_to(a * b, count)
+            for keys in (round_keys(5, 6, 7 << 24), subkeys(round_keys(5, 6, 7 << 24), np.arange(count))):
+                expected = feistel_reference(x, a, b, keys, back)
+                assert feistel(x, a, b, keys, back, portable).tolist() == expected.tolist()
+
+
+def test_extreme_digits_agree_with_numpy() -> None:
+    """Where the quotients of hashes are largest, and rounding may carry them over."""
+    edges = np.array([0, 1, 2**31 - 1, 2**31, 2**61, 2**62 - 1], np.uint64)
+    for a, b in ((1, 1), (1, 2**31), (2**31, 1), (2**31, 2**31), (2**31 - 1, 2**31), (3, 2)):
+        a_, b_ = np.array([a], np.uint64), np.array([b], np.uint64)
+        x = np.tile(edges % np.uint64(a * b), 500)
+        keys = subkeys(round_keys(1, 2, 3 << 24), np.arange(len(x)))
+        for back in (False, True):
+            assert feistel(x, a_, b_, keys, back).tolist() == feistel_reference(x, a_, b_, keys, back).tolist()
+        assert feistel(feistel(x, a_, b_, keys, False), a_, b_, keys, True).tolist() == x.tolist()
+
+
+def test_unpermute_leads_back() -> None:
+    rng = np.random.default_rng(1)
+    sizes = np.concatenate([np.arange(1, 60), rng.integers(1, 2**62, 200)])
+    keys = subkeys(round_keys(1, 2, 3 << 24), np.arange(len(sizes)))
+    positions = rng.integers(0, sizes)
+    for domain in (square(sizes), snug(np.minimum(sizes, 2**50))):
+        there = np.minimum(positions, domain.size.astype(np.int64) - 1)
+        assert unpermute(permute(there, domain, keys), domain, keys).tolist() == there.tolist()
 
 
 def test_many_permutations_at_once_are_those_one_by_one() -> None:

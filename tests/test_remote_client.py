@@ -1,8 +1,10 @@
 """The client of storage against servers. It runs in a process of its own: one that has used it can't be forked."""
 
+import hashlib
 import logging
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -168,6 +170,23 @@ def test_what_passes_is_outlived(served, child, faults, tries):
     assert parts == [DATA[1000:1500]]
     assert (counts.requests, counts.retries) == (tries, tries - 1)
     assert counts.bytes == (len(DATA) if faults[0].whole else 500)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_parts_through_faults_of_every_kind(fault_server, child, seed):
+    draw = random.Random(seed)
+    data = draw.randbytes(10_000_000)
+    fault_server.put("big", data)
+    found = Object(fault_server.url_of("big"), len(data), f'"{hashlib.md5(data).hexdigest()}"')
+    kinds = [Fault(503), Fault(429), Fault(cut=7), Fault(cut=99, reset=True), Fault(whole=True), Fault(delay=0.05)]
+    fault_server.script("big", *[draw.choice([None, *kinds]) for _ in range(60)])
+    wanted = [Extent(found, draw.randrange(len(data) - 9000), draw.choice([0, 1, 1000, 9000])) for _ in range(80)]
+    parts, counts, _ = child(read, wanted)
+    assert parts == [data[extent.offset : extent.offset + extent.size] for extent in wanted]
+    assert counts.retries > 20
+    other = found._replace(etag='"other"')
+    parts, _, _ = child(read, [extent._replace(object=other) for extent in wanted])
+    assert {part[0] for part in parts if part} == {"ReplacedError"}
 
 
 @pytest.mark.parametrize(

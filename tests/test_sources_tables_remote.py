@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sqlite3
 from contextlib import closing
@@ -272,3 +273,30 @@ class TestComposed:
         assert joined.stored_bytes(np.array([5])).tolist() == [sizes[5]]
         assert local.stored_bytes(np.arange(2)) is None
         assert local.select([1]).stored_bytes(np.arange(1)) is None
+
+
+def test_no_secret_is_told(tmp_path: Path, fault_server: FaultServer) -> None:
+    """Of a URL's query and of what stands before its host: in no name, message or readable file."""
+    path = written(tmp_path / "a.parquet", {"image": NOISE, "label": range(10)})
+    fault_server.put("a.parquet", path.read_bytes())
+    url = fault_server.url_of("a.parquet").replace("://", "://me:SECRET@") + "?signature=SECRET"
+    (tmp_path / "a.csv").write_text(f"image,label\n{url}.gone,1\n")
+    for data in (
+        url,
+        tmp_path / "a.csv",
+        url.replace("a.parquet", "b.parquet"),
+        Manifest(url.replace("parquet", "csv")),
+    ):
+        told = ""
+        try:
+            source = open_source(data)
+            told += repr(source) + source.location(0)
+            fault_server.remove("a.parquet") if data == url else None
+            source[0]
+        except (gpupipe.GpupipeError, ValueError) as error:
+            told += str(error)
+        assert "a.parquet" in told or "b.parquet" in told or "a.csv" in told
+        assert "SECRET" not in told
+    cache = Path(os.environ["GPUPIPE_CACHE"])
+    kept = [file for file in cache.rglob("*") if file.is_file() and b"SECRET" in file.read_bytes()]
+    assert {file.parent.stat().st_mode & 0o77 for file in kept if cache / "urls" in file.parents} == {0}

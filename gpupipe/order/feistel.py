@@ -13,15 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpupipe.kernels.feistel import Words, feistel, mix
 from gpupipe.order.protocol import Indices, words
 
 __all__ = ["Domain", "Words", "alike", "permute", "round_keys", "snug", "square", "subkeys", "unpermute"]
 
 ROUNDS = 12
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SHIFT = (np.uint64(30), np.uint64(27), np.uint64(31))
-
-Words = NDArray[np.uint64]
 
 
 @lru_cache(maxsize=64)
@@ -41,9 +38,7 @@ def alike(numbers: Indices) -> Indices:
 
 def subkeys(keys: Words, numbers: Indices) -> Words:
     """The keys of one permutation for each of the `numbers` (such as a batch's), uint64 (ROUNDS, N)."""
-    drawn = keys ^ numbers.astype(np.uint64)
-    _mix(drawn, np.empty_like(drawn))
-    return drawn
+    return mix(keys ^ numbers.astype(np.uint64))
 
 
 class Domain(NamedTuple):
@@ -96,50 +91,18 @@ def unpermute(sent: Indices, domain: Domain, keys: Words) -> Indices:
 def _walked(x: Indices, domain: Domain, keys: Words, back: bool) -> Indices:
     """Through the network, and again as long as that leads beyond the size."""
     size, a, b = domain
-    found = _feistel(x.astype(np.uint64), a, b, keys, back)
+    found = feistel(x.astype(np.uint64), a, b, keys, back)
     outside = np.flatnonzero(found >= size)
     while len(outside):
-        found[outside] = _feistel(found[outside], _at(a, outside), _at(b, outside), _at(keys, outside), back)
+        found[outside] = feistel(found[outside], _at(a, outside), _at(b, outside), _at(keys, outside), back)
         outside = outside[found[outside] >= _at(size, outside)]
     return found.astype(np.int64)
-
-
-def _mix(x: Words, spare: Words) -> None:
-    """splitmix64's finalizer (Steele, Lea, Flood 2014): 64 bits that look random, for each 64 bits in, in place."""
-    for shift, factor in zip(_SHIFT, (*_MIX, None), strict=True):
-        x ^= np.right_shift(x, shift, out=spare)
-        if factor is not None:
-            x *= factor
 
 
 def _other(size: Words, a: Words) -> Words:
     """The least b with a * b >= size."""
     b: Words = (size + a - np.uint64(1)) // a
     return b
-
-
-def _feistel(x: Words, a: Words, b: Words, keys: Words, back: bool) -> Words:
-    """A permutation of [0, a*b): each round adds a hash of one digit to the other, in turn. Back: takes it off, the
-    last one first.
-
-    In place, and by divisions, which NumPy has vectors for where one divisor is for all: 50 ns for each of 8,192, where
-    remainders and new arrays take 96 (one busy core of an Intel Xeon).
-    """
-    left = x // b
-    right = x - left * b
-    by, spare = np.empty_like(x), np.empty_like(x)
-    for number in range(ROUNDS)[:: -1 if back else 1]:
-        digit, other, values = (left, right, a) if number % 2 == 0 else (right, left, b)
-        _mix(np.bitwise_xor(other, keys[number], out=by), spare)
-        by -= np.multiply(np.floor_divide(by, values, out=spare), values, out=spare)
-        # What leads out of the digit's values wraps around to one larger than what is right.
-        if back:
-            digit -= by
-            np.minimum(digit, np.add(digit, values, out=spare), out=digit)
-        else:
-            digit += by
-            np.minimum(digit, np.subtract(digit, values, out=spare), out=digit)
-    return left * b + right
 
 
 def _at(part: Words, rows: NDArray[np.integer]) -> Words:

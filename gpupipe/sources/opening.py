@@ -80,7 +80,7 @@ def open_source(
         given = None if index is None else os.fspath(index)
         return _by_url(urls, fields, rebuild=rebuild, label_field=label_field, index=given, cache=cache)
     if index is not None:
-        raise ConfigError(f"index={index!r} is for .tar shards by URL, and {data!r} are none: leave it out")
+        raise ConfigError(f"index={index!r} is for .tar shards by URL, and the data is none of these: leave it out")
     if fields is None and isinstance(data, (str, os.PathLike)) and (packing := packing_in(os.path.expanduser(data))):
         fields = packing.fields
     if _is_parquet(data) or _is_table(data):

@@ -82,6 +82,20 @@ struct gp_walks {
 int32_t gp_abi(void);
 int32_t gp_libjpeg_version(void);
 /* Name of the best passes on this CPU. */
+/* A Feistel network on the digits (x / b, x % b) of each number. */
+struct gp_feistel {
+  int64_t count;
+  uint64_t* numbers;           /* (count,) below a * b, in place */
+  const uint64_t* a;           /* (count,) or one for all, from 1 to 2^31 */
+  const uint64_t* b;           /* likewise */
+  const uint64_t* keys;        /* (rounds, count) or (rounds, 1) */
+  int32_t rounds;
+  int32_t each_domain;         /* whether each number has an a and b of its own */
+  int32_t each_key;
+  int32_t back;                /* the inverse */
+  int32_t portable;            /* without what only some CPUs have */
+};
+
 const char* gp_best_variant(void);
 /* Whether this CPU has the passes of that name. */
 int32_t gp_has_variant(const char* name);
@@ -96,6 +110,7 @@ void gp_walk_files(const gp_walks* files);
 /* Rows of a PNG image with a byte a pixel, a byte for the filter before each, to pixels (PNG 1.2, 6). out: (height + 1,
    width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
 int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);
+void gp_feistel_numbers(const gp_feistel* all);
 /* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
 }

@@ -54,7 +54,6 @@ class Client:
         self.flight = Flight()
         self._asker = Asker(patience or Patience(), self.flight)
         self._pool = Pool(self.flight)
-        self._rangeless: set[str] = set()
         self._pins: dict[int, str] = {}
 
     def read(self, wanted: Sequence[Extent]) -> Futures:
@@ -161,8 +160,6 @@ class Client:
     def _read(self, found: Object, offset: int, size: int, store: Store, path: str) -> Bytes:
         """One try."""
         try:
-            if found.url in self._rangeless:
-                raise Fault(Kind.WHOLE, "")
             data, now = store.read(path, offset, size, found.etag)
         except Fault as fault:
             if fault.kind is not Kind.WHOLE:
@@ -170,7 +167,6 @@ class Client:
             if found.size > MOST_WHOLE:
                 reason = f"the server ignores ranges: it would send all {found.size:,} bytes for each part"
                 raise Fault(Kind.WRONG, reason, "serve the data by one that knows them, such as nginx") from None
-            self._rangeless.add(found.url)
             data, now = store.read(path, 0, -1, found.etag)
             self._check(found, now)
             self._complete(data, found.size)

@@ -41,7 +41,7 @@ def once(
     told = f"{shown(urls[0])}{' and others' if len(urls) > 1 else ''}"
     before = _state(folder / "answer.json")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the right to read may be part of a URL
         doing = f"looks at {told}"
         with folder_lock(folder, wait=True, doing=doing, patience=PATIENCE), _pulse(folder):
             is_new = not rebuild and _state(folder / "answer.json") != before

@@ -65,9 +65,10 @@ class Blobs:
         return places.value(row, read(self._groups.groups[group].footer, *places.span(row)))
 
     def span(self, group: int, row: int) -> tuple[int, int] | None:
-        """Where the file has it, and its bytes there, as far as that has been found; None also for what has none."""
+        """Where the file has it, and its bytes there, as far as that has been found; None also for what has none or too
+        many."""
         places = self._groups.found(group, self.direct)
-        return places.span(row)[:2] if places is not None and places.sizes[row] > 0 else None
+        return places.span(row)[:2] if places is not None and 0 < places.sizes[row] <= MOST_BYTES else None
 
 
 def _in_cell(cell: Any, keys: Path) -> Any:

@@ -96,7 +96,7 @@ def _open_remote(manifest: Manifest, url: str, fields: Schema, rebuild: bool) ->
                 raise type(error)(str(error).replace(str(path), where)) from error
 
     folder = cache_folder() / "urls" / digest(where)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the right to read may be part of a URL
     index = load_or_build(
         folder,
         _index_name(manifest, "table", fields),

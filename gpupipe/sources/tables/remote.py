@@ -270,11 +270,11 @@ def index(patterns: list[str], fields: dict[str, Any], rebuild: bool) -> dict[st
 
     def look(folder: Path) -> dict[str, Any]:
         objects = _objects(patterns)
-        stamps = [[one.size, one.etag] for one in objects]
+        stamps, etags = [[one.size, one.etag] for one in objects], [one.etag for one in objects]
         found = kept(
             folder,
             {"footers", "footer_offsets", "known", "paths", *_stored(())},
-            lambda info: "" if info["objects"] == stamps else "objects were added, replaced or removed",
+            lambda info: "" if info["objects"] == stamps and all(etags) else "objects were added, replaced or removed",
             lambda: _built(objects, schema_from_json(fields)),
             rebuild,
         )

@@ -77,7 +77,7 @@ class Footer:
         file is another one now and, for what is damaged, `pyarrow.ArrowException`."""
         groups = [*range(self.metadata.num_row_groups)] if group is None else [group]
         with self.opened(parts, groups) as file:
-            opened = pq.ParquetFile(file, metadata=self.metadata)
+            opened = pq.ParquetFile(file, metadata=self.metadata, pre_buffer=False)  # which reads more, and in threads
             return opened.read_row_groups(groups, columns=parts, use_threads=False)  # forks have none of the threads
 
     def opened(self, parts: Sequence[str], groups: Sequence[int]) -> AbstractContextManager[IO[bytes]]:

@@ -19,18 +19,23 @@ from gpupipe.host.whereabouts import note
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import read_file
 from gpupipe.sources.remote.loose import UNKNOWN, Known, Loose, url_of
-from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote
+from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote, shown
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
 from gpupipe.sources.remote.source import RemoteSource
 from gpupipe.sources.source import Encoded, as_column
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values
 
-__all__ = ["Files", "RowSource", "root_of"]
+__all__ = ["Files", "RowSource", "root_of", "told"]
 
 Files = Mapping[Extent, Encoded]
 """What was read from a storage for some samples."""
 
 NO_FILES: Files = {}
+
+
+def told(path: str) -> str:
+    """A path, or a URL without secrets, that any terminal can print."""
+    return shown(path) if is_remote(path) else printable(path)
 
 
 def root_of(root: str | os.PathLike[str] | None, usual: str | os.PathLike[str], where: str) -> str:
@@ -207,8 +212,8 @@ class RowSource(RemoteSource):
             what = f"{printable(place)} can't be read: {getattr(error, 'strerror', None) or error}"
             if is_remote(path) or is_remote(self.root):  # in a column where that was not seen
                 return self._alone(index, path)
-            remedy = f"relative paths are below {self.root}: pass another root, mend the table, or pass on_error='skip'"
-            raise SampleError(index, self.location(index), what, remedy) from error
+            remedy = f"relative paths are below {told(self.root)}: pass another root, mend the table"
+            raise SampleError(index, self.location(index), what, f"{remedy}, or pass on_error='skip'") from error
 
     def _alone(self, index: int, path: str) -> Encoded:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources.patterns import is_url
-from gpupipe.sources.remote.objects import is_remote
+from gpupipe.sources.remote.objects import is_remote, shown
 
 __all__ = ["Manifest", "Query"]
 
@@ -44,7 +44,8 @@ class Manifest:
         if is_url(os.fspath(self.path)) and not is_remote(os.fspath(self.path)):
             raise ConfigError(f"Manifest: {self.path!r} is a command or a URL of no storage; pass a path or a URL")
         if os.fspath(self.path).lower().endswith(".parquet"):
-            raise ConfigError(f"Manifest: {self.path!r} is Parquet: pass gpupipe.Parquet({self.path!r}, root=...)")
+            path = shown(os.fspath(self.path))
+            raise ConfigError(f"Manifest: {path!r} is Parquet: pass gpupipe.Parquet({path!r}, root=...)")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ConfigError(f"Manifest: delimiter={self.delimiter!r} must be one character")
         _check_names("Manifest", "columns", self.columns)

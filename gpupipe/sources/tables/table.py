@@ -20,7 +20,7 @@ from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
 from gpupipe.sources.tables.contents import contents
-from gpupipe.sources.tables.rows import RowSource
+from gpupipe.sources.tables.rows import RowSource, told
 
 __all__ = ["TableSource", "frozen"]
 
@@ -76,7 +76,7 @@ class TableSource(RowSource):
 
     def location(self, index: int) -> str:
         """The table and the row, of which the first is 0; and its path."""
-        return f"{self.where} row {index}" + ("" if self._keys is None else f" ({self.key(index)})")
+        return f"{self.where} row {index}" + ("" if self._keys is None else f" ({told(self._keys[index].as_py())})")
 
 
 def _reopened(

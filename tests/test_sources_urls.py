@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,26 @@ class TestIndex:
         assert sum(asked["large.tar"]) <= 24 * NEAR
         assert len(asked["small.tar"]) <= 6
         assert max(asked["small.tar"]) <= FAR
+
+    def test_a_storage_without_etags(
+        self, server: FaultServer, data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As other bytes of the same size would go unnoticed, headers are read at each opening."""
+        head = Client.head
+        monkeypatch.setattr(
+            Client, "head", lambda self, urls: [found and found._replace(etag="") for found in head(self, urls)]
+        )
+        for _ in range(2):
+            begin = len(server.requests())
+            source = open_source(f"{server.url}/train-{{0..2}}.tar")
+            assert {*reads(server, begin)} == {f"train-{number}.tar" for number in range(3)}
+        assert_same(source, open_source(data))
+        assert "train-0.tar has no ETag" in caplog.text
+        begin = len(server.requests())
+        given = source.index_path  # type: ignore[attr-defined]
+        trusted = open_source(f"{server.url}/train-{{0..2}}.tar", index=given)
+        assert not reads(server, begin)
+        assert_same(trusted, source)
 
     def test_it_is_made_once(self, server: FaultServer, data: Path) -> None:
         url = f"{server.url}/train-{{0..2}}.tar"
@@ -467,6 +488,15 @@ class TestTogether:
         found = {process.communicate()[0].strip() for process in processes}
         assert found == {open_source(data).fingerprint}
         assert [len(server.requests(f"train-{number}.tar", "HEAD")) for number in range(3)] == [1, 1, 1]
+
+    def test_one_that_is_killed_leaves_it_to_others(self, server: FaultServer, url: str, data: Path) -> None:
+        server.script("train-0.tar", Fault(silent=True), methods="HEAD")
+        process = self.start(url)
+        while not server.requests("train-0.tar", "HEAD"):
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert_same(open_source(url), open_source(data))
 
     def test_others_do_not_wait_for_a_stopped_one(
         self, server: FaultServer, url: str, monkeypatch: pytest.MonkeyPatch

@@ -74,8 +74,10 @@ class ShardIndexing:
         return list(map(_entry, self.objects))
 
     def changes(self, info: Mapping[str, Any]) -> str:
-        """What changed since an index was made, or an empty string."""
-        return changes(self._names, self._entries, info)
+        """What changed since an index was made, or an empty string: where nothing tells, it may have."""
+        silent = next((one for one in self.objects if not one.etag), None)
+        told = "has no ETag, and others of the same size would go unnoticed"
+        return changes(self._names, self._entries, info) if silent is None else f"{shown(silent.url)} {told}"
 
     def index(self, given: str | None, anew: bool) -> BuiltIndex:
         """That of a file which the user gives, or of one beside the shards; else what their headers say, all of them

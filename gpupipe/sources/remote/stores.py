@@ -31,7 +31,7 @@ __all__ = ["Place", "Stores", "object_at", "placed"]
 
 CONNECT = 5.0  # seconds for a connection to be made, at most
 NO_TEXT = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
-KEPT = 64  # storages: a presigned URL is one of its own
+KEPT = 256  # storages, of 120 kB and 10 ms each: a presigned URL is one of its own
 PAGE = 1000  # names of one answer to a listing
 
 

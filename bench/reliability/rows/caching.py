@@ -1,212 +1,52 @@
-"""Rows 31, 41 to 46, 50, 54 and 55: the disk cache of what was read from a storage, by itself. Its readers are here:
-processes that claim, fetch, keep, read and drop blocks as a loader's workers do, and die, stop or lie."""
+"""Rows 31, 41 to 46, 50, 54 and 55: the disk cache of what was read from a storage, by itself."""
 
 from __future__ import annotations
 
-import ctypes
-import logging
-import mmap
 import os
 import shutil
 import signal
 import sqlite3
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpupipe import Cache
-from gpupipe.sources.remote.cache import BlockCache, folder, key_of, ledger, on_disk, store
-from gpupipe.sources.remote.cache.keys import block_size, file_name, named
-from gpupipe.sources.remote.cache.leases import alive
+from gpupipe.sources.remote.cache import BlockCache, folder, ledger, on_disk, store
+from gpupipe.sources.remote.cache.keys import file_name
 from gpupipe.sources.remote.cache.ledger import Ledger
+from reliability.cached import (
+    MS_RDONLY,
+    MS_REMOUNT,
+    SIZE,
+    Fetches,
+    Readers,
+    block_files,
+    content,
+    expect_tidy,
+    fill,
+    free_of,
+    keys_of,
+    libc,
+    mounted,
+    readable,
+    settings_of,
+    settings_size,
+    taken,
+    warnings,
+    work,
+)
 from reliability.case import Case, Context, Row, expect, expect_equal
 
 __all__ = ["ROWS"]
-
-SIZE = 20_000  # bytes of a block, about
-MS_RDONLY, MS_REMOUNT = 1, 32  # mount(2)
-
-
-def keys_of(count: int, random: Random | None = None) -> list[str]:
-    """Names of blocks, of several sizes where they are drawn."""
-    sizes = [random.randint(1, 2 * SIZE) if random else SIZE for _ in range(count)]
-    return [key_of(((f"s3://b/d/{place}.tar", 1 << 40, '"e"'), place, size)) for place, size in enumerate(sizes)]
-
-
-def content(key: str) -> NDArray[np.uint8]:
-    """What is in a block."""
-    return np.random.default_rng(int(key[:24], 16)).integers(0, 256, block_size(key), np.uint8)
-
-
-def settings_of(context: Context, blocks: float = 1000, run: str = "one") -> Cache:
-    """With room for so many blocks."""
-    return Cache(folder=context.folder / "cache", size=int(blocks * on_disk(SIZE)), reserve=0, run=run)
-
-
-def fill(cache: BlockCache, keys: Sequence[str], hold: bool = False) -> set[str]:
-    """Those that are stored."""
-    mine = cache.claim(keys, hold).mine
-    return cache.put({key: content(key) for key in keys if key in mine})
-
-
-def readable(cache: BlockCache, keys: Sequence[str]) -> set[str]:
-    """Those that can be read; their bytes are right."""
-    found = {key: cache.read(key) for key in keys}
-    for key, data in found.items():
-        expect(data is None or np.array_equal(data, content(key)), f"other bytes under {key}")
-    return {key for key, data in found.items() if data is not None}
-
-
-@contextmanager
-def warnings() -> Iterator[list[str]]:
-    """What is logged at WARNING or above meanwhile."""
-    said: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    handler = Handler(logging.WARNING)
-    logging.getLogger("gpupipe").addHandler(handler)
-    try:
-        yield said
-    finally:
-        logging.getLogger("gpupipe").removeHandler(handler)
-
-
-def block_files(settings: Cache) -> list[Path]:
-    """All files in the folders of blocks, whole or not."""
-    return [path for path in settings.place.glob("[0-9a-f][0-9a-f]/*") if path.is_file()]
-
-
-def taken(settings: Cache) -> int:
-    """Bytes of the disk that they take."""
-    return sum(path.lstat().st_blocks * 512 for path in block_files(settings))
-
-
-def expect_tidy(settings: Cache) -> None:
-    """What is listed is there, nothing else is, and the sums are right."""
-    cache = BlockCache(replace(settings, run="later"))
-    cache.find(keys_of(1))
-    cache.close()
-    (path,) = settings.place.glob("ledger-*.sqlite")
-    with sqlite3.connect(path) as database:
-        blocks = database.execute("SELECT data_set, id, size FROM blocks").fetchall()
-        claims = database.execute("SELECT lease FROM claims").fetchall()
-        total, pending = database.execute("SELECT total, pending FROM facts").fetchone()
-    database.close()
-    expect_equal(claims, [], "claims of the dead")
-    there = {file.name for file in block_files(settings)}
-    listed = {named(*block) for block in blocks}
-    expect_equal((there - listed, listed - there), (set(), set()), "files that are not listed, and the other way round")
-    expect_equal((total, pending), (sum(on_disk(size) for _, _, size in blocks), 0), "the sums")
-    leases = settings.place / "leases"
-    expect_equal([name for name in os.listdir(leases) if not alive(leases, name)], [], "leases of the dead")
-    expect(taken(settings) <= settings_size(settings), f"{taken(settings)} bytes are taken of {settings.size}")
-
-
-def settings_size(settings: Cache) -> int:
-    """A number."""
-    assert isinstance(settings.size, int)
-    return settings.size
-
-
-class Readers:
-    """Processes that were forked; killed at the end, if they are still there."""
-
-    def __init__(self) -> None:
-        self.pids: list[int] = []
-
-    def start(self, work: Callable[..., None], *arguments: object) -> int:
-        """In a process of its own, which ends with 0 if the work raises nothing."""
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                work(*arguments)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        self.pids.append(pid)
-        return pid
-
-    def kill(self, pid: int) -> None:
-        """Kill -9."""
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        self.pids.remove(pid)
-
-    def all_well(self) -> None:
-        """Wait for all to end."""
-        while self.pids:
-            _, status = os.waitpid(pid := self.pids.pop(), 0)
-            expect_equal(os.waitstatus_to_exitcode(status), 0, f"exit code of reader {pid}")
-
-    @contextmanager
-    def standing(self) -> Iterator[None]:
-        """All of them stand still: what is seen of the disk then was there at one moment."""
-        for pid in list(self.pids):
-            os.kill(pid, signal.SIGSTOP)
-            _, status = os.waitpid(pid, os.WUNTRACED)
-            if not os.WIFSTOPPED(status):
-                self.pids.remove(pid)
-                expect_equal(os.waitstatus_to_exitcode(status), 0, f"exit code of reader {pid}")
-        try:
-            yield
-        finally:
-            for pid in self.pids:
-                os.kill(pid, signal.SIGCONT)
-
-    def __enter__(self) -> Readers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pid in list(self.pids):
-            self.kill(pid)
-
-
-class Fetches:
-    """How often each block was fetched, and whether a process has begun, by all processes."""
-
-    def __init__(self, count: int) -> None:
-        self.counts = np.frombuffer(mmap.mmap(-1, 8 * count), np.int64)
-
-
-def work(settings: Cache, keys: Sequence[str], seed: int, rounds: int, fetches: Fetches | None = None) -> None:
-    """Read batches as a loader's worker does: each block from the cache, else from storage."""
-    random, cache = Random(seed), BlockCache(settings)
-    for _ in range(rounds):
-        batch, hold = random.sample(keys, min(len(keys), random.randint(1, 12))), random.random() < 0.5
-        claim = cache.claim(batch, hold)
-        random.shuffle(batch)
-        fetched = {key: content(key) for key in batch if key in claim.mine}
-        if fetches is not None:
-            for key in fetched:
-                fetches.counts[keys.index(key)] += 1
-        lost = [key for key in fetched if random.random() < 0.1] if fetches is None else []
-        cache.give_back(lost)
-        cache.put({key: data for key, data in fetched.items() if key not in lost})
-        waited = cache.wait(claim.elsewhere, 10)
-        expect(waited <= claim.elsewhere, "what nobody waited for")
-        readable(cache, [*claim.there, *waited])
-        if hold and fetches is None:
-            cache.drop(random.sample(batch, len(batch) // 2))
-    cache.close()
-
 
 # Row 31
 
 
 def read_only(context: Context) -> None:
+    """Nothing can be written there."""
     settings = settings_of(context)
     with mounted(context.folder / "cache", "4m"):
         libc().mount(b"tmpfs", os.fsencode(context.folder / "cache"), b"tmpfs", MS_REMOUNT | MS_RDONLY, None)
@@ -226,23 +66,6 @@ def expect_no_cache(settings: Cache, reason: str) -> None:
             cache.give_back(keys)
         cache.close()
     expect(len(said) == 1 and reason in said[0], f"was said: {said}")
-
-
-def libc() -> ctypes.CDLL:
-    """The system's calls."""
-    return ctypes.CDLL(None, use_errno=True)
-
-
-@contextmanager
-def mounted(path: Path, size: str) -> Iterator[None]:
-    """A disk of its own, where this user may mount one; the sandbox has mounts of its own."""
-    path.mkdir()
-    if libc().mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
-        raise PermissionError("only root may mount a disk")
-    try:
-        yield
-    finally:
-        libc().umount2(os.fsencode(path), 2)
 
 
 def full(context: Context) -> None:
@@ -294,22 +117,11 @@ def with_reserve(context: Context) -> None:
         for _ in range(3):
             readers.start(work, settings, keys, context.random.random(), 60)
         deadline = time.monotonic() + 10
-        while any_alive(readers) and time.monotonic() < deadline:
+        while readers.any_alive() and time.monotonic() < deadline:
             free = free_of(settings)
             expect(free >= 1_500_000 - 700_000, f"{free} bytes are free")  # less what folders and the ledger take
             time.sleep(0.002)
         readers.all_well()
-
-
-def free_of(settings: Cache) -> int:
-    """Bytes of its disk."""
-    disk = os.statvfs(settings.place)
-    return disk.f_bavail * disk.f_frsize
-
-
-def any_alive(readers: Readers) -> bool:
-    """Whether one has not ended."""
-    return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in readers.pids)
 
 
 def deleted(context: Context) -> None:
@@ -335,7 +147,7 @@ def shared(context: Context) -> None:
     with Readers() as readers:
         for place in range(8):
             run = replace(settings, run=str(place % 2))
-            readers.start(work, run, keys, context.random.random(), 40, fetches)
+            readers.start(work, run, keys, context.random.random(), 25, fetches)
         readers.all_well()
     expect(fetches.counts.max() <= 1, f"a block was fetched {fetches.counts.max()} times")
     expect_tidy(settings)
@@ -365,7 +177,7 @@ def dies_at(step: int, settings: Cache, keys: Sequence[str], seed: int) -> None:
 def leftovers(context: Context) -> None:
     """Of processes that are killed at any point: nothing is left, and nothing is wrong."""
     keys, settings = keys_of(60, context.random), settings_of(context, 40)
-    for _ in range(5):
+    for _ in range(3):
         with Readers() as readers:
             for _ in range(2):
                 arguments = (context.random.randint(20, 600), settings, keys, context.random.random())
@@ -383,7 +195,7 @@ def killed(context: Context) -> None:
     """The same by the clock, beside one that lives on."""
     keys, settings = keys_of(60, context.random), settings_of(context, 40)
     with Readers() as readers:
-        readers.start(work, settings, keys, context.random.random(), 150)
+        readers.start(work, settings, keys, context.random.random(), 80)
         for _ in range(4):
             pid = readers.start(work, settings, keys, context.random.random(), 10**6)
             time.sleep(context.random.uniform(0.02, 0.15))
@@ -403,8 +215,8 @@ def held(context: Context) -> None:
     expect_equal(fill(cache, mine, hold=True), set(mine), "held")
     with Readers() as readers:
         for _ in range(3):
-            readers.start(work, replace(settings, run="other"), theirs, context.random.random(), 60)
-        while any_alive(readers):
+            readers.start(work, replace(settings, run="other"), theirs, context.random.random(), 30)
+        while readers.any_alive():
             expect_equal(readable(cache, mine), set(mine), "what is held and there")
         readers.all_well()
     cache.close()
@@ -480,9 +292,9 @@ def too_small(context: Context) -> None:
 
 
 def partial(context: Context) -> None:
-    """Twenty runs are killed while they write; the files that they have begun are gone once another begins."""
+    """Eight runs are killed while they write; the files that they have begun are gone once another begins."""
     settings = settings_of(context)
-    for number in range(20):
+    for number in range(8):
         with Readers() as readers:
             pid = readers.start(dies_writing, replace(settings, run=str(number)), context.random.randint(1, 20))
             os.waitpid(pid, 0)
@@ -511,7 +323,7 @@ def never_above(context: Context) -> None:
     most = 0
     with Readers() as readers:
         for place in range(8):
-            readers.start(work, replace(settings, run=str(place % 2)), keys, context.random.random(), 30)
+            readers.start(work, replace(settings, run=str(place % 2)), keys, context.random.random(), 20)
         while readers.pids:
             with readers.standing():
                 most = max(most, taken(settings))

@@ -24,7 +24,7 @@ from gpupipe.order import (
     VirtualEpochs,
     Weighted,
 )
-from gpupipe.order.protocol import digest, samples_of
+from gpupipe.order.protocol import EpochCache, digest, is_invertible, positions_of, samples_of
 
 SEED, EPOCH = 2**63 + 9, 4
 
@@ -161,6 +161,35 @@ def test_wrapping_orders_refuse_what_is_none(wrap: Callable[[object], Order]) ->
 def test_wrapping_orders_need_what_they_wrap_needs(wrap: Callable[[object], Order]) -> None:
     assert wrap(Subset([3, 90])).samples == 91  # type: ignore[attr-defined]
     assert wrap(Users()).samples == 0  # type: ignore[attr-defined]
+
+
+def test_what_is_made_for_an_epoch_is_kept_of_the_latest() -> None:
+    made: list[tuple[int, int]] = []
+
+    def make(seed: int, epoch: int) -> int:
+        made.append((seed, epoch))
+        return seed + epoch
+
+    cache = EpochCache(make, keeps=3)
+    for epoch in (0, 1, 2, 0, 1, 2, 3, 1, 2, 3, 0):
+        assert cache(7, epoch) == 7 + epoch
+    assert made == [(7, 0), (7, 1), (7, 2), (7, 3), (7, 0)]
+    assert cache(8, 0) == 8
+    assert [EpochCache(make)(9, epoch) for epoch in (0, 0)] == [9, 9]
+
+
+def test_a_users_inverse_is_taken() -> None:
+    class Inverted(Users):
+        def positions(self, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+            return (indices - (epoch + 7 * seed) % SIZE) % SIZE
+
+    for order in (Inverted(), Repeated(Inverted(), 2), VirtualEpochs(Inverted(), 50)):
+        assert is_invertible(order)
+        whole = everything(order, 3, 4)
+        places = positions_of(order, 3, 4, np.arange(SIZE))
+        assert places is not None
+        for sample in range(SIZE):
+            assert sorted(places[:, sample][places[:, sample] >= 0]) == np.flatnonzero(whole == sample).tolist()
 
 
 def test_labels_are_those_the_other_tests_lean_on() -> None:

@@ -78,7 +78,7 @@ class Future:
 
         It is looked for in the rest of the epoch and in `horizon` more; NEVER: it was not found. Of VirtualEpochs these
         are epochs of the order within, from the one on in which the first of the steps lies. The more samples are asked
-        for at once, the less each one costs: NumPy's calls are what a few hundred cost.
+        for at once, the less each one costs, up to some thousands.
         """
         found = np.full(len(indices), NEVER)
         if not len(indices):

@@ -146,8 +146,8 @@ def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indi
 Made = TypeVar("Made")
 
 
-AHEAD = 32
-"""Epochs that are kept of what an inverse needs of each, where it is small: a cache asks for some in turn."""
+AHEAD = 64
+"""Epochs that are kept of what an inverse needs of each, where it is small: a cache asks for all of these in turn."""
 
 
 class EpochCache(Generic[Made]):

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from gpupipe.errors import DataError
-from gpupipe.host.cache import cache_folder
 from gpupipe.sources.remote.apart import apart
 from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import Extent, Object, ReadError, name, shown
+from gpupipe.sources.remote.once import private_folder, unwritable
 
 __all__ = ["copied", "copy", "head", "object_at"]
 
@@ -27,7 +27,7 @@ def object_at(url: str) -> Object:
 @contextmanager
 def copied(one: Object) -> Iterator[Path]:
     """A copy, with the object's ending. Raises DataError, also where the object is another one now."""
-    with TemporaryDirectory(dir=cache_folder()) as place:
+    with TemporaryDirectory(dir=private_folder("copies")) as place:
         path = Path(place, "copy").with_suffix(PurePosixPath(name(one.url)).suffix)
         apart(f"{__name__}:copy", one=one, to=str(path))
         yield path
@@ -57,3 +57,5 @@ def copy(one: list[str | int], to: str) -> None:
                 file.write(reading.result().data)
     except ReadError as error:
         raise DataError(str(error)) from error
+    except OSError as error:
+        raise unwritable(Path(to).parent, error) from error

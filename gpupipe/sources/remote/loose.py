@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
-from gpupipe.host.cache import cache_folder
 from gpupipe.sources.building import reopen_index
 from gpupipe.sources.remote.apart import apart
 from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote, is_web, join, shown
+from gpupipe.sources.remote.once import private_folder, unwritable
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import Strings, open_index, pack_strings, write_index
 
@@ -56,22 +56,23 @@ class Loose:
 
     @classmethod
     def of(cls, paths: Any, root: str) -> Loose:
-        """As storages have them now."""
+        """As storages have them now. Raises DataError where that can't be noted."""
         urls = [_url_or_none(path, root) for path in paths.to_pylist()]
         asked = ["" if url is None or is_web(url) else url for url in urls]
         if not any(asked):
             return cls(paths, root, None)
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder) as place:
-            blob, offsets = pack_strings(asked)
-            files = np.array([url is None for url in urls])
-            write_index(Path(place, URLS), "", {}, {"urls": blob, "url_offsets": offsets, "files": files})
-            try:
+        folder = private_folder("objects")
+        try:
+            with TemporaryDirectory(dir=folder) as place:
+                blob, offsets = pack_strings(asked)
+                files = np.array([url is None for url in urls])
+                write_index(Path(place, URLS), "", {}, {"urls": blob, "url_offsets": offsets, "files": files})
                 return cls(paths, root, Known(*apart(f"{__name__}:find", place=place)))
-            except ReadError as error:
-                log.warning("gpupipe: objects that a table names are read as they come, of any version: %s", error)
-                return cls(paths, root, None)
+        except ReadError as error:
+            log.warning("gpupipe: objects that a table names are read as they come, of any version: %s", error)
+            return cls(paths, root, None)
+        except OSError as error:
+            raise unwritable(folder, error) from error
 
     def extent(self, row: int) -> Extent | None:
         """The object of a row; None where there is none. Raises ReadError where it is known that it can't be read."""
@@ -101,7 +102,7 @@ def _url_or_none(path: str | None, root: str) -> str | None:
 
 
 def find(place: str) -> Known:
-    """Ask storages for the objects, in a process of its own; keep what they say in the cache folder, by its content."""
+    """Ask storages for the objects, in a process of its own; keep what they say, by its content."""
     arrays = open_index(Path(place, URLS)).arrays
     urls = list(Strings(arrays["urls"], arrays["url_offsets"]))
     found = iter(client().head([url for url in urls if url]))
@@ -110,6 +111,9 @@ def find(place: str) -> Known:
     etags, offsets = pack_strings(["" if one is None else one.etag for one in objects])
     sizes = np.array([ABSENT if one is None else one.size for one in objects], np.int64)
     fingerprint = content_fingerprint(urls, [sizes, etags, offsets])
-    path = cache_folder() / f"objects-{fingerprint}.index"
-    write_index(path, fingerprint, {}, {"sizes": sizes, "etags": etags, "etag_offsets": offsets})
+    path = Path(place).with_name(f"{fingerprint}.index")
+    try:
+        write_index(path, fingerprint, {}, {"sizes": sizes, "etags": etags, "etag_offsets": offsets})
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
     return Known(str(path), fingerprint)

@@ -21,7 +21,7 @@ from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import ReadError, shown
 from gpupipe.sources.storage import StoredIndex
 
-__all__ = ["as_json", "kept", "once"]
+__all__ = ["as_json", "kept", "once", "private_folder", "unwritable"]
 
 PATIENCE = 300.0
 """Seconds for which the process that looks may stand still until others that wait for it give up: more than any request
@@ -37,11 +37,10 @@ def once(
     """What `look` finds at these URLs, or what it has found in another process while this one waited. It gets the
     folder for what is to be kept. how: what else the answer depends on. Raises DataError."""
     asked = digest([*urls, *how])
-    folder = cache_folder() / "urls" / digest([*map(shown, urls), *how])
+    folder = private_folder(digest([*map(shown, urls), *how]))
     told = f"{shown(urls[0])}{' and others' if len(urls) > 1 else ''}"
     before = _state(folder / "answer.json")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the right to read may be part of a URL
         doing = f"looks at {told}"
         with folder_lock(folder, wait=True, doing=doing, patience=PATIENCE), _pulse(folder):
             is_new = not rebuild and _state(folder / "answer.json") != before
@@ -59,7 +58,23 @@ def once(
     except ReadError as error:
         raise DataError(str(error)) from error
     except OSError as error:
-        raise DataError(f"{folder} can't be written ({error}): set GPUPIPE_CACHE to a folder that can be") from error
+        raise unwritable(folder, error) from error
+
+
+def private_folder(name: str) -> Path:
+    """In the cache folder one for what is kept of data by URL, of which the right to read may be a part: for this user
+    alone. Raises DataError."""
+    folder = cache_folder() / "urls" / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return folder
+
+
+def unwritable(folder: Path, error: OSError) -> DataError:
+    """What to raise where such a folder can't be used."""
+    return DataError(f"{folder} can't be written ({error}): set GPUPIPE_CACHE to a folder that can be")
 
 
 def as_json(schema: Schema) -> dict[str, Any]:

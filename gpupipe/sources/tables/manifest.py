@@ -16,12 +16,13 @@ import pyarrow.json
 
 from gpupipe.batch import Bytes, Image, Mask, Schema, Text
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.host.cache import cache_folder, digest
+from gpupipe.host.cache import digest
 from gpupipe.host.files import open_regular
 from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.reading import Stamp
 from gpupipe.sources.remote.copies import copied, object_at
 from gpupipe.sources.remote.objects import is_remote, parent, shown
+from gpupipe.sources.remote.once import private_folder
 from gpupipe.sources.tables.faults import (
     SHOWN,
     check_integers,
@@ -95,8 +96,7 @@ def _open_remote(manifest: Manifest, url: str, fields: Schema, rebuild: bool) ->
             except (DataError, ConfigError) as error:
                 raise type(error)(str(error).replace(str(path), where)) from error
 
-    folder = cache_folder() / "urls" / digest(where)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the right to read may be part of a URL
+    folder = private_folder(digest(where))
     index = load_or_build(
         folder,
         _index_name(manifest, "table", fields),

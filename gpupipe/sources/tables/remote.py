@@ -135,6 +135,7 @@ class RemoteParquetSource(ParquetSource):
     def __init__(self, settings: Parquet, fields: Schema, urls: Sequence[str], index: StoredIndex) -> None:
         self._urls = urls
         self._index = index
+        self.index_path = index.path
         objects = [Object(url, size, etag) for url, (size, etag) in zip(urls, index.info["objects"], strict=True)]
         ends, tails = index.arrays["footer_offsets"].tolist(), index.arrays["footers"].tobytes()
         footers = [

@@ -256,7 +256,7 @@ def test_what_another_stream_had_announced_is_void(
     for job in (jobs[0], *jobs[7:]):
         check(reading, job)
     assert asked(storage) == 6 * (1 + len(jobs[7:]))
-    reading.announce((), Coming(np.empty(0, np.int64)))
+    reading.announce((), Coming.nothing())
 
 
 def test_a_source_that_is_gone_leaves_nothing(storage: FaultServer, extents: list[Extent]) -> None:
@@ -267,7 +267,7 @@ def test_a_source_that_is_gone_leaves_nothing(storage: FaultServer, extents: lis
     del reading
     other = Reading()
     check(other, extents[:3])
-    other.announce((), Coming(np.empty(0, np.int64)))
+    other.announce((), Coming.nothing())
     until(lambda: reader._thread is None)
     assert (reader._held, reader._parts) == (0, {})
     assert not any(thread.name == "gpupipe-reader" for thread in threading.enumerate())
@@ -292,6 +292,50 @@ def test_what_cannot_be_had_is_told_in_its_place_and_nothing_is_asked_for_twice_
         check(reading, extents[6:8])
         check(reading, extents[:1])
         assert asked(storage) == before[0] + 8
+
+
+def test_an_error_is_told_once_more_and_then_it_is_asked_again(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    """Who asks again and again has it when the storage is back."""
+    reading, missing = opened(), Extent(Object(storage.url_of("late.tar"), -1, ""), 0, -1)
+    for job in ([missing, extents[0]], [missing], [extents[0]], [missing], [missing]):
+        found = list(reading.take(job))
+        assert isinstance(found[0], ReadError) == (job[0] is missing)
+    storage.put("late.tar", bytes(10))
+    (found,) = reading.take([missing])
+    assert np.array_equal(found, np.zeros(10))
+
+
+def test_what_is_left_of_a_fetch_with_a_bad_sample_takes_no_room(
+    storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+) -> None:
+    """As of a source that is joined to another, in which the sample is bad."""
+    jobs = jobs_of(extents)
+    reading = opened(memory=2 * 6 * (SIZE - APART))
+    announce(reading, jobs)
+    for number, job in enumerate(jobs[:-1]):
+        check(reading, job[:-1])
+        check(reading, jobs[-1][number % 6 :][:1])  # nor is anything void because of one that comes later
+        until(lambda number=number: asked(storage) >= min(PARTS, 6 * (number + 2)))
+    check(reading, jobs[-1])
+    reading.announce((), Coming.nothing())
+
+
+def test_whatever_goes_wrong_is_raised_where_it_is_waited_for(
+    blocks: Blocks, extents: list[Extent], opened: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = opened(Cache())
+    blocks.there = dict.fromkeys(map(key_of, extents[:3]), DATA)
+    monkeypatch.setattr(Blocks, "read", lambda blocks, key: 1 // 0)
+    announce(reading, [extents[:2]], keep=True)
+    with pytest.raises(ZeroDivisionError):
+        list(reading.take(extents[:2]))
+    monkeypatch.setattr(module, "client", lambda: 1 // 0)
+    announce(reading, [extents[5:7]], keep=True)
+    with pytest.raises(ZeroDivisionError):
+        list(reading.take(extents[5:7]))
+    until(lambda: not blocks.claimed)
 
 
 class TestCache:
@@ -361,6 +405,23 @@ class TestCache:
         until(lambda: not blocks.claimed)
         assert list(blocks.there) == [key_of(extents[0])]
 
+    def test_what_comes_again_soon_and_is_kept_then_is_put(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        storage.script("data.tar", Fault(delay=0.1))
+        reading = opened(Cache())
+        announce(reading, [extents[:1]], keep=False)
+        until(lambda: asked(storage) == 1)
+        reading.announce(extents[:1], Coming(np.arange(1), np.array([True]), turns=1))
+        check(reading, extents[:1])
+        reading.announce(extents[1:2], Coming(np.arange(1), np.array([False]), turns=2))
+        until(lambda: asked(storage) == 2 and reading._here[1]._parts[extents[1]].found is not None)
+        reading.announce(extents[1:2], Coming(np.arange(1), np.array([True]), turns=3))
+        for extent in (extents[0], extents[1], extents[1]):
+            check(reading, [extent])
+        until(lambda: set(blocks.there) == set(map(key_of, extents[:2])))
+        assert asked(storage) == 2
+
     def test_it_is_closed_when_no_source_is_left(
         self, blocks: Blocks, storage: FaultServer, extents: list[Extent]
     ) -> None:
@@ -416,5 +477,5 @@ def test_by_chance(
                 shares = [job[share::3] for share in range(draw.choice([1, 3]))] if len(job) > 2 else [job]
                 for share, found in zip(shares, pool.map(lambda share: list(reading.take(share)), shares), strict=True):
                     assert all(map(right, share, found))
-    reading.announce((), Coming(np.empty(0, np.int64)))
+    reading.announce((), Coming.nothing())
     until(lambda: not blocks.claimed)

@@ -68,16 +68,17 @@ class _Part:
 
     told:  the fetches that it is announced for and was not taken for. begun: it has been asked for, or found.
     uses:  one for all fetches, one until it has come and the cache has it. Its bytes count until there is none.
-    key:   under which the cache is to have it; "": it is not. until: when another process that fetches it is given up.
+    key:   under which the cache is to have it; "": it is not. late: that was known when it was begun already.
+    until: when another process that fetches it is given up.
     """
 
-    __slots__ = ("awaited", "begun", "extent", "found", "future", "keep", "key", "told", "until", "uses")
+    __slots__ = ("awaited", "begun", "extent", "found", "future", "keep", "key", "late", "told", "until", "uses")
 
     def __init__(self, extent: Extent, keep: bool | None) -> None:
         self.extent = extent
         self.keep = keep
         self.told: list[_Told] = []
-        self.begun = self.awaited = False
+        self.begun = self.awaited = self.late = False
         self.uses = 0
         self.key = ""
         self.until = 0.0
@@ -140,9 +141,11 @@ class Reading:
     def take(self, extents: Sequence[Extent]) -> Iterator[Bytes | ReadError]:
         """The bytes of each, read-only, or why they can't be had. All are begun before the first is waited for."""
         reader, told = self._reader()
-        if self._again and self._again.keys().isdisjoint(extents):
-            self._again = {}
-        return self._given(reader, reader.take(told, extents, self._again))
+        again, self._again = self._again, {}
+        known = {extent: again.pop(extent) for extent in extents if extent in again} if again else again
+        if known:  # others of that batch may follow
+            self._again = again
+        return self._given(reader, reader.take(told, extents, known), known)
 
     def usage(self) -> StorageUse:
         """What this process has read since it was last asked."""
@@ -158,14 +161,14 @@ class Reading:
             self._again, self._here = {}, (pid, reader, told)
         return self._here[1:]
 
-    def _given(self, reader: Reader, parts: list[_Part]) -> Iterator[Bytes | ReadError]:
+    def _given(self, reader: Reader, parts: list[_Part], known: Mapping[Extent, _Part]) -> Iterator[Bytes | ReadError]:
         for part in parts:
             found = reader.wait(part) if part.found is None else part.found
             if isinstance(found, Exception):
                 if not isinstance(found, ReadError):
                     raise found
                 # Of a batch with a bad sample each is asked for once more, one after the other.
-                self._again |= {each.extent: each for each in parts}
+                self._again |= {each.extent: each for each in parts if each.extent not in known}
             yield found
 
 
@@ -234,6 +237,7 @@ class Reader:
         """The parts, all begun; of those that are known, these."""
         taken, now = [], []
         with self._lock:
+            last: _Told | None = None
             for extent in extents:
                 part = known.get(extent)
                 if part is None:
@@ -245,8 +249,15 @@ class Reader:
                         self._commit(part)
                         now.append(part)
                     if part.told:
+                        last = part.told[0]
                         self._taken(part)
                 taken.append(part)
+            if last in owner:  # what is left of those before it nobody wants: a sample of which something else was bad
+                passed = [told for told in owner[: owner.index(last)] if 0 < told.left < len(told.parts)]
+                for told in passed:
+                    told.left = 0
+                    self._dropped(told)
+                self._void(passed)
             owner[:] = [told for told in owner if told.left]
             if now:
                 self._urgent.append(partial(self._begin, now))
@@ -263,9 +274,11 @@ class Reader:
                 self._arrived.wait(begin + PATIENCE - now)
                 now = time.monotonic()
             self._waited += now - begin
+        if part.found is not None:
+            return part.found
         found, offset, size = part.extent
-        where = f"{shown(found.url)}, bytes {offset:,} to {offset + size:,}"
-        return ReadError(f"{where}: nothing came within {PATIENCE:.0f} s") if part.found is None else part.found
+        where = "" if size < 0 else f", bytes {offset:,} to {offset + size:,}"
+        return ReadError(f"{shown(found.url)}{where}: nothing came within {PATIENCE:.0f} s")
 
     def usage(self) -> StorageUse:
         """What was read since it was last asked, and of all readers what the process's client did."""
@@ -298,6 +311,11 @@ class Reader:
         part = self._parts.get(extent)
         if part is None:
             part = self._parts[extent] = _Part(extent, keep)
+        elif part.keep is False and keep is not False:  # it comes again soon, and is to be kept then
+            part.keep = keep
+            part.late = part.begun
+            if part.found is not None:
+                self._keep_late(part)
         part.uses += not part.told
         part.told.append(told)
         told.parts.append(part)
@@ -343,8 +361,14 @@ class Reader:
                             self._parts.pop(part.extent, None)
         owner.clear()
 
+    def _keep_late(self, part: _Part) -> None:
+        if part.late and self._cache is not None:
+            part.late = False
+            self._steps.append(partial(self._put_late, part, self._cache))
+
     def _settle(self, part: _Part, found: Found) -> None:
         part.found = found
+        self._keep_late(part)
         if not part.key:
             self._unuse(part)
             if not part.uses and self._queue:
@@ -398,14 +422,25 @@ class Reader:
         """Have them come. trusts: the cache, in that what is there can be read."""
         there: dict[str, _Part] = {}
         asked = parts
-        if self._cache is not None:
-            there, asked = self._claimed(parts, self._cache)
-        if not trusts:
-            there, asked = {}, [*asked, *there.values()]
-        self._ask(asked)
-        damaged = [part for key, part in there.items() if not self._loaded(part, key)]
+        try:
+            if self._cache is not None:
+                there, asked = self._claimed(parts, self._cache)
+            if not trusts:
+                there, asked = {}, [*asked, *there.values()]
+            self._ask(asked)
+            damaged = [part for key, part in there.items() if not self._loaded(part, key)]
+        except Exception as error:  # the memory is full, there is no client: whoever waits for them gets it
+            self._fail([part for part in parts if part not in self._elsewhere], error)
+            return
         if damaged:
             self._begin(damaged, trusts=False)
+
+    def _fail(self, parts: list[_Part], error: Exception) -> None:
+        with self._lock:
+            failed = [part for part in parts if part.found is None and part.future is None]
+            for part in failed:
+                self._settle(part, error)
+        self._put([part for part in failed if part.key])
 
     def _claimed(self, parts: list[_Part], cache: BlockCache) -> tuple[dict[str, _Part], list[_Part]]:
         """What the cache has, by key, and what is to be asked for."""
@@ -454,16 +489,9 @@ class Reader:
         asked = _Asked([part for part in parts if part.key])
         if not parts:
             return
-        try:
-            if Reader._counted is None:
-                Reader._counted = client().counts()
-            futures = client().read([part.extent for part in parts])
-        except Exception as error:  # there is no client, say
-            with self._lock:
-                for part in parts:
-                    self._settle(part, error)
-            self._put(asked.parts)
-            return
+        if Reader._counted is None:
+            Reader._counted = client().counts()
+        futures = client().read([part.extent for part in parts])
         for part, future in zip(parts, futures, strict=True):
             part.future = future
             future.add_done_callback(partial(self._answered, part, asked))
@@ -478,6 +506,11 @@ class Reader:
         with self._lock:
             for part in parts:
                 self._unuse(part)
+
+    def _put_late(self, part: _Part, cache: BlockCache) -> None:
+        key = key_of(part.extent)
+        if key and isinstance(part.found, np.ndarray) and key in cache.claim([key], hold=part.keep is True).mine:
+            cache.put({key: part.found})
 
     # In the client's threads.
 

@@ -322,6 +322,21 @@ def test_what_is_left_of_a_fetch_with_a_bad_sample_takes_no_room(
     reading.announce((), Coming.nothing())
 
 
+def test_two_sources_of_the_same_data_read_it_once_as_long_as_both_have_it_ahead(
+    storage: FaultServer, extents: list[Extent]
+) -> None:
+    train, evaluation = Reading(), Reading()
+    jobs = jobs_of(extents)
+    for reading in (train, evaluation):
+        announce(reading, jobs[:4])
+    for job in jobs[:4]:
+        check(train, job)
+    assert not train._here[2]
+    for job in jobs[:4]:
+        check(evaluation, job)
+    assert asked(storage) == 24
+
+
 def test_whatever_goes_wrong_is_raised_where_it_is_waited_for(
     blocks: Blocks, extents: list[Extent], opened: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
 ) -> None:

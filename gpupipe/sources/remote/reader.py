@@ -249,8 +249,7 @@ class Reader:
                         self._commit(part)
                         now.append(part)
                     if part.told:
-                        last = part.told[0]
-                        self._taken(part)
+                        last = self._taken(part, owner)
                 taken.append(part)
             if last in owner:  # what is left of those before it nobody wants: a sample of which something else was bad
                 passed = [told for told in owner[: owner.index(last)] if 0 < told.left < len(told.parts)]
@@ -336,13 +335,16 @@ class Reader:
             if part.begun:
                 self._held -= part.size
 
-    def _taken(self, part: _Part) -> None:
-        told = part.told.pop(0)
+    def _taken(self, part: _Part, owner: list[_Told]) -> _Told:
+        """It is taken for the next fetch of this owner's; another may have announced it, too."""
+        told = next((told for told in part.told if told in owner), part.told[0])
+        part.told.remove(told)
         told.left -= 1
         if not told.left:
             self._dropped(told)
         if not part.told:
             self._unuse(part)
+        return told
 
     def _dropped(self, told: _Told) -> None:
         if told.drop and self._cache is not None:

@@ -34,10 +34,10 @@ class Order(Protocol):
 
     An order may have an inverse, too, by which a cache knows what is needed again, and when:
 
-        positions(seed, epoch, indices) -> int64 (N,), or (times, N) for samples that come several times an epoch
+        positions(seed, epoch, indices) -> int64 (N,), or (times, N) where samples may come several times an epoch
 
-    where each of the samples (N,) int64, all different or not, stands in that epoch; -1: nowhere (once more). An order
-    made of another gives None where that has no inverse.
+    These are the positions at which `indices` has each of N samples, which need not differ; -1: it does not come, or
+    not so many times. An order that is made of another gives None where that has no inverse.
     """
 
     def __len__(self) -> int:

@@ -94,7 +94,7 @@ class Stratified(OnceEach):
 
     @cached_property
     def _listed(self) -> Indices:
-        """Each sample's place among the plan's members."""
+        """Each sample's place among the plan's members: 8 bytes a sample, once the inverse is asked for."""
         listed = np.empty_like(self._plan.members)
         listed[self._plan.members] = np.arange(len(listed))
         return listed

@@ -294,6 +294,8 @@ def test_the_command_shows_and_clears(
     assert shown(capsys, folder, "--clear")["freed"] == 3 * SPACE
     assert readable(cache, ours + theirs) == [0, 1]
     cache.close()
+    (left,) = shown(capsys, folder)["data_sets"]
+    assert (left["taken"], left["held"]) == (2 * SPACE, 0)  # the run is over
     assert main(["cache", folder, "--clear", "s3://a"]) == 0
     out = capsys.readouterr().out
     assert f"freed: {sized(2 * SPACE)}\n" in out

@@ -51,14 +51,16 @@ def survey(settings: Cache) -> Survey:
     free = disk.f_bavail * disk.f_frsize
     if not place.exists():
         return Survey(str(place), 0, 0, free, (), ())
+    processes = tuple(_processes(place / "leases"))
+    living = {process["run"] for process in processes}
     with _told(place), _opened(place) as ledger:
         ((taken, chosen),) = ledger.rows("SELECT total, automatic FROM facts")
-        held = f"SUM(CASE WHEN holders = 0 THEN 0 ELSE {SPACE} END)"
-        rows = ledger.rows(
-            f"SELECT data_set, COUNT(*), SUM({SPACE}), {held} FROM blocks GROUP BY data_set ORDER BY 3 DESC"
-        )
+        runs = ledger.rows("SELECT slot, name FROM runs WHERE NOT ended")
+        held = f"SUM(CASE WHEN holders & ? THEN {SPACE} ELSE 0 END)"
+        sums = f"SELECT data_set, COUNT(*), SUM({SPACE}), {held} FROM blocks GROUP BY data_set ORDER BY 3 DESC"
+        rows = ledger.rows(sums, sum(1 << slot for slot, name in runs if name in living))
     sets = tuple(DataSet(_name(place, number), *counts) for number, *counts in rows)
-    return Survey(str(place), taken, chosen, free, sets, tuple(_processes(place / "leases")))
+    return Survey(str(place), taken, chosen, free, sets, processes)
 
 
 def clear(settings: Cache, below: str = "") -> int:

@@ -253,6 +253,7 @@ class TestRig:
         with pytest.raises(ConfigError, match=r"cpus=10000: this process may use"):
             settings(cpus=10000)
         assert settings(data="/home/me/train").as_dict()["data"] == ["train"]
+        assert settings(data="https://host/a%20b.tar?signature=secret").as_dict()["data"] == ["a b.tar"]
 
     def test_cpus_are_whole_cores(self, tmp_path: Path) -> None:
         """Of 4 cores with two halves each, numbered as is common: 0 and 4 are one core."""

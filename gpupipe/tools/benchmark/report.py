@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from gpupipe.host.machine import machine
+from gpupipe.sources.remote.objects import name
 from gpupipe.tools.benchmark.checks import antialiased
 from gpupipe.tools.benchmark.contenders import BASELINE
 from gpupipe.tools.benchmark.measurement import BenchSettings, Result, columns, ratio, spread
@@ -24,7 +25,7 @@ Row = dict[str, Any]
 def environment(settings: BenchSettings) -> dict[str, Any]:
     """What the figures are measured on: what `machine` says, and the settings."""
     # Results are shown to others.
-    return machine() | {"settings": asdict(settings) | {"data": Path(settings.data).name}}
+    return machine() | {"settings": asdict(settings) | {"data": name(str(settings.data))}}
 
 
 def describe(facts: dict[str, Any]) -> str:

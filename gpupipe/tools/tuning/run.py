@@ -21,6 +21,7 @@ from gpupipe.host.checks import at_least
 from gpupipe.host.children import Child, ChildError
 from gpupipe.host.system import usable_cpus
 from gpupipe.host.usage import busy_seconds, cpu_seconds, some_cpus
+from gpupipe.sources.remote.objects import name
 from gpupipe.tools.benchmark.measurement import Round
 from gpupipe.tools.tuning.candidates import dali_engine, torch_engine
 from gpupipe.tools.tuning.search import Allowed, search_cpu, search_gpu
@@ -81,7 +82,7 @@ class TuneSettings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a report, which is shown to others: of the data's paths only the names."""
         data = [self.data] if isinstance(self.data, str) else self.data
-        return asdict(self) | {"data": [Path(one).name for one in data]}
+        return asdict(self) | {"data": [name(str(one)) for one in data]}
 
 
 class Others:

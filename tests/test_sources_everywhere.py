@@ -238,9 +238,7 @@ BY_URL: dict[str, Callable[[Path, tuple[Sample, ...]], Made]] = {
     "folder by URL": folder,
     "shards by URL": shards,
     "parquet by URL": partial(parquet, compression="none", use_dictionary=False),
-    "parquet by URL, zstd": partial(parquet, compression="zstd"),
     "csv by URL": csv,
-    "parquet of paths, by URL": parquet_of_paths,
 }
 """Kinds whose files are put into a bucket, whose URL stands in the place of the folder."""
 

@@ -207,6 +207,13 @@ def test_the_disks_reserve_is_left_free(tmp_path: Path, caplog: pytest.LogCaptur
     cache.close()
 
 
+def test_for_a_block_above_the_size_nothing_is_removed(cache: BlockCache) -> None:
+    keys, large = keys_of(6), keys_of(1, size=7 * SPACE)
+    fill(cache, keys)
+    assert fill(cache, large) == set()
+    assert len(readable(cache, keys)) == 6
+
+
 def test_a_fork_opens_it_anew(cache: BlockCache, settings: Cache) -> None:
     keys = keys_of(4)
     fill(cache, keys[:1])
@@ -322,10 +329,13 @@ def test_what_a_file_system_cannot_do_is_told(settings: Cache, caplog: pytest.Lo
 
 def test_what_cannot_be_written_is_not_tried_again_at_once(cache: BlockCache) -> None:
     keys, tried = keys_of(6), mock.Mock(side_effect=OSError(errno.EDQUOT, "quota"))
+    before = keys_of(6, first=6)
+    fill(cache, before)
     with mock.patch.object(Blocks, "write", tried):
         for key in keys:
             assert fill(cache, [key]) == set()
     assert tried.call_count == 1
+    assert len(readable(cache, before)) == 5  # no room is made for nothing
     assert cache.claim(keys, hold=False).mine == set(keys)
 
 

@@ -118,8 +118,10 @@ class Session:
         while going is None or going:
             with stock.writing() as facts:
                 there, busy = self._known(facts, ids, bit)
-                new = {block: key for block, key in ids.items() if block not in there and block not in busy}
-                short = sum(on_disk(block_size(key)) for key in new.values()) - stock.room(facts)
+                taken = there.keys() | busy
+                new = {} if stock.is_full else {block: key for block, key in ids.items() if block not in taken}
+                sizes = (on_disk(block_size(key)) for key in new.values())
+                short = sum(size for size in sizes if size <= stock.limit) - stock.room(facts)
                 going = stock.least_used(facts, short) if going is None else []
                 if not going:
                     stock.claim(facts, new, bit)

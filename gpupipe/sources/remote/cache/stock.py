@@ -103,9 +103,12 @@ class Stock:
 
     def room(self, facts: Facts) -> int:
         """Bytes that may be taken now; negative where others have taken from the disk's reserve."""
-        if time.monotonic() < self._full_until:
-            return 0
         return min(self.limit - facts.total, self.free() - facts.pending - self.reserve)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a block could not be written lately."""
+        return time.monotonic() < self._full_until
 
     def has_reserve(self) -> bool:
         """Whether the disk has more free than is to be left free."""

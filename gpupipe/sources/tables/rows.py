@@ -116,7 +116,7 @@ class RowSource(RemoteSource):
         return [one for one in found if one is not None]
 
     def unread(self, index: int, error: ReadError) -> SampleError:
-        remedy = "mend the table, or pass on_error='skip'" if isinstance(error, MissingError) else ""
+        remedy = "mend the table, or " * isinstance(error, MissingError) + "pass on_error='skip' to go on without it"
         return SampleError(index, self.location(index), str(error), remedy)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:

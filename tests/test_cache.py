@@ -175,6 +175,8 @@ def test_a_size_is_chosen_once_and_told(tmp_path: Path, caplog: pytest.LogCaptur
     second = BlockCache(Cache(folder=tmp_path))
     assert second.size() == size
     first.close(), second.close()
+    for path in Cache(folder=tmp_path).place.glob("ledger-*"):  # which is made anew
+        path.unlink()
     assert BlockCache(Cache(folder=tmp_path)).size() == size
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert str(tmp_path) in caplog.text

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from gpupipe.host.files import folder_lock
 
-__all__ = ["PATIENCE", "locked", "own_folder"]
+__all__ = ["CHOSEN", "PATIENCE", "chosen_size", "locked", "own_folder"]
 
+CHOSEN = "size"  # the file that has it
 PATIENCE = 5.0  # seconds that anything here waits for another process, which may be stopped
 # Several machines would write into one ledger there, which no lock of theirs keeps in order.
 NETWORK = {
@@ -47,6 +48,13 @@ def own_folder(path: Path) -> os.stat_result:
     if kind in NETWORK:
         raise _refused(path, f"it is on a network file system ({kind}); name a folder on a disk of this machine")
     return facts
+
+
+def chosen_size(folder: Path) -> int:
+    """The size of a cache for which none is set, from when it was first used on; 0 before."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / CHOSEN).read_bytes()[:20])
+    return 0
 
 
 def _refused(path: Path, reason: str) -> OSError:

@@ -42,7 +42,7 @@ CREATE INDEX free ON blocks (used) WHERE holders = 0;
 CREATE TABLE claims (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, data_set INTEGER NOT NULL,
     holders INTEGER NOT NULL, lease TEXT NOT NULL);
 CREATE TABLE runs (slot INTEGER PRIMARY KEY, name TEXT NOT NULL, ended INTEGER NOT NULL);
-CREATE TABLE facts (total INTEGER, pending INTEGER, clock INTEGER, automatic INTEGER, mark INTEGER);
+CREATE TABLE facts (total INTEGER, pending INTEGER, clock INTEGER, mark INTEGER);
 """
 
 
@@ -64,13 +64,12 @@ class Damaged(Exception):
 
 @dataclass
 class Facts:
-    """What both tables take of the disk; the claims alone; transactions so far, by which use is told from earlier use;
-    and the size that was chosen where none is set, 0 for none yet."""
+    """What both tables take of the disk; the claims alone; transactions so far, by which use is told from earlier
+    use."""
 
     total: int = 0
     pending: int = 0
     clock: int = 0
-    automatic: int = 0
 
     def add(self, total: int, pending: int) -> None:
         """More, or less, is taken."""
@@ -116,7 +115,7 @@ class Ledger:
                 yield facts
                 facts.clock += 1
                 values = (*astuple(facts), facts.mark())
-                self.execute("UPDATE facts SET total = ?, pending = ?, clock = ?, automatic = ?, mark = ?", *values)
+                self.execute("UPDATE facts SET total = ?, pending = ?, clock = ?, mark = ?", *values)
                 self.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
@@ -235,7 +234,7 @@ def _fill(path: Path, blocks: Blocks) -> None:
         sums = (f"SELECT COALESCE(SUM({SPACE}), 0) FROM {table}" for table in ("blocks", "claims"))
         there, pending = (database.execute(query).fetchone()[0] for query in sums)
         facts = Facts(there + pending, pending)
-        database.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", (*astuple(facts), facts.mark()))
+        database.execute("INSERT INTO facts VALUES (?, ?, ?, ?)", (*astuple(facts), facts.mark()))
         database.execute("COMMIT")
 
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.host.files import replacing
 from gpupipe.sources.remote.cache.dead import bury
 from gpupipe.sources.remote.cache.files import BadBlock
-from gpupipe.sources.remote.cache.folder import own_folder
+from gpupipe.sources.remote.cache.folder import CHOSEN, chosen_size, own_folder
 from gpupipe.sources.remote.cache.keys import block_id, block_size, file_name
 from gpupipe.sources.remote.cache.leases import Lease, alive
 from gpupipe.sources.remote.cache.ledger import Damaged, Facts, open_ledger
@@ -79,13 +80,16 @@ class Session:
         """The size that is set, or that was chosen when the cache was first used."""
         if settings.size is not None:
             return int(settings.size)
-        with self.stock.writing() as facts:
-            if not facts.automatic:
+        with self.stock.writing() as facts:  # by one process at a time
+            size = chosen_size(self.stock.root)
+            if not size:
                 free = self.stock.free() + facts.total
-                facts.automatic = max(1, min(free // 2, free - self.stock.reserve))
+                size = max(1, min(free // 2, free - self.stock.reserve))
+                with replacing(self.stock.root / CHOSEN) as file:
+                    file.write(str(size).encode())
                 text = "gpupipe: keeps up to %.1f GB of what is read from storage in %s: half of what is free there; "
-                log.info(f"{text}Cache(size=...) sets another size", facts.automatic / 1e9, self.stock.root)
-            return facts.automatic
+                log.info(f"{text}Cache(size=...) sets another size", size / 1e9, self.stock.root)
+            return size
 
     def _bury(self) -> None:
         self._looked = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources.remote.cache.dead import bury
-from gpupipe.sources.remote.cache.folder import own_folder
+from gpupipe.sources.remote.cache.folder import chosen_size, own_folder
 from gpupipe.sources.remote.cache.leases import Lease, alive, facts_of
 from gpupipe.sources.remote.cache.ledger import AT_ONCE, SPACE, Damaged, Gone, Ledger, Unwritable, condemn, open_ledger
 from gpupipe.sources.remote.cache.settings import Cache
@@ -54,13 +54,13 @@ def survey(settings: Cache) -> Survey:
     processes = tuple(_processes(place / "leases"))
     living = {process["run"] for process in processes}
     with _told(place), _opened(place) as ledger:
-        ((taken, chosen),) = ledger.rows("SELECT total, automatic FROM facts")
+        ((taken,),) = ledger.rows("SELECT total FROM facts")
         runs = ledger.rows("SELECT slot, name FROM runs WHERE NOT ended")
         held = f"SUM(CASE WHEN holders & ? THEN {SPACE} ELSE 0 END)"
         sums = f"SELECT data_set, COUNT(*), SUM({SPACE}), {held} FROM blocks GROUP BY data_set ORDER BY 3 DESC"
         rows = ledger.rows(sums, sum(1 << slot for slot, name in runs if name in living))
     sets = tuple(DataSet(_name(place, number), *counts) for number, *counts in rows)
-    return Survey(str(place), taken, chosen, free, sets, processes)
+    return Survey(str(place), taken, chosen_size(place), free, sets, processes)
 
 
 def clear(settings: Cache, below: str = "") -> int:

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,11 +21,11 @@ sys.path.append(str(BENCH))
 
 import reliability_fakes as fakes  # noqa: E402
 from reliability.board import Plan, Result  # noqa: E402
-from reliability.case import Case  # noqa: E402
+from reliability.case import Case, Failed  # noqa: E402
 from reliability.contenders import CONTENDERS, contender  # noqa: E402
 from reliability.contenders.gpupipe_loader import GpupipeStream  # noqa: E402
 from reliability.report import write_all  # noqa: E402
-from reliability.rows import ROWS, order, resume  # noqa: E402
+from reliability.rows import ROWS, network, order, resume  # noqa: E402
 from reliability.sandbox import Outcome, Sandbox  # noqa: E402
 
 SEEDS = (0,)  # of more, bench/reliability/run.py
@@ -149,11 +150,29 @@ def test_a_missing_function_is_no_failure(sandbox: Sandbox) -> None:
     assert sandbox.run_case(Case("not for it", fakes.fine, only=("gpupipe",)), fakes.Right, 0).status == "none"
 
 
+LIBRARIES = {"stateful": "torchdata", "litdata": "litdata", "streaming": "streaming"}  # which no extra installs
+LIBRARIES |= {"s3torchconnector": "s3torchconnector"}
+
+
 @pytest.mark.parametrize("name", list(CONTENDERS))
 def test_each_contender_gives_each_sample_once(sandbox: Sandbox, name: str) -> None:
-    pytest.importorskip({"stateful": "torchdata"}.get(name, "torch"))  # which no extra installs
-    outcome = sandbox.run_case(Case("even", order.once_even), contender(name), 0)
-    assert outcome.status == "passed", outcome.reason
+    """Of a dataset, a storage, or both."""
+    pytest.importorskip(LIBRARIES.get(name, "torch"))
+    cases = (Case("even", order.once_even), Case("good", partial(network.passing, faults=network.no_faults)))
+    outcomes = [sandbox.run_case(case, contender(name), 0) for case in cases]
+    assert {"passed"} <= {outcome.status for outcome in outcomes} <= {"passed", "none"}, outcomes
+
+
+def test_what_comes_from_a_storage_is_looked_at() -> None:
+    right = [(number, 5.0 * number) for number in range(48)]
+    network.expect_right(right[::-1])
+    network.expect_right([(number, 235.0 - level) for number, level in right], other=True)
+    network.expect_right(right[:9], whole=False)
+    for wrong in (right[1:], [*right, right[3]], [(0, 4.0), *right[1:]], [(0, 235.0), *right[1:]]):
+        with pytest.raises(Failed):
+            network.expect_right(wrong)
+    with pytest.raises(Failed):
+        network.expect_right(right[:9] + right[:1], whole=False)
 
 
 @pytest.fixture

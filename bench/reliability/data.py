@@ -6,13 +6,13 @@ import io
 import random
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["JPEG", "Numbered", "write_shards"]
+__all__ = ["JPEG", "Numbered", "gray", "gray_jpegs", "write_samples", "write_shards"]
 
 
 def _jpeg() -> bytes:
@@ -62,14 +62,31 @@ def write_shards(folder: Path, samples: int, shards: int) -> list[str]:
 
 
 def _write_shard(path: Path, numbers: range) -> None:
+    write_samples(path, dict.fromkeys(numbers, JPEG))
+
+
+def write_samples(path: Path, samples: Mapping[int, bytes]) -> None:
+    """A tar with an image and its number for each."""
     with tarfile.open(path, "w") as tar:
-        for name, content in _members(numbers):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+        for number, image in samples.items():
+            for ending, content in (("jpg", image), ("cls", str(number).encode())):
+                info = tarfile.TarInfo(f"{number:09d}.{ending}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
 
 
-def _members(numbers: range) -> Iterator[tuple[str, bytes]]:
-    for number in numbers:
-        yield f"{number:09d}.jpg", JPEG
-        yield f"{number:09d}.cls", str(number).encode()
+def gray_jpegs(levels: Sequence[int]) -> dict[int, bytes]:
+    """An image of each gray level, under its place; of several kilobytes, most of which is a comment."""
+    found = {}
+    for number, level in enumerate(levels):
+        buffer = io.BytesIO()
+        comment = random.Random(number).randbytes(3000)
+        Image.new("RGB", (16, 16), (level,) * 3).save(buffer, "JPEG", quality=95, comment=comment)
+        found[number] = buffer.getvalue()
+    return found
+
+
+def gray(image: bytes) -> float:
+    """Its mean gray level."""
+    with Image.open(io.BytesIO(image)) as opened:
+        return float(np.asarray(opened.convert("RGB"), np.float32).mean())

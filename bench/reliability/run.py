@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parent.parent)  # the folder that has the package; this one has its modules
@@ -40,7 +41,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="runs of each case (default: 20)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="to repeat one run (default: 0)")
     names = ", ".join(CONTENDERS)
-    parser.add_argument("--contenders", type=known, default=",".join(CONTENDERS), metavar="A,B", help=f"of {names}")
+    parser.add_argument("--contenders", type=known, default=installed(), metavar="A,B", help=f"of {names}")
     return parser.parse_args(arguments)
 
 
@@ -54,6 +55,16 @@ def rows(text: str) -> tuple[int, ...]:
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no row {unknown[0]}; there are {', '.join(map(str, ROWS))}")
     return tuple(wanted)
+
+
+def installed() -> tuple[str, ...]:
+    """The contenders whose libraries are here."""
+    found = []
+    for name in CONTENDERS:
+        with suppress(ImportError):
+            contender(name)
+            found.append(name)
+    return tuple(found)
 
 
 def known(text: str) -> tuple[str, ...]:

@@ -37,6 +37,10 @@ IMPORTS = (
     "gpupipe.decode.torch",
     "torchdata.stateful_dataloader.sampler",
     "webdataset",
+    "litdata",
+    "streaming",
+    "s3torchconnector",
+    "boto3",
 )
 PR_SET_CHILD_SUBREAPER, CLONE_NEWNS, MS_REC, MS_PRIVATE = 36, 0x20000, 0x4000, 0x40000  # prctl(2), mount(2)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from reliability.case import NoFunction
 from reliability.data import Numbered
 
-__all__ = ["Setup", "Stream"]
+__all__ = ["Setup", "Stored", "Stream"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,23 @@ class Setup:
         return self.options if self.workers else {}
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Where a dataset lies that a contender has written, and how it is read from there.
+
+    server: http://host:port, which answers GET and HEAD, also those of S3's clients, whatever keys they have.
+    bucket: the path below it, and the name of a bucket to these clients.
+    cache:  a folder for what was read; None for what a contender does where it is told nothing.
+    limit:  bytes that the cache may take; None for as many as it likes.
+    """
+
+    server: str
+    bucket: str
+    cache: Path | None = None
+    limit: int | None = None
+    workers: int = 1
+
+
 class Stream(ABC):
     """A library's loader as its documentation recommends it: each iteration gives the sample numbers of each batch.
 
@@ -53,6 +70,7 @@ class Stream(ABC):
     """
 
     name: ClassVar[str]
+    library: ClassVar[str] = ""  # that its functions import, where its module does not
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -77,6 +95,16 @@ class Stream(ABC):
     def load(self, state: Any, epoch: int) -> None:
         """The next iteration goes on in `epoch` where another stream stood when its `state` was taken."""
         raise NoFunction(f"{self.name} has no state")
+
+    @classmethod
+    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
+        """These images, by number, as the files of a dataset for a storage."""
+        raise NoFunction(f"{cls.name} reads no storage")
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        """One epoch of what was written: the number and the mean gray level of each sample, as they come."""
+        raise NoFunction(f"{cls.name} reads no storage")
 
     def close(self) -> None:  # noqa: B027  most have nothing to close
         """Give back processes, threads and files, as the library's users do."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import gpupipe
-from reliability.contenders.base import Setup, Stream
+from gpupipe.sources import open_source
+from reliability.contenders.base import Setup, Stored, Stream
+from reliability.contenders.stores import BATCH, TARS, split_into_tars
 
 __all__ = ["GpupipeStream"]
 
@@ -53,3 +56,18 @@ class GpupipeStream(Stream):
 
     def close(self) -> None:
         self.loader.close()
+
+    @classmethod
+    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
+        split_into_tars(folder, samples)
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        """With the disk cache that it has by default, in the folder."""
+        cache = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
+        source = open_source(f"{stored.server}/{stored.bucket}/{{0..{TARS - 1}}}.tar", cache=cache)
+        recipe = gpupipe.imagenet_train(8, dtype="uint8")
+        options = {"num_workers": stored.workers, "engine": "torch", "device": "cpu"}
+        with gpupipe.Loader(source, recipe, BATCH, shuffle=True, **options) as loader:
+            for images, labels in loader:
+                yield from zip(labels.tolist(), images.float().mean((1, 2, 3)).tolist(), strict=True)

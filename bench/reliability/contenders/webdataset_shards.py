@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import webdataset
 from webdataset.filters import detshuffle
 
-from reliability.contenders.base import Setup, Stream
-from reliability.data import Numbered, write_shards
+from reliability.case import NoFunction
+from reliability.contenders.base import Setup, Stored, Stream
+from reliability.contenders.stores import BATCH, TARS, split_into_tars
+from reliability.data import Numbered, gray, write_shards
 
 __all__ = ["WebDatasetStream"]
 
@@ -72,3 +75,21 @@ class WebDatasetStream(Stream):
 
     def close(self) -> None:
         del self._loader
+
+    @classmethod
+    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
+        split_into_tars(folder, samples)
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        """By curl, or with its cache of whole shards where a folder is given, which has no limit."""
+        if stored.limit is not None:
+            raise NoFunction("its cache has no limit: cache_size is not looked at")
+        urls = [f"{stored.server}/{stored.bucket}/{number}.tar" for number in range(TARS)]
+        kept = {} if stored.cache is None else {"cache_dir": str(stored.cache)}
+        dataset = webdataset.WebDataset(urls, shardshuffle=TARS, **kept).shuffle(BUFFER).to_tuple("cls", "jpg")
+        loader = webdataset.WebLoader(
+            dataset.map_tuple(int, gray).batched(BATCH), batch_size=None, num_workers=stored.workers
+        )
+        for numbers, levels in loader:
+            yield from zip(numbers.tolist(), levels.tolist(), strict=True)

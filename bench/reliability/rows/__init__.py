@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reliability.case import Row
-from reliability.rows import caching, engines, order, processes, resume
+from reliability.rows import caching, engines, network, order, processes, resume
 
 __all__ = ["ROWS"]
 
@@ -19,4 +19,4 @@ def _merged(rows: tuple[Row, ...]) -> dict[int, Row]:
     return found
 
 
-ROWS = _merged((*order.ROWS, *resume.ROWS, *engines.ROWS, *processes.ROWS, *caching.ROWS))
+ROWS = _merged((*order.ROWS, *resume.ROWS, *engines.ROWS, *processes.ROWS, *caching.ROWS, *network.ROWS))

@@ -21,7 +21,7 @@ from gpupipe.sources.reading import read_file
 from gpupipe.sources.remote.loose import UNKNOWN, Known, Loose, url_of
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote, shown
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
-from gpupipe.sources.remote.source import RemoteSource
+from gpupipe.sources.remote.source import SKIP, RemoteSource
 from gpupipe.sources.source import Encoded, as_column
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values
 
@@ -116,7 +116,7 @@ class RowSource(RemoteSource):
         return [one for one in found if one is not None]
 
     def unread(self, index: int, error: ReadError) -> SampleError:
-        remedy = "mend the table, or " * isinstance(error, MissingError) + "pass on_error='skip' to go on without it"
+        remedy = "mend the table, or " * isinstance(error, MissingError) + SKIP
         return SampleError(index, self.location(index), str(error), remedy)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:

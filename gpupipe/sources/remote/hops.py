@@ -21,7 +21,7 @@ KEPT = 8  # answers in which a label may still be looked for
 class Hops:
     """An object of which one thread reads parts that lie further and further behind.
 
-    1,000 samples of 110 KB with a label: 1,003 requests and 4.1 MB of 111 MB; of 10 KB: 12 requests.
+    1,000 samples of 110 kB with a label: 1,002 requests and 4.1 MB of 111; of 10 kB: 15 requests and all of 12 MB.
     """
 
     def __init__(self, found: Object, end: int | None = None) -> None:

@@ -116,7 +116,7 @@ class RowSource(RemoteSource):
         return [one for one in found if one is not None]
 
     def unread(self, index: int, error: ReadError) -> SampleError:
-        remedy = "mend the table, or " * isinstance(error, MissingError) + SKIP
+        remedy = "mend the table, " * isinstance(error, MissingError) + SKIP
         return SampleError(index, self.location(index), str(error), remedy)
 
     def stored_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | None:

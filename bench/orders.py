@@ -6,7 +6,7 @@ Each order is made over 1,000 samples and over as many as it can take: `--large`
 sample, `--listed` for those that do ("listed" in the table). Memory is what tracemalloc counts of making the order, the
 lists that are given to it, and a first batch of 256 in the middle of the epoch: the highest, and what stays. Then, in
 turn, `--rounds` times: the first batch of a new epoch, and `--batches` more of it at random places of the middle; the
-table has the median of the rounds' means, the smallest and the largest. Back: where these samples come in the next
+table has the median of the rounds' means, the smallest and the largest. Back: where these samples come in a later
 epoch, by the orders that say so. Times are CPU time of the working thread, so that other processes on the machine weigh
 less.
 """
@@ -47,6 +47,7 @@ __all__ = ["main"]
 
 BATCH = 256
 SMALL = 1000
+FAR = 1000  # epochs: no round's first batch finds there what the inverse has made before
 MB = 1e6
 
 
@@ -149,10 +150,11 @@ def measure(case: Case, order: Order, epoch: int, batches: int) -> None:
     case.batch_us.append(1e6 * (end - first) / batches)
     if is_invertible(order):
         samples = [order.indices(1, epoch, some) for some in positions]
-        positions_of(order, 1, epoch + 1, samples[0])
+        later = epoch + FAR
+        positions_of(order, 1, later, samples[0])
         start = time.thread_time()
         for some in samples[1:]:
-            positions_of(order, 1, epoch + 1, some)
+            positions_of(order, 1, later, some)
         case.back_us.append(1e6 * (time.thread_time() - start) / batches)
 
 

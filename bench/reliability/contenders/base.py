@@ -54,6 +54,7 @@ class Stored:
     bucket: the path below it, and the name of a bucket to these clients.
     cache:  a folder for what was read; None for what a contender does where it is told nothing.
     limit:  bytes that the cache may take; None for as many as it likes.
+    query:  behind the URL of each object, where the contender reads by HTTP: the right to read it, a secret.
     """
 
     server: str
@@ -61,6 +62,7 @@ class Stored:
     cache: Path | None = None
     limit: int | None = None
     workers: int = 1
+    query: str = ""
 
 
 class Stream(ABC):

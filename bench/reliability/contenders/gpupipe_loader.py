@@ -65,7 +65,7 @@ class GpupipeStream(Stream):
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
         """With the disk cache that it has by default, in the folder."""
         cache = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
-        source = open_source(f"{stored.server}/{stored.bucket}/{{0..{TARS - 1}}}.tar", cache=cache)
+        source = open_source(f"{stored.server}/{stored.bucket}/{{0..{TARS - 1}}}.tar{stored.query}", cache=cache)
         recipe = gpupipe.imagenet_train(8, dtype="uint8")
         options = {"num_workers": stored.workers, "engine": "torch", "device": "cpu"}
         with gpupipe.Loader(source, recipe, BATCH, shuffle=True, **options) as loader:

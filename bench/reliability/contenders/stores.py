@@ -19,10 +19,10 @@ from reliability.case import NoFunction
 from reliability.contenders.base import Setup, Stored, Stream
 from reliability.data import gray, write_samples
 
-__all__ = ["BATCH", "TARS", "Connector", "LitData", "Streaming", "split_into_tars"]
+__all__ = ["BATCH", "KEY", "TARS", "Connector", "LitData", "Streaming", "split_into_tars"]
 
 BATCH, TARS, PER_FILE = 4, 4, 12
-REGION = "us-east-1"
+REGION, KEY = "us-east-1", "secret-of-the-case"
 
 
 def split_into_tars(folder: Path, samples: Mapping[int, bytes]) -> None:
@@ -95,7 +95,7 @@ class OfStores(Stream):
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
         if stored.cache is not None and not cls.caches:
             raise NoFunction("it has no cache")
-        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret-of-the-case"}
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": KEY}
         os.environ |= keys | {"AWS_DEFAULT_REGION": REGION, "S3_ENDPOINT_URL": stored.server}
         for numbers, levels in _apart(cls.batches, stored):
             yield from zip(numbers, levels, strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from reliability.case import Case, Context, Row, expect, expect_equal
 from reliability.contenders.base import Stored
+from reliability.contenders.stores import KEY
 from reliability.data import gray_jpegs
 from reliability.victim import Victim
 
@@ -210,6 +211,18 @@ def to_a_file(context: Context) -> None:
         expect(error is not None, "an epoch with what a file: URL names")
 
 
+def no_secret(context: Context) -> None:
+    """Neither the error nor anything printed has the right to read the objects in it."""
+    secret = f"{context.random.getrandbits(64):016x}"
+    with storage(context) as server:
+        server.script("*", *[None] * context.random.randint(0, 6), *[Fault(403)] * 100, methods="GET HEAD")
+        where = stored(context, server, query=f"?X-Amz-Signature={secret}")
+        error = read_or_say(context, where)
+    printed = (context.folder.parent / "log").read_text(errors="replace")
+    for one in (secret, KEY):
+        expect(one not in f"{error} {printed}", "the secret is in what was said")
+
+
 # 41 to 50: a cache folder between two epochs, each of a loader of its own.
 
 
@@ -395,8 +408,8 @@ ROWS = (
     Row(
         40,
         "An end of trying",
-        "an error that names the object, at most 50 tries; no file is read",
-        (Case("503 for ever", never_available), Case("redirect to file:", to_a_file)),
+        "an error that names the object, at most 50 tries; no file is read, no secret told",
+        (Case("503 for ever", never_available), Case("redirect to file:", to_a_file), Case("no secret", no_secret)),
     ),
     Row(41, "Kept data deleted while they are read", ALL, (Case("deleted midway", deleted_midway),)),
     Row(42, "A cache that never shrinks", f"{ALL}; the limit holds", (Case("limit", partial(limited, part=0.4)),)),

@@ -7,8 +7,7 @@ The C++ kernel takes 44 ns for each of 256 numbers and 19 for each of 4,096 (93 
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,15 @@ def feistel(x: Words, a: Words, b: Words, keys: Words, back: bool, portable: boo
     x: (N,), each below a * b. a, b: values of its digits (x // b, x % b), from 1 to 2**31, (N,) or (1,).
     keys: (rounds, N) or (rounds, 1). portable: without what only some CPUs have.
     """
-    kernel = _kernel()
-    if kernel is None:
+    library = native.library()
+    if library is None:
         return feistel_reference(x, a, b, keys, back)
-    numbers, a, b, keys = x.copy(), *map(np.ascontiguousarray, (a, b, keys))
+    numbers = x.copy()
+    a, b, keys = map(np.ascontiguousarray, (a, b, keys))
     assert {a.shape, b.shape, keys.shape[1:]} <= {(1,), x.shape}, (x.shape, a.shape, b.shape, keys.shape)
     arrays = [array.ctypes.data for array in (numbers, a, b, keys)]
     each = [len(a) > 1, keys.shape[1] > 1, back, portable]
-    kernel(ctypes.byref(native.Feistel(len(x), *arrays, len(keys), *each)))
+    library.gp_feistel_numbers(ctypes.byref(native.Feistel(len(x), *arrays, len(keys), *each)))
     return numbers
 
 
@@ -49,7 +49,8 @@ def feistel_reference(x: Words, a: Words, b: Words, keys: Words, back: bool) -> 
             left = _turned(left, mix(right ^ keys[number]) % a, a, back)
         else:
             right = _turned(right, mix(left ^ keys[number]) % b, b, back)
-    return left * b + right
+    whole: Words = left * b + right
+    return whole
 
 
 def mix(x: Words) -> Words:
@@ -64,9 +65,3 @@ def _turned(digit: Words, by: Words, values: Words, back: bool) -> Words:
     """A digit of so many values, further by less than these, or back."""
     turned: Words = (digit + (values - by if back else by)) % values
     return turned
-
-
-@lru_cache(maxsize=1)
-def _kernel() -> Any | None:
-    """None: there is no library, or one from before there was this."""
-    return getattr(native.library(), "gp_feistel_numbers", None)

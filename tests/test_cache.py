@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpupipe import Cache
-from gpupipe.sources.remote.cache import BlockCache, folder, keep_alive, key_of, on_disk
+from gpupipe.sources.remote.cache import BlockCache, folder, keep_alive, key_of, keys as keys_module, on_disk
 from gpupipe.sources.remote.cache.files import Blocks
 from gpupipe.sources.remote.cache.ledger import Ledger
 from gpupipe.tools.cli import main
@@ -366,3 +366,20 @@ def test_what_a_transaction_could_not_give_up_the_next_one_does(cache: BlockCach
     assert readable(cache, held) == [0]
     cache.drop([])
     assert readable(cache, held) == []
+
+
+def test_blocks_that_begin_at_one_byte_are_told_apart_by_their_sizes(tmp_path: Path) -> None:
+    keys = [*keys_of(1, size=1000), *keys_of(1, size=2000)]
+    cache = BlockCache(Cache(tmp_path, size="1MB"))
+    assert fill(cache, keys) == set(keys)
+    assert readable(cache, keys) == [0, 1]
+    cache.close()
+
+
+def test_servers_with_one_bucket_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = []
+    for endpoint in ("http://a:9000", "http://b:9000"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setattr(keys_module, "_sets", {})  # as in another process
+        named += keys_of(1)
+    assert len({*named}) == 2

@@ -81,3 +81,9 @@ def test_other_bytes_are_another_block() -> None:
 def test_space_is_handed_out_in_pages() -> None:
     assert on_disk(np.array([0, 1, 4088, 4089, 110_000])).tolist() == [4096, 4096, 4096, 8192, 110_592]
     assert replace(Cache(), size="1M").size == 1_000_000
+
+
+@pytest.mark.parametrize("text", ["1.6X", "50%", "1_run"])
+def test_what_begins_as_a_size_is_no_folder(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no size"):
+        cache_settings(text)

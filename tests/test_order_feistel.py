@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpupipe.kernels.feistel import _kernel, feistel, feistel_reference
+from gpupipe.kernels import native
+from gpupipe.kernels.feistel import feistel, feistel_reference
 from gpupipe.order.feistel import ROUNDS, permute, round_keys, snug, square, subkeys, unpermute
 
 MASK = 2**64 - 1
@@ -50,7 +51,7 @@ def test_agrees_with_plain_python(size: int) -> None:
 BOTH = [False, pytest.param(True, id="portable")]
 
 
-@pytest.mark.skipif(_kernel() is None, reason="without the C++ kernels")
+@pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
 @pytest.mark.parametrize("portable", BOTH)
 @pytest.mark.parametrize("back", [False, pytest.param(True, id="back")])
 def test_the_kernel_agrees_with_numpy(back: bool, portable: bool) -> None:

@@ -94,13 +94,13 @@ class TestPatterns:
     def test_braces(self, s3_bucket: Bucket, data: Path) -> None:
         s3_bucket.put_folder(data, "x/")
         assert_same(open_source(f"{s3_bucket.url}/x/train-{{0..2}}.tar"), open_source(data))
-        with pytest.raises(DataError, match=r"no shard at s3://.*/x/train-3\.tar \(from the pattern .*check the URL"):
+        with pytest.raises(DataError, match=r"no shard at s3://.*/x/train-3\.tar \(from the pattern .*check the bucket"):
             open_source(f"{s3_bucket.url}/x/train-{{2..3}}.tar")
         with pytest.raises(DataError, match=r"x/train-1\.tar is listed twice"):
             open_source([f"{s3_bucket.url}/x/train-1.tar", f"{s3_bucket.url}/x/train-*.tar"])
         with pytest.raises(DataError, match=r"no shard matches 's3://.*/x/val-\*\.tar'"):
             open_source(f"{s3_bucket.url}/x/val-*.tar")
-        with pytest.raises(DataError, match=r"no shard at s3://.*/y: check the URL"):
+        with pytest.raises(DataError, match=r"no shard at s3://.*/y: check the bucket"):
             open_source(f"{s3_bucket.url}/y")
         with pytest.raises(ConfigError, match="is a glob for buckets"):
             open_source("s3://bucket-*/x.tar")
@@ -120,6 +120,11 @@ class TestPatterns:
         assert images_of(open_source([second, first])) == expected[4:8] + expected[:4]
         assert images_of(open_source(first)) == expected[:4]
 
+    def test_where_nothing_is(self, s3_bucket: Bucket) -> None:
+        for url in (s3_bucket.url, f"{s3_bucket.url}/y/"):
+            with pytest.raises(DataError, match=rf"nothing below {url}: check the bucket"):
+                open_source(url)
+
     def test_the_web(self, server: FaultServer, data: Path) -> None:
         assert_same(open_source(f"{server.url}/train-{{0..2}}.tar"), open_source(data))
         server.put("a b/ü.tar", (data / "train-0.tar").read_bytes())
@@ -129,10 +134,13 @@ class TestPatterns:
         told = f"{source!r} {source.location(0)}"
         assert "ü.tar?..." in told or "%C3%BC.tar?..." in told
         assert "secret" not in told
+        kept = [path.read_bytes() for path in (data.parent / "gpupipe-cache").rglob("*") if path.is_file()]
+        assert kept
+        assert not any(b"secret" in content for content in kept)
         for url in (f"{server.url}/", f"{server.url}/train-*.tar"):
             with pytest.raises(ConfigError, match=r"the web has no listing of folders: write a brace pattern, 'https:"):
                 open_source(url)
-        with pytest.raises(DataError, match=r"no shard at http://.*/none\.tar: check the URL"):
+        with pytest.raises(DataError, match=r"no shard at http://.*/none\.tar: check the bucket, the name"):
             open_source(f"{server.url}/none.tar")
 
 

@@ -117,6 +117,8 @@ def _of_status(status: int, code: str, text: str) -> Fault:
         return Fault(Kind.REPLACED, f"{said}: it is shorter than the index says")
     if code in EXPIRED or status == 401:
         return Fault(Kind.EXPIRED, f"{said}: the credentials are not valid (any more)")
+    if status == 400 and not code:  # S3's answer to HEAD has no body
+        return Fault(Kind.EXPIRED, f"{said} and no reason: credentials have ended, or the region is another")
     if code == "RequestTimeTooSkewed":
         return Fault(Kind.WRONG, said, "set this machine's clock")
     if code in ("AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.batch import Schema
 from gpupipe.batch.stored import schema_from_json, schema_to_json
-from gpupipe.errors import ConfigError
+from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.folder import EXTENSIONS, files_of
 from gpupipe.sources.indexed import SHAPES, arrays_of
 from gpupipe.sources.packed import PLAN_NAME, Packing
@@ -57,6 +57,8 @@ class _Finding:
         url = data[0]
         named = len(data) > 1 or SHARD.fullmatch(name(url)) or (is_web(url) and not url.endswith("/"))
         objects = {} if named else listed(url)  # a folder's name may look like a pattern
+        if not (named or objects) and (url.endswith("/") or "/" not in url.partition("://")[2]):
+            raise DataError(f"there is nothing below {shown(url)}: check the bucket, the path and the endpoint")
         return self.below(url.rstrip("/"), objects) if objects else self.shards(objects_of(data, "shard"), self.fields)
 
     def below(self, url: str, objects: Mapping[str, Object]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def objects_of(patterns: Sequence[str], what: str) -> list[Object]:
 
 def _present(found: Object | None, url: str, more: str, what: str) -> Object:
     if found is None:
-        raise DataError(f"no {what} at {shown(url)}{more}: check the URL and the range of numbers")
+        raise DataError(f"no {what} at {shown(url)}{more}: check the bucket, the name and the range of numbers")
     return found
 
 

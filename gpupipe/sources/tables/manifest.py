@@ -92,7 +92,7 @@ def _open_remote(manifest: Manifest, url: str, fields: Schema, rebuild: bool) ->
     def build() -> BuiltIndex:
         with copied(one) as path:
             try:
-                return _built(manifest, path, fields, _stamp(path), stamp)
+                return _built(manifest, path, fields, _stamp(path), stamp, where)
             except (DataError, ConfigError) as error:
                 raise type(error)(str(error).replace(str(path), where)) from error
 
@@ -113,14 +113,16 @@ def _stamp(path: Path) -> Stamp:
         return Stamp.of(file.fileno())
 
 
-def _built(manifest: Manifest, path: Path, fields: Schema, stamp: Stamp, noted: list[Any] | None = None) -> BuiltIndex:
-    """noted: what stands for the table in the index, if not the file's stamp."""
+def _built(
+    manifest: Manifest, path: Path, fields: Schema, stamp: Stamp, noted: list[Any] | None = None, named: str = ""
+) -> BuiltIndex:
+    """noted: what stands for the table in the index, if not the file's stamp. named: what the log calls it."""
     read = {".jsonl": _json_lines, ".ndjson": _json_lines}.get(path.suffix.lower(), _csv)
     table = read(manifest, path, fields)
     if _stamp(path) != stamp:
         raise DataError(f"{path} was changed while it was read; open it again when it is whole")
     try:
-        return frozen(table, fields, str(path), manifest.classes, stamp=list(noted or stamp))
+        return frozen(table, fields, named or str(path), manifest.classes, stamp=list(noted or stamp))
     except ConfigError as error:
         root = path.parent if manifest.root is None else Path(manifest.root).expanduser()
         if read is _csv and manifest.columns is None and looks_like_data(table.column_names, root):

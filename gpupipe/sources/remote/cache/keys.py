@@ -7,35 +7,44 @@ file  dddddd hhhhhhhhhhhhhhh . size                         s: what its checksum
 
 from __future__ import annotations
 
+import os
 import re
 from hashlib import blake2b
 
-from gpupipe.sources.remote.objects import shown
+from gpupipe.sources.remote.objects import is_web, shown
 
 __all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
 
 SET, ID, SEED = 6, 21, 22  # where the parts end and begin
 FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?:\.([0-9a-f-]+))?")
 
-_sets: dict[str, str] = {}  # folder -> hash
+# Which of several a bucket's name is of: two servers may have one of a name each.
+SERVICES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME")
+
+_sets: dict[str, tuple[str, str]] = {}  # folder -> hash, service
 _names: dict[int, str] = {}  # the same number -> folder, without secrets
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
-    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of URL, ETag and offset, then the
-    extent's size. "" for what can't be kept, as nothing would say that the object has been replaced."""
+    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of these but the object's size, of the
+    service that has the bucket, and of the extent; then the extent's size, by which it is checked.
+
+    "" for what can't be kept, as nothing would say that the object has been replaced."""
     (url, _, etag), offset, size = extent
     if not etag or size <= 0:
         return ""
-    text = f"{url}\0{etag}\0{offset}".encode("utf-8", "surrogatepass")
-    return f"{_data_set(url)}{blake2b(text, digest_size=16).hexdigest()}.{size}"
+    data_set, service = _data_set(url)
+    text = f"{url}\0{etag}\0{offset}\0{size}\0{service}".encode("utf-8", "surrogatepass")
+    return f"{data_set}{blake2b(text, digest_size=16).hexdigest()}.{size}"
 
 
-def _data_set(url: str) -> str:
+def _data_set(url: str) -> tuple[str, str]:
+    """Its hash, and what names the service that has it."""
     folder = "/".join(url.partition("?")[0].split("/")[:-1][:5])  # s3://bucket/a/b
     if folder not in _sets:
-        _sets[folder] = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
-        _names[int(_sets[folder], 16)] = shown(folder)
+        hashed = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
+        _sets[folder] = hashed, "" if is_web(url) else "\0".join(os.environ.get(name, "") for name in SERVICES)
+        _names[int(hashed, 16)] = shown(folder)
     return _sets[folder]
 
 

@@ -95,13 +95,13 @@ def _bytes(name: str, value: Any) -> int:
 def cache_settings(cache: Cache | Literal["auto"] | str | int | os.PathLike[str] | None) -> Cache | None:
     """What an argument `cache` asks for: "auto", a folder, a size, all settings, or None for no cache.
 
-    A folder that reads as a size ("1T") is taken as one: write "./1T".
+    A folder that begins as a size does ("1T", "1_run") is taken as one: write "./1T".
     """
     if cache is None or isinstance(cache, Cache):
         return cache
     if isinstance(cache, str) and cache == "auto":
         return Cache()
-    if isinstance(cache, int | np.integer) or (isinstance(cache, str) and SIZE.fullmatch(cache.strip())):
+    if isinstance(cache, int | np.integer) or (isinstance(cache, str) and cache.strip()[:1].isdigit()):
         return Cache(size=cache)
     if isinstance(cache, str | os.PathLike) and os.fspath(cache):
         return Cache(folder=cache)

@@ -32,7 +32,7 @@ def feistel(x: Words, a: Words, b: Words, keys: Words, back: bool, portable: boo
     library = native.library()
     if library is None:
         return feistel_reference(x, a, b, keys, back)
-    numbers = x.copy()
+    numbers: Words = x.copy()
     a, b, keys = map(np.ascontiguousarray, (a, b, keys))
     assert {a.shape, b.shape, keys.shape[1:]} <= {(1,), x.shape}, (x.shape, a.shape, b.shape, keys.shape)
     arrays = [array.ctypes.data for array in (numbers, a, b, keys)]

@@ -123,3 +123,10 @@ def test_an_order_of_a_larger_dataset_is_refused() -> None:
     for order in (gpupipe.BlockShuffled([SIZE, 1], 1), gpupipe.Stratified([0] * (SIZE + 1), 8)):
         with pytest.raises(gpupipe.ConfigError, match=f"{SIZE + 1} samples or more"):
             World(order, ranks=1)
+
+
+@pytest.mark.parametrize(("batch_size", "told"), [(4, False), (8, True)])
+def test_shares_of_another_global_batch_are_told(batch_size: int, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    order = gpupipe.NodeBlocks([4] * (SIZE // 4), nodes=2, batch_size=2 * batch_size)
+    World(order, ranks=2).close()
+    assert ("nodes read of each other's shares" in caplog.text) is told

@@ -219,7 +219,7 @@ def test_what_does_not_pass_ends_in_time_and_is_named(served, child, fault, says
     [
         (Fault(403, body=b"<Code>AccessDenied</Code>"), "ReadError", "403 (AccessDenied)"),
         (Fault(404), "MissingError", "404"),
-        (Fault(400), "ReadError", "400"),
+        (Fault(400, body=b"<Code>InvalidRequest</Code>"), "ReadError", "400 (InvalidRequest)"),
         (Fault(replace=DATA + b"more"), "ReplacedError", "412"),
         (Fault(headers={"ETag": '"other"'}), "ReplacedError", '"other"'),
         (Fault(status=302, headers={"Location": "file:///etc/passwd"}), "ReadError", "redirect"),
@@ -234,6 +234,19 @@ def test_what_trying_again_would_not_help_is_not_tried_again(served, child, faul
     assert says in result[1]
     assert shown(found.url) in result[1]
     assert counts.requests == 1
+
+
+def test_an_answer_of_400_without_a_reason_may_be_of_credentials_that_have_ended(served, child):
+    server, found = served
+    server.script("d/a.bin", Fault(400), methods="HEAD")
+    ((one,), counts, _) = child(head, [found.url])
+    assert one == found
+    assert counts.requests == 2
+    server.script("d/a.bin", Fault(400), methods="HEAD", forever=True)
+    ((kind, text), counts, _) = child(head, [found.url])
+    assert kind == "ReadError"
+    assert "credentials have ended, or the region is another" in text
+    assert counts.requests == 2
 
 
 def test_a_redirect_in_a_circle_ends(served, child):
@@ -707,3 +720,29 @@ def in_memory_replaced():
         return client.read([Extent(found, 0, 3)])[0].result()
 
     return use(ask)[0]
+
+
+def read_in_turn(wanted, more, seconds):
+    """Parts one after the other, then, when an object that was given up is asked for again, `more` of them."""
+
+    def ask(client):
+        found = [_result(lambda e=e: client.read([e])[0].result().tobytes()) for e in wanted]
+        time.sleep(seconds / 2)
+        return found, [_result(lambda e=e: client.read([e])[0].result().tobytes()) for e in more]
+
+    return use(ask, seconds)
+
+
+def test_an_object_that_was_given_up_costs_no_more_patience(served, child):
+    server, found = served
+    server.put("other", DATA)
+    (other,), _, _ = child(head, [server.url_of("other")])
+    server.script("d/a.bin", Fault(503), forever=True)
+    parts = [Extent(found, 50_000 * number, 10) for number in range(5)]
+    ((first, *rest, well), again), counts, _ = child(read_in_turn, [*parts, Extent(other, 0, 10)], parts[:2], FEW)
+    assert "the storage answered 503, tried" in first[1]
+    assert all("not asked for, as the object was given up a short while ago: the storage" in text for _, text in rest)
+    assert well == DATA[:10]
+    assert "tried" not in again[0][1]  # once
+    assert "given up" in again[1][1]
+    assert counts.requests == len(server.requests("d/a.bin", "GET")) + 1

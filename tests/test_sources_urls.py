@@ -94,7 +94,9 @@ class TestPatterns:
     def test_braces(self, s3_bucket: Bucket, data: Path) -> None:
         s3_bucket.put_folder(data, "x/")
         assert_same(open_source(f"{s3_bucket.url}/x/train-{{0..2}}.tar"), open_source(data))
-        with pytest.raises(DataError, match=r"no shard at s3://.*/x/train-3\.tar \(from the pattern .*check the bucket"):
+        with pytest.raises(
+            DataError, match=r"no shard at s3://.*/x/train-3\.tar \(from the pattern .*check the bucket"
+        ):
             open_source(f"{s3_bucket.url}/x/train-{{2..3}}.tar")
         with pytest.raises(DataError, match=r"x/train-1\.tar is listed twice"):
             open_source([f"{s3_bucket.url}/x/train-1.tar", f"{s3_bucket.url}/x/train-*.tar"])

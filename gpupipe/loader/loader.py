@@ -45,7 +45,7 @@ from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
 from gpupipe.loader.streaming import StreamReader, refuse_shuffling
 from gpupipe.loader.supply import Supply
-from gpupipe.order import Order, RankBatches, SamplerOrder
+from gpupipe.order import NodeBlocks, Order, RankBatches, SamplerOrder
 from gpupipe.order.protocol import samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
@@ -216,6 +216,12 @@ class Loader(DataLoaderAttributes):
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
         self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
+        if isinstance(self.order, NodeBlocks) and self.order.batch_size != batch_size * world_size:
+            log.warning(
+                "gpupipe: NodeBlocks(batch_size=%d) is for that global batch, and this loader's is %d: nodes read of "
+                "each other's shares, which their caches do not hold; pass NodeBlocks this one",
+                *(self.order.batch_size, batch_size * world_size),
+            )
         if not len(self.order):
             log.warning("gpupipe: the order %s lists no sample, so an epoch is empty", self.order.fingerprint)
         elif not len(self.batches):

@@ -24,6 +24,7 @@ log = logging.getLogger("gpupipe")
 Answer = TypeVar("Answer")
 
 LOUD = 3  # tries after which each further one is told of,
+GIVEN_UP = 4096  # objects that are remembered
 QUIET = 5.0  # seconds, though, between two such lines
 INDEX = "index the data anew, and let nothing change it during a run"
 ERRORS = {Kind.MISSING: MissingError, Kind.REPLACED: ReplacedError}
@@ -52,6 +53,7 @@ class Asker:
         self._requests = self._retries = self._bytes = 0
         self._seconds = 0.0
         self._told = 0.0
+        self._given_up: dict[str, tuple[float, str]] = {}  # URL -> until when, and why
 
     def counts(self) -> Counts:
         """Up to now."""
@@ -69,6 +71,7 @@ class Asker:
         what: the object and its part, for messages. Raises ReadError.
         """
         begin = time.monotonic()
+        most = self._tries_left(url, what, begin)
         tries = slow = 0
         renewed = False
         while not self.closing.is_set():
@@ -77,7 +80,9 @@ class Asker:
             try:
                 root, path = placed(url)
                 store = self._stores.of(root, self._patience.timeout(slow))
-                return self._counted(question, store, path, tries)
+                answer = self._counted(question, store, path, tries)
+                self._given_up.pop(url, None)
+                return answer
             except Fault as fault:
                 if fault.kind is Kind.SLOW:
                     slow += 1
@@ -89,11 +94,27 @@ class Asker:
                     continue
                 pause = self._pause(url, fault, tries)
                 spent = time.monotonic() - begin
-                if not fault.again or tries == self._patience.tries or spent + pause > self._patience.seconds:
+                if not fault.again or tries >= most or spent + pause > self._patience.seconds:
+                    self._give_up(url, fault)
                     raise _error(url, what(), fault, tries, spent) from None
                 self._tell(what, fault, tries)
             self.closing.wait(pause)
         raise ReadError(f"{what()}: it was not read, as the process ends")
+
+    def _tries_left(self, url: str, what: Callable[[], str], now: float) -> int:
+        """How often an object may be asked for. One that was given up is left alone for a while, then asked once:
+        otherwise a shard that can't be had would cost all patience for each of its samples."""
+        until, why = self._given_up.get(url, (0.0, ""))
+        if now < until:
+            raise ReadError(f"{what()}: not asked for, as the object was given up a short while ago: {why}")
+        return 1 if why else self._patience.tries
+
+    def _give_up(self, url: str, fault: Fault) -> None:
+        if fault.again:
+            while len(self._given_up) >= GIVEN_UP:
+                self._given_up.pop(next(iter(self._given_up)), None)
+            why = fault.text + (f"; {fault.remedy}" if fault.remedy else "")
+            self._given_up[url] = time.monotonic() + self._patience.rest, why
 
     def _counted(self, question: Callable[[Store, str], Answer], store: Store, path: str, tries: int) -> Answer:
         begin = time.monotonic()

@@ -35,6 +35,11 @@ class Patience:
     seconds: float = field(default_factory=_seconds)
     tries: int = 16
 
+    @property
+    def rest(self) -> float:
+        """Seconds for which an object that was given up is left alone."""
+        return self.seconds / 4
+
     def timeout(self, slow: int) -> float:
         """Seconds for one try after so many that took too long: what stands still is asked for anew soon, what is only
         slow gets more time then."""

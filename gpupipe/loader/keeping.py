@@ -28,7 +28,7 @@ from gpupipe.sources import Source
 from gpupipe.sources.remote.cache import BlockCache, Cache, on_disk
 from gpupipe.sources.remote.cache.store import keep_alive
 
-__all__ = ["AHEAD", "Keeping", "Room", "outstanding", "room_for"]
+__all__ = ["AHEAD", "Keeping", "Room", "outstanding", "room_for", "size_for"]
 
 DRIFT = 2  # steps that one rank is ahead of another, and one
 FINISHED = 2  # batches that wait on a GPU
@@ -65,6 +65,11 @@ def room_for(size: float, space: float, jobs: int, ahead: float) -> Room:
     """
     lag = jobs + DRIFT
     return Room(int(size - min(size / MOST_RESERVED, SPARE * (ahead + lag * space))), lag)
+
+
+def size_for(capacity: float, space: float, jobs: int, ahead: float) -> int:
+    """The size of a cache that may hold so much: the inverse of `room_for`."""
+    return math.ceil(capacity + min(capacity / (MOST_RESERVED - 1), SPARE * (ahead + (jobs + DRIFT) * space)))
 
 
 def outstanding(processes: int, prefetch_factor: int) -> int:

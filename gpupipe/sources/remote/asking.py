@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from gpupipe.sources.remote.credentials import remedy_of
-from gpupipe.sources.remote.faults import Fault, Kind
+from gpupipe.sources.remote.faults import Fault, Kind, panics_told
 from gpupipe.sources.remote.flight import Flight
 from gpupipe.sources.remote.objects import MissingError, ReadError, ReplacedError, is_web, scheme
 from gpupipe.sources.remote.patience import Patience
@@ -79,8 +79,9 @@ class Asker:
             store, root = None, ""
             try:
                 root, path = placed(url)
-                store = self._stores.of(root, self._patience.timeout(slow))
-                answer = self._counted(question, store, path, tries)
+                with panics_told(remedy_of(scheme(url))):
+                    store = self._stores.of(root, self._patience.timeout(slow))
+                    answer = self._counted(question, store, path, tries)
                 self._given_up.pop(url, None)
                 return answer
             except Fault as fault:

@@ -6,10 +6,12 @@ Its texts hold URLs with queries, and bodies with keys and signatures: nothing o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["LISTING", "MISSING", "NETWORK", "Fault", "Kind", "fault_of"]
+__all__ = ["LISTING", "MISSING", "NETWORK", "Fault", "Kind", "fault_of", "panics_told"]
 
 
 class Kind(Enum):
@@ -84,6 +86,17 @@ TEXTS: tuple[tuple[str, Kind, str, str], ...] = (
     ("ConnectError", Kind.BROKEN, "no connection could be made", NETWORK),
     ("ConnectionReset", Kind.BROKEN, "the connection was reset", NETWORK),
 )
+
+
+@contextmanager
+def panics_told(remedy: str) -> Iterator[None]:
+    """Where the library, which is none of Python's, gives up all control, as of settings that can't be, raise Fault."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # which is no Exception
+            raise
+        raise Fault(Kind.WRONG, "its storage can't be asked with these settings", remedy) from None
 
 
 def fault_of(error: Exception) -> Fault:

@@ -6,6 +6,7 @@ vendor's library; none is ever part of a message.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from base64 import b64encode
@@ -27,8 +28,9 @@ from gpupipe.sources.remote.foreign import ForeignStore
 from gpupipe.sources.remote.objects import Object, is_web, scheme
 from gpupipe.sources.remote.store import Found, Store
 
-__all__ = ["Place", "Stores", "object_at", "placed"]
+__all__ = ["ENDPOINTS", "Place", "Stores", "object_at", "placed"]
 
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CONNECT = 5.0  # seconds for a connection to be made, at most
 NO_TEXT = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
 KEPT = 256  # storages, of 120 kB and 10 ms each: a presigned URL is one of its own
@@ -104,6 +106,7 @@ def _made(root: str, timeout: float) -> Store:
         "connect_timeout": timedelta(seconds=min(CONNECT, timeout)),
         "allow_http": not root.lower().startswith("https://"),  # nor by a redirect from https
     }
+    _check_endpoint(kind)
     settings: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
     try:
         if is_web(root):
@@ -116,6 +119,14 @@ def _made(root: str, timeout: float) -> Store:
         raise
     except Exception:  # a setting is missing or wrong, which the text may repeat
         raise Fault(Kind.WRONG, "its storage can't be opened with these settings", remedy_of(kind)) from None
+
+
+def _check_endpoint(kind: str) -> None:
+    """The library would take the process down."""
+    for variable in ENDPOINTS if CLASSES.get(kind) == "S3Store" else ():
+        address = os.environ.get(variable)
+        if address is not None and not re.match(r"https?://[^/\s]", address):
+            raise Fault(Kind.WRONG, f"{variable} is no address", "write it as http://host:port, or unset it")
 
 
 def _password(root: str) -> tuple[str, dict[str, str]]:

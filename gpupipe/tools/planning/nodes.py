@@ -51,13 +51,15 @@ class Run:
 
 class Epochs(NamedTuple):
     """Figures of each epoch, (epochs,) int64: samples that are read, those that the cache has, the bytes of both, bytes
-    that come from storage, what lies between them and is not wanted included, and requests."""
+    that come from storage, what lies between them and is not wanted included, bytes that would come without a cache,
+    and requests."""
 
     samples: Indices
     hits: Indices
     bytes: Indices
     hit_bytes: Indices
     fetched: Indices
+    uncached: Indices
     requests: Indices
 
 
@@ -93,10 +95,12 @@ def _epoch(plan: Retention, future: Future, layout: Layout, epoch: int) -> NDArr
     for number in range(len(future.cut(epoch))):
         step = plan.at(epoch, number)
         sizes, ranks = layout.sizes[step.indices], len(future.ranks)
-        jobs = zip(np.array_split(step.indices, ranks), np.array_split(~step.hits, ranks), strict=True)
-        requests, fetched = layout.asked([np.unique(indices[missed]) for indices, missed in jobs])
+        jobs = np.array_split(step.indices, ranks)
+        missed = zip(jobs, np.array_split(~step.hits, ranks), strict=True)
+        requests, fetched = layout.asked([np.unique(indices[rows]) for indices, rows in missed])
         hits = step.hits.sum()
-        figures += [len(sizes), hits, sizes.sum(), sizes[step.hits].sum(), fetched, requests]
+        uncached = layout.asked([np.unique(indices) for indices in jobs])[1] if hits else fetched
+        figures += [len(sizes), hits, sizes.sum(), sizes[step.hits].sum(), fetched, uncached, requests]
     return figures
 
 

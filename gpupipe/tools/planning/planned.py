@@ -9,7 +9,7 @@ import numpy as np
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.errors import ConfigError
 from gpupipe.host.progress import progress
-from gpupipe.loader.keeping import AHEAD, outstanding, room_for
+from gpupipe.loader.keeping import AHEAD, outstanding, room_for, size_for
 from gpupipe.order import NodeBlocks, Order, RankBatches
 from gpupipe.sources import Source
 from gpupipe.tools.planning.layout import layout_of
@@ -55,7 +55,8 @@ def planned(source: Source, asked: Asked, network: Network) -> Plan:
     data, mean = int(each.sum()), float(each.mean())
     ahead = network.processes * min(AHEAD, (source.looks_ahead or LOOKS_AHEAD) * mean)
     jobs = outstanding(max(1, asked.workers), PREFETCH["torch"])
-    room = room_for(asked.cache, mean * asked.batch_size * asked.ranks_per_node, jobs, ahead)
+    under_way = mean * asked.batch_size * asked.ranks_per_node, jobs, ahead
+    room = room_for(asked.cache, *under_way)
     run = Run(order, asked.seed, batches, asked.ranks_per_node, asked.epochs, room.capacity, room.lag)
     nodes = range(asked.nodes) if len(order) * asked.epochs <= MOST_READS else range(1)
     found = []
@@ -63,8 +64,9 @@ def planned(source: Source, asked: Asked, network: Network) -> Plan:
         for one in epochs_of(run, layout, nodes):
             found.append(one)
             done(1)
-    sizes = [int(data * part) for part in PARTS]
-    return Plan(run, network, asked.cache, data, nodes, found, sizes, curve(run, layout, sizes))
+    held = [int(data * part) for part in PARTS]
+    sizes = [size_for(capacity, *under_way) for capacity in held]
+    return Plan(run, network, asked.cache, data, nodes, found, sizes, curve(run, layout, held))
 
 
 def _order(source: Source, asked: Asked) -> Order:

@@ -138,7 +138,7 @@ def lines(plan: Plan) -> list[str]:
     """What it says in sentences."""
     run = plan.run
     gone = "all nodes were gone through" if len(plan.nodes) == run.nodes else f"node {plan.nodes[0]} stands for all"
-    fetched, wanted = (_size(plan.of(name).sum() * plan.scale) for name in ("fetched", "bytes"))
+    fetched, wanted = (_size(plan.of(name).sum() * plan.scale) for name in ("fetched", "uncached"))
     cost = _costs(plan).sum()
     return [
         f"{len(run.order):,} samples, {_size(plan.data)}; {run.nodes} nodes of {run.per_node} ranks; {gone}",
@@ -172,7 +172,7 @@ def tables(plan: Plan) -> list[Table]:
         if plan.shares.max() >= share:
             size = float(np.interp(share, plan.shares, plan.sizes))
             needed.add_row(f"{share:.0%}", _size(size), f"{size / plan.data:.1%}")
-    return [epochs, needed]
+    return [epochs, needed] if needed.row_count else [epochs]
 
 
 def draw(plan: Plan, path: Path) -> Path:

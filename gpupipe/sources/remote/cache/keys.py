@@ -12,6 +12,7 @@ import re
 from hashlib import blake2b
 
 from gpupipe.sources.remote.objects import is_web, shown
+from gpupipe.sources.remote.stores import ENDPOINTS
 
 __all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
 
@@ -19,7 +20,7 @@ SET, ID, SEED = 6, 21, 22  # where the parts end and begin
 FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?:\.([0-9a-f-]+))?")
 
 # Which of several a bucket's name is of: two servers may have one of a name each.
-SERVICES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ACCOUNT_NAME")
+SERVICES = (*ENDPOINTS, "AZURE_STORAGE_ACCOUNT_NAME")
 
 _sets: dict[str, tuple[str, str]] = {}  # folder -> hash, service
 _names: dict[int, str] = {}  # the same number -> folder, without secrets

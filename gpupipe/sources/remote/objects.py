@@ -118,12 +118,12 @@ def name(url: str) -> str:
 def join(folder: str, path: str) -> str:
     """The URL of what lies at this relative path, as a file system has it, in a folder. Raises DataError for a path
     that leaves the folder or is absolute."""
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        raise DataError(
-            f"{path!r} is no path below {shown(folder)}: it is absolute or empty, or has '..' or '//' in it"
-        )
+    parts = [part for part in path.split("/") if part not in ("", ".")]  # which mean nothing to a file system
+    if not parts or ".." in parts or path[0] == "/" or path[-1] == "/":
+        raise DataError(f"{path!r} is no path below {shown(folder)}: it is absolute or empty, or has '..' in it")
     start, query = _query_apart(folder)
-    return f"{start.rstrip('/')}/{quote(path) if is_web(folder) else path}{query}"
+    inner = "/".join(parts)
+    return f"{start.rstrip('/')}/{quote(inner) if is_web(folder) else inner}{query}"
 
 
 def key_of(folder: str, url: str) -> str:

@@ -7,6 +7,7 @@ characters are in it; `http(s)://` ones are quoted, as everywhere on the web.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -27,9 +28,17 @@ __all__ = [
     "parent",
     "scheme",
     "shown",
+    "unsigned",
 ]
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# In the queries of S3, CloudFront, Google and Azure, the signature and what is signed with it.
+SIGNATURES = ("x-amz-signature", "x-goog-signature", "signature", "sig")
+OF_SIGNATURE = re.compile(
+    "(x-amz-[a-z-]+|x-goog-[a-z-]+|signature|expires|policy|key-pair-id|awsaccesskeyid|googleaccessid|sig|se|st|sp|spr|sv|sr"
+    "|ske|skt|sks|skv|skoid|sktid)=",
+    re.IGNORECASE,
+)
 WEB = ("http", "https")
 LOCAL = ("file", "local", "pipe")  # no storage: "file" is for paths, a pipe is never run
 
@@ -94,6 +103,17 @@ def shown(url: str) -> str:
         text, *cut = re.split(r"[?#]", text, maxsplit=1)
         text += "?..." if cut else ""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+@lru_cache(4096)
+def unsigned(url: str) -> str:
+    """A URL without its signature, which is another each time that the same object is signed."""
+    path, query = _query_apart(url)
+    parts = query[1:].split("&")
+    if not any(part.partition("=")[0].lower() in SIGNATURES for part in parts):
+        return url
+    kept = "&".join(part for part in parts if not OF_SIGNATURE.match(part))
+    return f"{path}?{kept}" if kept else path
 
 
 def _query_apart(url: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import os
 import re
 from hashlib import blake2b
 
-from gpupipe.sources.remote.objects import is_web, shown
+from gpupipe.sources.remote.objects import is_web, shown, unsigned
 from gpupipe.sources.remote.stores import ENDPOINTS
 
 __all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
@@ -27,15 +27,15 @@ _names: dict[int, str] = {}  # the same number -> folder, without secrets
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
-    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of these but the object's size, of the
-    service that has the bucket, and of the extent; then the extent's size, by which it is checked.
+    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of these, without the object's size and
+    a signature, of the service that has the bucket, and of the extent; then its size, by which it is checked.
 
     "" for what can't be kept, as nothing would say that the object has been replaced."""
     (url, _, etag), offset, size = extent
     if not etag or size <= 0:
         return ""
     data_set, service = _data_set(url)
-    text = f"{url}\0{etag}\0{offset}\0{size}\0{service}".encode("utf-8", "surrogatepass")
+    text = f"{unsigned(url)}\0{etag}\0{offset}\0{size}\0{service}".encode("utf-8", "surrogatepass")
     return f"{data_set}{blake2b(text, digest_size=16).hexdigest()}.{size}"
 
 

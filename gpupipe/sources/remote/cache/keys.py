@@ -27,8 +27,8 @@ _names: dict[int, str] = {}  # the same number -> folder, without secrets
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
-    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of these, without the object's size and
-    a signature, of the service that has the bucket, and of the extent; then its size, by which it is checked.
+    """The name of an Extent's block, whose Object has URL, size and ETag: a hash of these, without the object's size
+    and a signature, of the service that has the bucket, and of the extent; then its size, by which it is checked.
 
     "" for what can't be kept, as nothing would say that the object has been replaced."""
     (url, _, etag), offset, size = extent

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -43,7 +44,6 @@ class BlockCache:
         self._lock = threading.RLock()
         self._off_until = 0.0
         self._made_anew = -PAUSE
-        self._said: set[str] = set()
         _here.add(self)
 
     def size(self) -> int:
@@ -176,9 +176,9 @@ class BlockCache:
 
     def _say(self, what: str, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        if reason and what not in self._said:  # a pause goes on without one
-            self._said.add(what)
-            place = self._settings.place
+        place = self._settings.place
+        if reason and (place, what) not in _said:  # a pause goes on without one
+            _said.add((place, what))
             log.warning("gpupipe: the cache in %s: %s (%s); data comes from its storage meanwhile", place, what, reason)
 
     def _forget(self) -> None:
@@ -189,6 +189,7 @@ class BlockCache:
         self._session, self._lock = None, threading.RLock()
 
 
+_said: set[tuple[Path, str]] = set()  # of this process
 _here: weakref.WeakSet[BlockCache] = weakref.WeakSet()
 _parents: list[Session] = []
 

@@ -40,6 +40,7 @@ class Shards(Remote):
             source,
             gpupipe.imagenet_train(settings.size, dtype="uint8"),
             settings.batch_size,
+            shuffle=True,
             drop_last=True,
             num_workers=settings.workers,
             engine="torch",

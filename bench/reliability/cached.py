@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe import Cache
-from gpupipe.sources.remote.cache import BlockCache, key_of, on_disk
+from gpupipe.sources.remote.cache import BlockCache, key_of, on_disk, store
 from gpupipe.sources.remote.cache.keys import block_size, named
 from gpupipe.sources.remote.cache.leases import alive
 from reliability.case import Context, NoFunction, expect, expect_equal
@@ -76,8 +76,9 @@ def readable(cache: BlockCache, keys: Sequence[str]) -> set[str]:
 
 @contextmanager
 def warnings() -> Iterator[list[str]]:
-    """What is logged at WARNING or above meanwhile."""
+    """What is logged at WARNING or above meanwhile, as in a new process: also what was said before."""
     said: list[str] = []
+    store._said.clear()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

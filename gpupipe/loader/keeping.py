@@ -27,8 +27,9 @@ from gpupipe.order.retention import Retention
 from gpupipe.sources import Source
 from gpupipe.sources.remote.cache import BlockCache, Cache, on_disk
 from gpupipe.sources.remote.cache.store import keep_alive
+from gpupipe.sources.remote.reader import MOST
 
-__all__ = ["AHEAD", "Keeping", "Room", "outstanding", "room_for", "size_for"]
+__all__ = ["Keeping", "Room", "outstanding", "room_for", "size_for"]
 
 DRIFT = 2  # steps that one rank is ahead of another, and one
 FINISHED = 2  # batches that wait on a GPU
@@ -36,7 +37,6 @@ SPARE = 1.5  # times what is under way: samples differ in size, and a reader's t
 MOST_RESERVED = 4  # a quarter of the cache at most is left for what is under way
 REMEMBERED = 1024  # steps; a stream that begins again at one of these needs no new plan
 ASKED = 4096  # samples whose mean size is taken for that of all
-AHEAD = 256 << 20  # bytes that a process reads ahead at most
 
 Told = tuple[NDArray[np.bool_], Indices]  # a job's `keep` and `drop`
 
@@ -173,7 +173,7 @@ class Keeping:
             self._size = cache.size()
             cache.close()
         sharing = sum(one.bytes for one in _ALL if one._cache.place == self._cache.place)
-        ahead = min(AHEAD, self._source.looks_ahead * self._mean)
+        ahead = min(MOST, self._source.looks_ahead * self._mean)
         processes = max(1, self._settings.worker_processes)
         space = self._mean * batches.batch_size * len(self._ranks)
         part = self._size * self.bytes / max(1.0, sharing)

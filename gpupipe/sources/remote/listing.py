@@ -13,7 +13,7 @@ from functools import partial
 from gpupipe.sources.remote.asking import Asker
 from gpupipe.sources.remote.credentials import CLASSES
 from gpupipe.sources.remote.faults import Fault
-from gpupipe.sources.remote.objects import Object, is_web, key_of, scheme, shown
+from gpupipe.sources.remote.objects import Object, key_of, query_apart, scheme, shown
 from gpupipe.sources.remote.store import Found, Store
 from gpupipe.sources.remote.stores import PAGE, object_at, placed
 
@@ -28,8 +28,8 @@ DEPTH = 3  # so many levels down
 
 def pages(asker: Asker, url: str) -> Iterator[list[Object]]:
     """Of all that lies below a folder: where one fails, it goes on behind the last that came."""
-    path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
-    url = path.rstrip("/") + mark + query
+    folder, query = query_apart(url)
+    url = folder.rstrip("/") + query
     after, under_way = "", None
 
     def page(store: Store, path: str) -> list[tuple[str, Found]]:

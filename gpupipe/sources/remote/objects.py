@@ -26,6 +26,7 @@ __all__ = [
     "key_of",
     "name",
     "parent",
+    "query_apart",
     "scheme",
     "shown",
     "unsigned",
@@ -108,7 +109,7 @@ def shown(url: str) -> str:
 @lru_cache(4096)
 def unsigned(url: str) -> str:
     """A URL without its signature, which is another each time that the same object is signed."""
-    path, query = _query_apart(url)
+    path, query = query_apart(url)
     parts = query[1:].split("&")
     if not any(part.partition("=")[0].lower() in SIGNATURES for part in parts):
         return url
@@ -116,7 +117,7 @@ def unsigned(url: str) -> str:
     return f"{path}?{kept}" if kept else path
 
 
-def _query_apart(url: str) -> tuple[str, str]:
+def query_apart(url: str) -> tuple[str, str]:
     """A URL and its query, with the question mark; a key may have one."""
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query
@@ -124,13 +125,13 @@ def _query_apart(url: str) -> tuple[str, str]:
 
 def parent(url: str) -> str:
     """The folder that an object lies in, without a slash at its end; with its query, which may be the right to read."""
-    path, query = _query_apart(url)
+    path, query = query_apart(url)
     return path.rstrip("/").rpartition("/")[0] + query
 
 
 def name(url: str) -> str:
     """The last part of its path, not quoted: a file's name."""
-    path, _ = _query_apart(url)
+    path, _ = query_apart(url)
     last = path.rstrip("/").rpartition("/")[2]
     return unquote(last) if is_web(url) else last
 
@@ -141,14 +142,14 @@ def join(folder: str, path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]  # which mean nothing to a file system
     if not parts or ".." in parts or path[0] == "/" or path[-1] == "/":
         raise DataError(f"{path!r} is no path below {shown(folder)}: it is absolute or empty, or has '..' in it")
-    start, query = _query_apart(folder)
+    start, query = query_apart(folder)
     inner = "/".join(parts)
     return f"{start.rstrip('/')}/{quote(inner) if is_web(folder) else inner}{query}"
 
 
 def key_of(folder: str, url: str) -> str:
     """The path of an object relative to a folder that it lies in, as a file system has it; the inverse of `join`."""
-    start, _ = _query_apart(folder)
-    path, _ = _query_apart(url)
+    start, _ = query_apart(folder)
+    path, _ = query_apart(url)
     inner = path.removeprefix(start.rstrip("/") + "/")
     return unquote(inner) if is_web(url) else inner

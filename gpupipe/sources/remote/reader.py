@@ -35,7 +35,7 @@ from gpupipe.sources.remote.cache import BlockCache, Cache, key_of
 from gpupipe.sources.remote.client import Counts, client
 from gpupipe.sources.remote.objects import Extent, ReadError, shown
 
-__all__ = ["LOOKS_AHEAD", "Reader", "Reading"]
+__all__ = ["LOOKS_AHEAD", "MOST", "Reader", "Reading"]
 
 log = logging.getLogger("gpupipe")
 

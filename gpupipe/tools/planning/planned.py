@@ -9,9 +9,10 @@ import numpy as np
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.errors import ConfigError
 from gpupipe.host.progress import progress
-from gpupipe.loader.keeping import AHEAD, outstanding, room_for, size_for
+from gpupipe.loader.keeping import outstanding, room_for, size_for
 from gpupipe.order import NodeBlocks, Order, RankBatches
 from gpupipe.sources import Source
+from gpupipe.sources.remote.reader import LOOKS_AHEAD, MOST
 from gpupipe.tools.planning.layout import layout_of
 from gpupipe.tools.planning.nodes import Run, curve, epochs_of
 from gpupipe.tools.planning.report import Network, Plan
@@ -19,7 +20,6 @@ from gpupipe.tools.planning.report import Network, Plan
 __all__ = ["Asked", "planned"]
 
 PARTS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)  # of the data, for the curve
-LOOKS_AHEAD = 2048  # samples, where the data does not say: it is local
 MOST_READS = 1 << 28
 """Samples times epochs that are gone through on all nodes, at some 2 us; of more the first node stands for all."""
 
@@ -53,7 +53,7 @@ def planned(source: Source, asked: Asked, network: Network) -> Plan:
         raise ConfigError(f"an epoch of {len(order)} samples has no full batch of {batches.global_batch}")
     each = layout.space(np.arange(len(layout.sizes)))
     data, mean = int(each.sum()), float(each.mean())
-    ahead = network.processes * min(AHEAD, (source.looks_ahead or LOOKS_AHEAD) * mean)
+    ahead = network.processes * min(MOST, (source.looks_ahead or LOOKS_AHEAD) * mean)  # local data does not say
     jobs = outstanding(max(1, asked.workers), PREFETCH["torch"])
     under_way = mean * asked.batch_size * asked.ranks_per_node, jobs, ahead
     room = room_for(asked.cache, *under_way)

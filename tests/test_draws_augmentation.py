@@ -21,11 +21,16 @@ from gpupipe.recipe import (
     ColorJitter,
     GaussianBlur,
     RandAugment,
+    RandomAdjustSharpness,
     RandomApply,
+    RandomAutocontrast,
     RandomChoice,
+    RandomEqualize,
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomInvert,
+    RandomPosterize,
     RandomResizedCrop,
     RandomSolarize,
     Recipe,
@@ -159,6 +164,11 @@ MANY: tuple[Augmenting, ...] = (
     GaussianBlur(13),
     RandomSolarize(128),
     RandomApply((ColorJitter(0.4), RandomChoice((ThreeAugment(), RandAugment()))), 0.5),
+    RandomInvert(),
+    RandomPosterize(3),
+    RandomAutocontrast(),
+    RandomEqualize(),
+    RandomAdjustSharpness(1.5),
 )
 
 
@@ -256,11 +266,34 @@ def test_views_and_fields_are_independent_of_each_other() -> None:
 
 
 GOLDEN_OPS = [
-    [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8],
-    [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0],
-    [1, 3, 0, 1, 0, 0, 0, 3, 4, 6, 5, 0, 14, 0, 0, 0, 0],
+    [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8, 12, 8, 10, 11, 7],
+    [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0, 12, 0, 0, 11, 0],
+    [1, 3, 0, 1, 0, 0, 0, 3, 4, 6, 5, 0, 14, 0, 0, 0, 0, 0, 8, 10, 0, 0],
 ]
-GOLDEN_SUMS = [7.46, 1.46, 43.968, 24.232, 0, 82, 2, 1.392, 3.547, 2.411, 3.395, 0, 2.317, 256, 1.042, 0, 7]
+GOLDEN_SUMS = [
+    7.46,
+    1.46,
+    43.968,
+    24.232,
+    0,
+    82,
+    2,
+    1.392,
+    3.547,
+    2.411,
+    3.395,
+    0,
+    2.317,
+    256,
+    1.042,
+    0,
+    7,
+    0.0,
+    6.0,
+    0.0,
+    0.0,
+    1.5,
+]
 
 
 def test_golden_programs() -> None:

@@ -34,6 +34,12 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.RandomGrayscale(one.p)
         case gpupipe.RandomSolarize():
             return v2.RandomSolarize(one.threshold, one.p)
+        case gpupipe.RandomInvert() | gpupipe.RandomAutocontrast() | gpupipe.RandomEqualize():
+            return getattr(v2, type(one).__name__)(one.p)
+        case gpupipe.RandomPosterize():
+            return v2.RandomPosterize(one.bits, one.p)
+        case gpupipe.RandomAdjustSharpness():
+            return v2.RandomAdjustSharpness(one.sharpness_factor, one.p)
         case gpupipe.GaussianBlur():
             return v2.GaussianBlur(one.kernel_size, one.sigma)
         case gpupipe.ThreeAugment():

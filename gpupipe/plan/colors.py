@@ -1,8 +1,10 @@
-"""Draws of ColorJitter, RandomGrayscale, RandomSolarize and GaussianBlur."""
+"""Draws of the operations on colors and of blurs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,17 @@ from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.steps import Kind, Size, Steps, Words, single
 from gpupipe.plan.stream import below
-from gpupipe.recipe import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
+from gpupipe.recipe import (
+    ColorJitter,
+    GaussianBlur,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 
 __all__ = ["KINDS"]
 
@@ -33,14 +45,13 @@ def color_jitter(jitter: ColorJitter, words: Words, size: Size) -> Steps:
     return ops[order], values
 
 
-def grayscale(operation: RandomGrayscale, words: Words, size: Size) -> Steps:
-    """One step, of one block."""
-    return single(Op.GRAYSCALE, uniform(words[0, 0]) < operation.p)
+def sometimes(op: Op, value: str = "") -> Callable[[Any, Words, Size], Steps]:
+    """The draw of an operation with a probability `p`: one step, of one block. value: the setting that `op` takes."""
 
+    def draw(operation: Any, words: Words, size: Size) -> Steps:
+        return single(op, uniform(words[0, 0]) < operation.p, getattr(operation, value) if value else 0.0)
 
-def solarize(operation: RandomSolarize, words: Words, size: Size) -> Steps:
-    """One step, of one block."""
-    return single(Op.SOLARIZE, uniform(words[0, 0]) < operation.p, operation.threshold)
+    return draw
 
 
 def gaussian_blur(blur: GaussianBlur, words: Words, size: Size) -> Steps:
@@ -53,7 +64,12 @@ def gaussian_blur(blur: GaussianBlur, words: Words, size: Size) -> Steps:
 
 KINDS: dict[type, Kind] = {
     ColorJitter: Kind(4, lambda _: 2, color_jitter),
-    RandomGrayscale: Kind(5, lambda _: 1, grayscale),
+    RandomGrayscale: Kind(5, lambda _: 1, sometimes(Op.GRAYSCALE)),
     GaussianBlur: Kind(6, lambda _: 1, gaussian_blur),
-    RandomSolarize: Kind(7, lambda _: 1, solarize),
+    RandomSolarize: Kind(7, lambda _: 1, sometimes(Op.SOLARIZE, "threshold")),
+    RandomInvert: Kind(11, lambda _: 1, sometimes(Op.INVERT)),
+    RandomPosterize: Kind(12, lambda _: 1, sometimes(Op.POSTERIZE, "bits")),
+    RandomAutocontrast: Kind(13, lambda _: 1, sometimes(Op.AUTOCONTRAST)),
+    RandomEqualize: Kind(14, lambda _: 1, sometimes(Op.EQUALIZE)),
+    RandomAdjustSharpness: Kind(15, lambda _: 1, sometimes(Op.SHARPNESS, "sharpness_factor")),
 }

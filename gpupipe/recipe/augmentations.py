@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import PROBABILITY, Fill, RangeLike, floats, jitter, number, settle, span
+from gpupipe.recipe.checks import PROBABILITY, Fill, RangeLike, count, floats, jitter, number, settle, span
 
 __all__ = [
     "Augmenting",
     "ColorJitter",
     "GaussianBlur",
+    "RandomAdjustSharpness",
     "RandomApply",
+    "RandomAutocontrast",
     "RandomChoice",
+    "RandomEqualize",
     "RandomGrayscale",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomSolarize",
     "ThreeAugment",
     "common_fill",
@@ -95,6 +100,58 @@ class RandomSolarize(Augmenting):
 
     def __post_init__(self) -> None:
         settle(self, threshold=(number, 0, 256), p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomInvert(Augmenting):
+    """Levels become 255 less themselves, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomPosterize(Augmenting):
+    """The upper `bits` (0 to 8) of each level are kept, with probability `p`."""
+
+    bits: int
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, bits=(count, 0, 8), p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(Augmenting):
+    """Each channel is stretched from 0 to 255, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomEqualize(Augmenting):
+    """Each channel's histogram is flattened, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(Augmenting):
+    """Sharper (`sharpness_factor` above 1) or smoother (below 1, down to 0), with probability `p`."""
+
+    sharpness_factor: float
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, sharpness_factor=(number, 0), p=PROBABILITY)
 
 
 @dataclass(frozen=True)

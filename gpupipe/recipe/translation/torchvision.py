@@ -8,9 +8,14 @@ from typing import Any
 from gpupipe.recipe.augmentations import (
     ColorJitter,
     GaussianBlur,
+    RandomAdjustSharpness,
     RandomApply,
+    RandomAutocontrast,
     RandomChoice,
+    RandomEqualize,
     RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
     RandomSolarize,
 )
 from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
@@ -218,7 +223,23 @@ def _solarize(reading: Reading, threshold: float, p: float) -> None:
 
 
 def _invert(reading: Reading, p: float) -> None:
-    reading.augment(RandomSolarize(0, p))
+    reading.augment(RandomInvert(p))
+
+
+def _posterize(reading: Reading, bits: int, p: float) -> None:
+    reading.augment(RandomPosterize(bits, p))
+
+
+def _autocontrast(reading: Reading, p: float) -> None:
+    reading.augment(RandomAutocontrast(p))
+
+
+def _equalize(reading: Reading, p: float) -> None:
+    reading.augment(RandomEqualize(p))
+
+
+def _sharpness(reading: Reading, sharpness_factor: float, p: float) -> None:
+    reading.augment(RandomAdjustSharpness(sharpness_factor, p))
 
 
 def _blur(reading: Reading, kernel_size: Any, sigma: Any) -> None:
@@ -276,6 +297,10 @@ READERS: dict[str, Reader] = {
     "RandomGrayscale": _random_grayscale,
     "RandomSolarize": _solarize,
     "RandomInvert": _invert,
+    "RandomPosterize": _posterize,
+    "RandomAutocontrast": _autocontrast,
+    "RandomEqualize": _equalize,
+    "RandomAdjustSharpness": _sharpness,
     "GaussianBlur": _blur,
     "RandAugment": _rand_augment,
     "TrivialAugmentWide": _trivial_augment,
@@ -295,6 +320,6 @@ ALTERNATIVES = {
     **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),
     **{
         f"Random{name}": f"RandAugment, TrivialAugmentWide and AutoAugment have it among others; {AS_IT_IS}"
-        for name in ("Rotation", "Affine", "Posterize", "AdjustSharpness", "Autocontrast", "Equalize")
+        for name in ("Rotation", "Affine")
     },
 }

@@ -11,9 +11,17 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
-from gpupipe.kernels import Crops
-from gpupipe.plan import cropping, follow_boxes, follow_mask, follow_points
-from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.decode.masks import move_masks
+from gpupipe.kernels import Crops, Op, affine_matrix
+from gpupipe.plan import Moves, augmentation, cropping, follow_boxes, follow_mask, follow_points, moving
+from gpupipe.recipe import (
+    ColorJitter,
+    RandAugment,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Recipe,
+    ResizeCenterCrop,
+)
 
 FORMATS = ("xyxy", "xywh", "cxcywh")
 SIDES = (1, 2, 3, 7, 16, 31, 97, 224, 375, 500, 1024)
@@ -235,3 +243,117 @@ def test_a_whole_pipeline_of_torchvision_agrees(train: bool, monkeypatch: pytest
         np.testing.assert_allclose(made[wide], expected["boxes"].numpy(), atol=1e-3)
         np.testing.assert_array_equal(labels[kept][wide], expected["labels"].numpy())
         np.testing.assert_allclose(follow_points(points, "keep", drawn, 0)[0], expected["points"].numpy(), atol=1e-3)
+
+
+# What moves pixels after the crop.
+
+SIZE = (37, 52)
+FULL = Crops.of([[0, 0, *SIZE]], SIZE)
+
+
+def some_affines(rng: np.random.Generator, count: int) -> list[tuple[dict[str, Any], np.ndarray]]:
+    """Settings of v2's `affine`, and the values of our operation."""
+    made = []
+    for _ in range(count):
+        angle, *shear = rng.uniform((-180, -30, -30), (180, 30, 30)).tolist()
+        translate = rng.integers(-15, 16, 2).tolist()
+        settings = {"angle": angle, "translate": translate, "scale": 1.0, "shear": shear}
+        values = affine_matrix(SIZE, angle=angle, translate=tuple(translate), shear=tuple(shear))
+        made.append((settings, values))
+    return made
+
+
+def moves_of(*values: np.ndarray) -> Moves:
+    """Of one image."""
+    return Moves(np.full((1, len(values)), Op.AFFINE_NEAREST, np.int32), np.stack(values)[None])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "int16", "uint16", "int32", "int64"])
+def test_moved_masks_are_torchvisions_to_the_bit(dtype: str) -> None:
+    """But for pixels that are read within 1e-4 of the middle between two, where float32 decides."""
+    rng = np.random.default_rng(5)
+    for settings, values in some_affines(rng, 60):
+        high = 2 if dtype == "bool" else np.iinfo(dtype).max + 1 if "16" in dtype or dtype == "uint8" else 2**24
+        mask = rng.integers(0, high, SIZE).astype(dtype)
+        ignore = int(rng.integers(high))
+        expected = functional.affine(tv_tensors.Mask(torch.from_numpy(mask)), **settings, fill=ignore).numpy()
+        made = mask[None].copy()
+        move_masks(made, moves_of(values), ignore)
+        down, right = np.mgrid[: SIZE[0], : SIZE[1]]
+        places = np.stack([right, down, np.ones(SIZE)], -1) @ values.reshape(2, 3).astype(np.float64).T
+        clear = (np.abs(places - np.floor(places) - 0.5) > 1e-4).all(axis=-1)
+        assert clear.mean() > 0.99
+        np.testing.assert_array_equal(made[0][clear], expected[clear], str(settings))
+
+
+def test_large_numbers_of_masks_are_moved() -> None:
+    """Those that float32 can't hold, by rows that move and rows that stay."""
+    masks = (2**50 + np.arange(3 * 20 * 30)).reshape(3, 20, 30)
+    turned = affine_matrix((20, 30), angle=180)
+    moves = Moves(
+        np.array([[0, 0], [Op.AFFINE_NEAREST, 0], [Op.AFFINE_NEAREST] * 2], np.int32), np.tile(turned, (3, 2, 1))
+    )
+    made = masks.copy()
+    move_masks(made, moves, -(2**60))
+    np.testing.assert_array_equal(made, [masks[0], masks[1, ::-1, ::-1], masks[2]])
+    far = moves_of(affine_matrix((20, 30), translate=(29, 0)))
+    made = masks[:1].copy()
+    move_masks(made, far, -(2**60))
+    assert (made[0, :, 29] == masks[0, :, 0]).all()
+    assert (made[0, :, :29] == -(2**60)).all()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_moved_boxes_are_torchvisions(format: Any) -> None:
+    rng = np.random.default_rng(6)
+    affines = some_affines(rng, 60)
+    for (one_step, values), (other, more) in zip(affines[::2], affines[1::2], strict=True):
+        boxes = some_boxes(rng, *SIZE, format)
+        given = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format=format.upper(), canvas_size=SIZE)
+        expected = functional.affine(functional.affine(functional.clamp_bounding_boxes(given), **one_step), **other)
+        made, kept = follow_boxes(boxes, format, FULL, 0, 0, moves_of(values, more).matrices(0))
+        assert kept.all()
+        np.testing.assert_allclose(made, expected.numpy(), atol=1e-3, err_msg=str((one_step, other)))
+
+
+def test_boxes_that_were_cut_off_do_not_come_back() -> None:
+    """A box beyond the border is a line there, which has an area once it is turned."""
+    turned = moves_of(affine_matrix(SIZE, angle=45)).matrices(0)
+    beyond = [[60, 10, 70, 30], [20, 10, 30, 20]]
+    assert len(follow_boxes(beyond, "xyxy", FULL, 0, 0, turned)[0]) == 2
+    assert follow_boxes(beyond, "xyxy", FULL, 0, 1, turned)[1].tolist() == [False, True]
+    away_and_back = moves_of(*(affine_matrix(SIZE, translate=(move, 0)) for move in (40, -40))).matrices(0)
+    assert follow_boxes(beyond, "xyxy", FULL, 0, 1, away_and_back)[1].tolist() == [False, False]
+
+
+@pytest.mark.parametrize("outside", ["drop", "clip", "keep"])
+def test_moved_points_are_torchvisions(outside: Any) -> None:
+    rng = np.random.default_rng(7)
+    mirror = Crops.of([[0, 0, *SIZE]], SIZE, flips=True)
+    for settings, values in some_affines(rng, 40):
+        points = rng.uniform(-0.2, 1.2, (8, 2)).astype(np.float32) * np.float32(SIZE[::-1])
+        given = functional.horizontal_flip(tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=SIZE))
+        expected, valid = functional.affine(given, **settings), np.ones(8, bool)
+        if outside == "clip":
+            expected = functional.clamp_keypoints(expected)
+        if outside == "drop":
+            expected, valid = (part.numpy() for part in functional.sanitize_keypoints(expected))
+        made, kept = follow_points(points, outside, mirror, 0, moves_of(values).matrices(0))
+        np.testing.assert_array_equal(kept, valid)
+        np.testing.assert_allclose(made, np.asarray(expected), atol=1e-3, err_msg=str(settings))
+
+
+def test_moving_is_what_the_images_program_does() -> None:
+    """The same draws; colours are left out, and so are operations that move nothing."""
+    positions, color = np.arange(64), ColorJitter(0.4)
+    recipe = Recipe((RandomResizedCrop(SIZE), color, RandAugment(3, interpolation="bilinear"), color))
+    drawn, moves = augmentation(recipe, 3, 2, positions, 1, 1), moving(recipe, 3, 2, positions, 1, 1)
+    assert drawn is not None
+    assert moves is not None
+    for row in range(len(positions)):
+        steps = drawn.ops[row] == Op.AFFINE_BILINEAR
+        kept = moves.ops[row] == Op.AFFINE_NEAREST
+        np.testing.assert_array_equal(moves.values[row, kept], drawn.values[row, steps])
+        assert (moves.ops[row, ~kept] == Op.IDENTITY).all()
+    assert 0 < (moves.ops != Op.IDENTITY).mean() < 1
+    assert moving(Recipe((RandomResizedCrop(SIZE), color)), 3, 2, positions) is None

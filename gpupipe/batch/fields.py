@@ -1,7 +1,7 @@
 """The kinds of fields that a sample can have. A field says where in a sample it lies and what becomes of it.
 
 The kind decides what a recipe does, as torchvision's tv_tensors do: what is geometric (images, masks, boxes, points)
-follows each crop, resize and flip; what is colour touches images alone; the rest is passed on.
+follows each crop, flip and operation that moves pixels; what is colour touches images alone; the rest is passed on.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Image(Field):
     """An encoded image file, or pixels: uint8 arrays (height, width, 3) or (height, width), torch tensors as
     torchvision has them, (3 or 1, height, width), or PIL images. Comes out as the recipe says.
 
-    geometry:   the image field whose crop and flip it shares, which must have the same size; None: draws of its own.
+    geometry:   the image field whose geometry it shares, which must have the same size; None: draws of its own.
     background: the colour, red, green and blue of 0 to 255, on which an image with transparency is laid; None: alpha is
                 dropped, as by Pillow's `convert("RGB")`.
 
@@ -169,7 +169,7 @@ class Mask(Field):
               "int64". Another one that holds values which this can't is a SampleError. As bool all but 0 is True.
     ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`;
               None: 255, as bool False.
-    geometry: the image field whose crop and flip it follows; None: the schema's first one.
+    geometry: the image field whose geometry it follows; None: the schema's first one.
 
     The rest: see `gpupipe.Field`.
     """
@@ -203,8 +203,9 @@ class Boxes(_Shapes):
 
     format:   "xyxy", "xywh" or "cxcywh", as torchvision's BoundingBoxFormat.
     labels:   fields with one row for each box (classes, areas), which are dropped with it.
-    min_area: a box that has less left after clipping, in square pixels of the output, is dropped.
-    geometry: the image field whose crop and flip they follow; None: the schema's first one.
+    min_area: a box that has less left after clipping, in square pixels of the output, is dropped. They are clipped by
+              the crop and by each operation that moves pixels.
+    geometry: the image field whose geometry they follow; None: the schema's first one.
 
     The rest: see `gpupipe.Field`.
     """
@@ -229,7 +230,7 @@ class Points(_Shapes):
     labels:   fields with one row for each point, which are dropped with it.
     outside:  what becomes of a point that is no longer in the image: "drop", "clip" (to its border, as torchvision's
               `clamp_keypoints`), or "keep" as it is, so that there are as many as before.
-    geometry: the image field whose crop and flip they follow; None: the schema's first one.
+    geometry: the image field whose geometry they follow; None: the schema's first one.
 
     The rest: see `gpupipe.Field`.
     """

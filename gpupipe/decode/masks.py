@@ -1,4 +1,4 @@
-"""From a mask as a source has it to an array of its field's dtype."""
+"""From a mask as a source has it to an array of its field's dtype, and how it moves after its crop."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import io
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 from PIL import Image as PillowImage, UnidentifiedImageError
 
 from gpupipe.batch import Mask
+from gpupipe.kernels import augment
 from gpupipe.kernels.png import decode_png
+from gpupipe.plan import Moves
 from gpupipe.sources.headers import FORMATS
 
-__all__ = ["mask_pixels"]
+__all__ = ["mask_pixels", "move_masks"]
 
 # Of one channel. A palette's numbers are the classes, so its colours are not looked at.
 MODES = ("1", "L", "P", "I", "I;16")
@@ -36,6 +39,26 @@ def mask_pixels(value: NDArray[Any], field: Mask) -> NDArray[Any]:
             f"it holds values from {pixels.min()} to {pixels.max()}, which dtype={field.dtype!r} can't; pass another"
         )
     return typed
+
+
+def move_masks(masks: NDArray[Any], moves: Moves, ignore: int) -> None:
+    """The masks (N, height, width) after the crops of their images, in place, as these move. ignore: what pixels become
+    that come from outside.
+
+    By the kernels that move images, which see three bytes of each number as colors: so a mask fits its image to the
+    pixel, and numbers of any dtype stay what they are.
+    """
+    fill = np.array([ignore], masks.dtype).view(np.uint8)
+    image = torch.zeros((1, *masks.shape[1:], 3), dtype=torch.uint8)
+    for row in np.flatnonzero(moves.ops.any(axis=1)):
+        numbers = masks[row, ..., None].view(np.uint8)  # (height, width, bytes)
+        for first in range(0, len(fill), 3):
+            some = numbers[..., first : first + 3]
+            pixels = image.numpy()[0, ..., : some.shape[-1]]
+            pixels[:] = some
+            color = [*fill[first : first + 3], 0, 0][:3]
+            augment(image, moves.ops[row, None], moves.values[row, None], fill=color, out=image, threads=1)
+            some[:] = pixels
 
 
 def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Boxes, Columns, Image, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
-from gpupipe.decode.masks import mask_pixels
+from gpupipe.decode.masks import mask_pixels, move_masks
 from gpupipe.decode.own import change_images, changed_whole
 from gpupipe.decode.pixels import DecodeError, render
 from gpupipe.errors import DataError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.kernels import Crops, Limits, augment, decode_crops, native
-from gpupipe.plan import augmentation, cropping, follow_boxes, follow_mask, follow_points
+from gpupipe.plan import Moves, augmentation, cropping, follow_boxes, follow_mask, follow_points, moving
 from gpupipe.recipe import OnBatch, PerImage, Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
@@ -266,7 +266,7 @@ def augment_view(recipe: Recipe, run: slice, job: Job, view: int, field: int, im
 
 
 def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> Columns:
-    """The columns that are not images, after the crops: masks are written into `out`, boxes and points moved.
+    """The columns that are not images, as their images are cropped and moved: masks are written into `out`.
 
     Where there are several views, what follows a view is a tuple with a list for each.
     """
@@ -274,22 +274,31 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
     columns = {name: column for name, column in fetched.columns.items() if name not in schema.images}
     for name, field in schema.items():
         one: Callable[[int], None]
+        if not isinstance(field, Mask | Boxes | Points):
+            continue
+        moves = [_moving(fetched.job, recipe, view, schema.number(name)) for view, recipe in enumerate(views)]
         if isinstance(field, Mask):
             del columns[name]
             one = _mask_follower(fetched, name, field, views[0].exif_orientation, crops, out[name])
-        elif isinstance(field, Boxes | Points):
-            one = _shape_follower(columns, name, field, schema.labels_of(name), crops[schema.drawn_as(name)])
         else:
-            continue
+            one = _shape_follower(columns, name, field, schema.labels_of(name), crops[schema.drawn_as(name)], moves)
         for row in range(len(fetched.job)):
             if row not in fetched.failures:
                 try:
                     one(row)
                 except ValueError as error:
                     fetched.fail(row, f"{name!r}: {error}")
+        if isinstance(field, Mask):
+            for made, moved in zip(out[name], moves, strict=True):
+                if moved is not None:
+                    move_masks(made.numpy(), moved, field.ignore)
         if isinstance(field, Boxes) and (fetched.source.fingerprint, name) not in JUDGED:
             _judge(fetched, name, field, columns[name] if len(views) > 1 else (columns[name],))
     return columns
+
+
+def _moving(job: Job, recipe: Recipe, view: int, number: int) -> Moves | None:
+    return moving(recipe, job.seed, job.epoch, job.positions, view, number)
 
 
 def _judge(fetched: Fetched, name: str, field: Boxes, views: Sequence[list[Any]]) -> None:
@@ -342,7 +351,12 @@ def _mask_follower(
 
 
 def _shape_follower(
-    columns: Columns, name: str, field: Boxes | Points, labels: tuple[str, ...], crops: list[Crops]
+    columns: Columns,
+    name: str,
+    field: Boxes | Points,
+    labels: tuple[str, ...],
+    crops: list[Crops],
+    moves: Sequence[Moves | None],
 ) -> Callable[[int], None]:
     """Moves boxes or points, and drops labels with them; the columns become lists, for several views tuples of them."""
     given = {key: columns[key] for key in (name, *labels)}
@@ -355,11 +369,12 @@ def _shape_follower(
         for key in labels:
             if len(given[key][row]) != len(given[name][row]):
                 raise ValueError(f"there are {len(given[name][row])}, but {len(given[key][row])} of {key!r}")
-        for view, planned in enumerate(crops):
+        for view, (planned, program) in enumerate(zip(crops, moves, strict=True)):
+            matrices = () if program is None else program.matrices(row)
             if isinstance(field, Boxes):
-                moved, kept = follow_boxes(given[name][row], field.format, planned, row, field.min_area)
+                moved, kept = follow_boxes(given[name][row], field.format, planned, row, field.min_area, matrices)
             else:
-                moved, kept = follow_points(given[name][row], field.outside, planned, row)
+                moved, kept = follow_points(given[name][row], field.outside, planned, row, matrices)
             made[name][view][row] = moved
             for key in labels:
                 made[key][view][row] = np.asarray(given[key][row])[kept]

@@ -2,7 +2,8 @@
 
 `cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners,
 `own_words` keys for operations of the user's own.
-`follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it.
+`follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it, `moving` says how the
+operations after that move it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.crops import cropping, erasing
 from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
+from gpupipe.plan.moves import Moves, moving
 from gpupipe.plan.own import own_words
 
 __all__ = [
     "Augmentation",
     "Mixing",
+    "Moves",
     "augmentation",
     "cropping",
     "erasing",
@@ -23,5 +26,6 @@ __all__ = [
     "follow_mask",
     "follow_points",
     "mixing",
+    "moving",
     "own_words",
 ]

@@ -1,11 +1,12 @@
 """How masks, boxes and points follow their image's crop, as torchvision v2's functions on tv_tensors do.
 
-All are of the whole image, upright, and come out as the part of it that the crop shows. What a sample holds is checked
-here: ValueError says what is wrong with it.
+All are of the whole image, upright, and come out as the part of it that the crop shows; boxes and points after that as
+`Moves.matrices` move it. What a sample holds is checked here: ValueError says what is wrong with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -43,10 +44,16 @@ def follow_mask(mask: NDArray[Any], crops: Crops, row: int, out: NDArray[Any], i
 
 
 def follow_boxes(
-    boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"], crops: Crops, row: int, min_area: float
+    boxes: ArrayLike,
+    format: Literal["xyxy", "xywh", "cxcywh"],
+    crops: Crops,
+    row: int,
+    min_area: float,
+    matrices: Iterable[Floats] = (),
 ) -> tuple[NDArray[np.float32], Kept]:
-    """The boxes (M, 4) of one image, clipped to what the crop shows, float32 (K, 4) in the same format; and which of
-    them were kept, bool (M,): those with `min_area` square pixels of the output or more left."""
+    """The boxes (M, 4) of one image, clipped to what the crop and each matrix show, float32 (K, 4) in the same format;
+    and which of them were kept, bool (M,): those with `min_area` square pixels of the output or more left after each,
+    since what was cut off must not come back when it is turned."""
     given = _rows(boxes, 4, "boxes")
     corners = _corners(given, format)
     _check_boxes(given, corners, format)
@@ -54,22 +61,33 @@ def follow_boxes(
     moved = np.clip(_moved(corners, crops, row), 0, (width, height))
     if crops.flips[row]:
         moved[:, :, 0] = width - moved[:, ::-1, 0]
+    kept: Kept = _area(moved) >= min_area
+    for matrix in matrices:
+        carried = _carried(np.stack([moved[:, [0, 1, 1, 0], 0], moved[:, [0, 0, 1, 1], 1]], axis=-1), matrix)
+        moved = np.clip(np.stack([carried.min(axis=1), carried.max(axis=1)], axis=1), 0, (width, height))
+        kept &= _area(moved) >= min_area
     first, sides = moved[:, 0], moved[:, 1] - moved[:, 0]
-    kept: Kept = sides.prod(axis=1) >= min_area
     parts = {"xyxy": (first, moved[:, 1]), "xywh": (first, sides), "cxcywh": (first + sides / 2, sides)}[format]
     return np.concatenate(parts, axis=1)[kept].astype(np.float32), kept
 
 
 def follow_points(
-    points: ArrayLike, outside: Literal["drop", "clip", "keep"], crops: Crops, row: int
+    points: ArrayLike,
+    outside: Literal["drop", "clip", "keep"],
+    crops: Crops,
+    row: int,
+    matrices: Iterable[Floats] = (),
 ) -> tuple[NDArray[np.float32], Kept]:
     """The points (M, 2), x and y, of one image, float32 (K, 2), and which of them were kept, bool (M,): all, unless
-    `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, and in the image
-    are those from 0 to below the height and width."""
+    `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, but turns about
+    the corner between pixels; and in the image are those from 0 to below the height and width."""
     height, width = crops.size
     moved = _moved(_rows(points, 2, "points"), crops, row)
     if crops.flips[row]:
         moved[:, 0] = width - 1 - moved[:, 0]
+    for matrix in matrices:
+        shift = 0.5 if np.linalg.det(matrix) < 0 else 0.0  # nothing but flips mirrors
+        moved = _carried(moved + shift, matrix) - shift
     if outside == "clip":
         moved = np.clip(moved, 0, (width - 1, height - 1))
     kept = np.ones(len(moved), np.bool_)
@@ -100,6 +118,17 @@ def _moved(points: Floats, crops: Crops, row: int) -> Floats:
     resized, anchors = crops.resized[row].tolist(), crops.anchors[row].tolist()
     moved: Floats = (points - (left, top)) * (resized[1] / width, resized[0] / height) - (anchors[1], anchors[0])
     return moved
+
+
+def _carried(points: Floats, matrix: Floats) -> Floats:
+    """Points (..., 2) by a matrix of `Moves.matrices`."""
+    x, y, part = np.moveaxis(points @ matrix[:, :2].T + matrix[:, 2], -1, 0)
+    return np.stack([x / part, y / part], axis=-1)
+
+
+def _area(corners: Floats) -> Floats:
+    area: Floats = (corners[:, 1] - corners[:, 0]).prod(axis=1)
+    return area
 
 
 def _rows(given: ArrayLike, numbers: int, what: str) -> Floats:

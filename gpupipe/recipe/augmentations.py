@@ -35,7 +35,7 @@ __all__ = [
 class Augmenting:
     """An operation on the pixels of one image, between flip and normalization.
 
-    moves: whether it moves pixels, which masks, boxes and points can't follow; if so it has a `fill`.
+    moves: whether it moves pixels, which masks, boxes and points follow; if so it has a `fill`.
     """
 
     moves: ClassVar[bool] = False

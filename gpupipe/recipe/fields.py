@@ -6,7 +6,6 @@ import numpy as np
 
 from gpupipe.batch import Array, Image, Schema
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmentations import walk
 from gpupipe.recipe.own import OnBatch
 from gpupipe.recipe.recipe import MultiCrop, Recipe
 
@@ -16,18 +15,12 @@ __all__ = ["check_fields"]
 def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
     """ConfigError where masks, boxes or points could not follow the images, or there is no label to mix.
 
-    Crops, resizes and flips are followed. Operations that change colors, and erasing, touch images alone, as
-    torchvision v2's. Those that move pixels it refuses beside masks, boxes and points, and mixing too.
+    Crops, flips and operations that move pixels are followed. Those that change colors, and erasing, touch images
+    alone, as torchvision v2's. Operations of the user's own that may move pixels can't be followed, nor can mixing.
     """
     followers = [name for name, field in schema.items() if field.geometric and not isinstance(field, Image)]
     listed = ", ".join(f"{name!r} ({type(schema[name]).__name__})" for name in followers)
     for view in recipe.view_recipes:
-        moving = {type(operation).__name__: None for operation in walk(view.augmentations) if operation.moves}
-        if moving and followers:
-            raise ConfigError(
-                f"recipe: {', '.join(moving)} moves the images' pixels, and fields={listed} can't follow; take a "
-                "recipe without it (crops, flips, ColorJitter and the like are fine), or leave the fields out"
-            )
         own = [f"{one}" for one in view.own if one.geometric and not (isinstance(one, OnBatch) and one.whole)]
         if own and followers:
             raise ConfigError(

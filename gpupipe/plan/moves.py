@@ -1,0 +1,56 @@
+"""Of an image's program the steps that move pixels, which its masks, boxes and points follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.kernels import Op
+from gpupipe.plan.augmentation import augmentation
+from gpupipe.recipe import Recipe, walk
+
+__all__ = ["Moves", "moving"]
+
+NEAREST = np.zeros(max(Op) + 1, np.int32)
+"""The operation that moves the pixels of a mask as an operation moves an image's; IDENTITY for those that do not."""
+NEAREST[[Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC]] = Op.AFFINE_NEAREST
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How the pixels of N images of one size move after their crops, in K steps.
+
+    ops: int32 (N, K), what `kernels.augment` does to masks, IDENTITY where nothing moves. values: float32 (N, K, P).
+    """
+
+    ops: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+    def matrices(self, row: int) -> NDArray[np.float64]:
+        """Of each step of one image that moves it a matrix, (steps, 3, 3): what it takes (x, y, 1) to, times its last
+        number, in pixels with the upper left corner at (0, 0)."""
+        values = self.values[row, self.ops[row] != Op.IDENTITY].astype(np.float64)
+        back = np.tile(np.eye(3), (len(values), 1, 1))  # from pixels of the output, whose centres are whole numbers
+        back[:, :2] = values[:, :6].reshape(-1, 2, 3)
+        matrices: NDArray[np.float64] = np.linalg.inv(TO_CORNERS @ back @ TO_CENTRES)
+        return matrices
+
+
+TO_CENTRES = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
+TO_CORNERS = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+
+
+def moving(
+    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0
+) -> Moves | None:
+    """How the images at these positions of an epoch move, with arguments as for `augmentation`; None where none can."""
+    if not any(operation.moves for operation in walk(recipe.augmentations)):
+        return None
+    drawn = augmentation(recipe, seed, epoch, positions, view, field)
+    if drawn is None:
+        return None
+    ops = NEAREST[drawn.ops]
+    steps = ops.any(axis=0)
+    return Moves(np.ascontiguousarray(ops[:, steps]), np.ascontiguousarray(drawn.values[:, steps]))

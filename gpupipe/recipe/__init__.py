@@ -9,7 +9,9 @@ from gpupipe.recipe.fields import check_fields as check_fields
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
 from gpupipe.recipe.own import *
-from gpupipe.recipe.presets import *
+from gpupipe.recipe.presets.image_text import *
+from gpupipe.recipe.presets.imagenet import *
+from gpupipe.recipe.presets.self_supervised import *
 from gpupipe.recipe.recipe import *
 
 __all__ = [
@@ -41,14 +43,27 @@ __all__ = [
     "ThreeAugment",
     "TimmRandAugment",
     "TrivialAugmentWide",
+    "byol_train",
+    "convnext_eval",
+    "convnext_train",
     "deit3_eval",
     "deit3_train",
     "dino_eval",
     "dino_train",
+    "dinov2_train",
     "imagenet_eval",
     "imagenet_train",
+    "mae_finetune",
+    "mae_train",
+    "openclip_eval",
+    "openclip_train",
     "resnet50_v2_eval",
     "resnet50_v2_train",
+    "siglip_eval",
+    "siglip_train",
+    "simclr_train",
+    "swin_eval",
+    "swin_train",
     "timm_a_eval",
     "timm_a_train",
 ]

@@ -1,4 +1,4 @@
-"""Published training and evaluation recipes, in the parts that are a loader's; torchvision's first ones before all.
+"""Recipes of classification on ImageNet: torchvision's, timm's, DeiT III's, and ConvNeXt's, which is Swin's too.
 
 Each takes, as `settings`, `dtype`, `layout`, `exif_orientation` and `decode` of `Recipe`; those that mix take the
 `num_classes` of `MixUp`.
@@ -10,36 +10,25 @@ import math
 from typing import Any, Literal
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.augmentations import (
-    Augmenting,
-    ColorJitter,
-    GaussianBlur,
-    RandomApply,
-    RandomGrayscale,
-    RandomSolarize,
-    ThreeAugment,
-)
+from gpupipe.recipe.augmentations import ColorJitter, ThreeAugment
 from gpupipe.recipe.auto_augment import TimmRandAugment, TrivialAugmentWide
-from gpupipe.recipe.checks import count, pair
+from gpupipe.recipe.checks import pair
 from gpupipe.recipe.mixing import MixUpOrCutMix
-from gpupipe.recipe.operations import (
-    Normalize,
-    RandomErasing,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    ResizeCenterCrop,
-)
-from gpupipe.recipe.recipe import MultiCrop, Recipe, dtype_name
+from gpupipe.recipe.operations import RandomErasing, RandomHorizontalFlip, RandomResizedCrop
+from gpupipe.recipe.presets.parts import normalization, resized_center
+from gpupipe.recipe.recipe import Recipe
 
 __all__ = [
+    "convnext_eval",
+    "convnext_train",
     "deit3_eval",
     "deit3_train",
-    "dino_eval",
-    "dino_train",
     "imagenet_eval",
     "imagenet_train",
     "resnet50_v2_eval",
     "resnet50_v2_train",
+    "swin_eval",
+    "swin_train",
     "timm_a_eval",
     "timm_a_train",
 ]
@@ -53,7 +42,7 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: Any) -> Recipe
     >>> imagenet_train(224).output_spec(256)
     OutputSpec(shape=(256, 3, 224, 224), dtype='float32', layout='NCHW')
     """
-    return Recipe((RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(settings)), **settings)
+    return Recipe((RandomResizedCrop(size), RandomHorizontalFlip(), *normalization(settings)), **settings)
 
 
 def imagenet_eval(size: int | tuple[int, int] = 224, *, resize: int | None = None, **settings: Any) -> Recipe:
@@ -64,16 +53,7 @@ def imagenet_eval(size: int | tuple[int, int] = 224, *, resize: int | None = Non
     """
     if resize is None:
         resize = round(max(pair(f"imagenet_eval: size={size!r}", size)) / 0.875)
-    return _evaluation(ResizeCenterCrop(size, resize), settings)
-
-
-def _evaluation(crop: ResizeCenterCrop, settings: dict[str, Any]) -> Recipe:
-    return Recipe((crop, *_normalization(settings)), **settings)
-
-
-def _normalization(settings: dict[str, Any]) -> tuple[Normalize, ...]:
-    """ImageNet's, unless the `dtype` among a recipe's settings is uint8, which holds no normalized images."""
-    return () if dtype_name(settings.get("dtype", "float32")) == "uint8" else (Normalize(),)
+    return resized_center(size, resize, settings, "bilinear")
 
 
 def resnet50_v2_train(size: int = 176, *, num_classes: int | None = None, **settings: Any) -> Recipe:
@@ -92,7 +72,7 @@ def resnet50_v2_train(size: int = 176, *, num_classes: int | None = None, **sett
             RandomResizedCrop(size),
             RandomHorizontalFlip(),
             TrivialAugmentWide(interpolation="bilinear"),
-            *_normalization(settings),
+            *normalization(settings),
             RandomErasing(0.1),
             MixUpOrCutMix(num_classes, mixup_alpha=0.2, cutmix_alpha=1.0),
         ),
@@ -105,7 +85,7 @@ def resnet50_v2_eval(size: int = 224, *, resize: int = 232, **settings: Any) -> 
 
     Source: `ResNet50_Weights.IMAGENET1K_V2.transforms` in torchvision/models/resnet.py.
     """
-    return _evaluation(ResizeCenterCrop(size, resize), settings)
+    return resized_center(size, resize, settings, "bilinear")
 
 
 def timm_a_train(
@@ -132,7 +112,7 @@ def timm_a_train(
             RandomResizedCrop(size or (160 if variant == "A3" else 224), interpolation="bicubic"),
             RandomHorizontalFlip(),
             TimmRandAugment(6 if variant == "A3" else 7, magnitude_std=0.5),
-            *_normalization(settings),
+            *normalization(settings),
             MixUpOrCutMix(
                 num_classes,
                 mixup_alpha=0.2 if variant == "A1" else 0.1,
@@ -150,7 +130,7 @@ def timm_a_eval(size: int = 224, **settings: Any) -> Recipe:
     Source: arXiv 2110.00476, Table 2; `crop_pct` and `interpolation` of resnet50.a1_in1k in timm/models/resnet.py, and
     timm's rounding down in transforms_factory.py, so 224 of 235.
     """
-    return _evaluation(ResizeCenterCrop(size, math.floor(size / 0.95), "bicubic"), settings)
+    return resized_center(size, math.floor(size / 0.95), settings)
 
 
 def deit3_train(size: int = 224, *, num_classes: int | None = None, **settings: Any) -> Recipe:
@@ -171,7 +151,7 @@ def deit3_train(size: int = 224, *, num_classes: int | None = None, **settings: 
             RandomHorizontalFlip(),
             ThreeAugment(),
             ColorJitter(0.3, 0.3, 0.3),
-            *_normalization(settings),
+            *normalization(settings),
             MixUpOrCutMix(num_classes, mixup_alpha=0.8, cutmix_alpha=1.0),
         ),
         **settings,
@@ -183,40 +163,54 @@ def deit3_eval(size: int = 224, **settings: Any) -> Recipe:
 
     Source: arXiv 2204.07118, Table 1 (test crop ratio 1.0). timm tests its copies of the 224 pixel weights with 0.9.
     """
-    return _evaluation(ResizeCenterCrop(size, size, "bicubic"), settings)
+    return resized_center(size, size, settings)
 
 
-def dino_train(size: int = 224, *, local_size: int = 96, local_views: int = 8, **settings: Any) -> MultiCrop:
-    """DINO's multi-crop: two large views of each image and, by default, eight small ones.
+def convnext_train(size: int = 224, *, num_classes: int | None = None, **settings: Any) -> Recipe:
+    """ConvNeXt's recipe on ImageNet-1k: RandAugment, erasing, MixUp or CutMix, as DeiT's, Swin's and others after it.
 
-    The first view is always blurred, the second sometimes blurred and solarized, the small ones blurred half the time.
+    Source: Liu et al. 2022, "A ConvNet for the 2020s" (arXiv 2201.03545), Table 5, and the arguments with which its
+    code calls timm's `create_transform` and `Mixup`: rand-m9-mstd0.5-inc1, bicubic, re_prob=0.25, re_mode="pixel".
 
-    Source: Caron et al. 2021, "Emerging properties in self-supervised vision transformers" (arXiv 2104.14294), and
-    DataAugmentationDINO in main_dino.py of facebookresearch/dino, with its default scales.
-
-    Not the loader's: two networks, of which the teacher sees the first two views alone, the loss, the optimizer.
-    Differs: the original blurs with Pillow; here torchvision's blur with a kernel of 13 pixels stands for it.
+    Not the loader's: AdamW, 300 epochs with cosine decay, weight decay 0.05, layer scale, stochastic depth, EMA.
+    Differs: each image draws its own lambda and its own choice of MixUp or CutMix, where the original draws for a
+    batch; operations are torchvision's (see `TimmRandAugment`).
     """
-    count(f"dino_train: local_views={local_views!r}", local_views, 0, 254)
-    blur = GaussianBlur(13, (0.1, 2.0))
-
-    def view(crop: RandomResizedCrop, *blurred: Augmenting, views: int = 1) -> Recipe:
-        colors = RandomApply((ColorJitter(0.4, 0.4, 0.2, 0.1),), 0.8), RandomGrayscale(0.2)
-        return Recipe(
-            (crop, RandomHorizontalFlip(), *colors, *blurred, *_normalization(settings)), views=views, **settings
-        )
-
-    large = RandomResizedCrop(size, scale=(0.4, 1.0), interpolation="bicubic")
-    small = RandomResizedCrop(local_size, scale=(0.05, 0.4), interpolation="bicubic")
-    recipes = [view(large, blur), view(large, RandomApply((blur,), 0.1), RandomSolarize(128, 0.2))]
-    if local_views:
-        recipes.append(view(small, RandomApply((blur,), 0.5), views=local_views))
-    return MultiCrop(tuple(recipes))
+    return Recipe(
+        (
+            RandomResizedCrop(size, interpolation="bicubic"),
+            RandomHorizontalFlip(),
+            TimmRandAugment(9, magnitude_std=0.5, interpolation="bicubic"),
+            *normalization(settings),
+            RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random"),
+            MixUpOrCutMix(num_classes, 0.8, 1.0, label_smoothing=0.1, rounding="timm"),
+        ),
+        **settings,
+    )
 
 
-def dino_eval(size: int = 224, *, resize: int = 256, **settings: Any) -> Recipe:
-    """The evaluation of DINO's features: shorter side 256, the centre's 224, bicubic.
+def convnext_eval(size: int = 224, **settings: Any) -> Recipe:
+    """The evaluation that goes with `convnext_train`: the crop takes 0.875 of the shorter side, bicubic.
 
-    Source: eval_linear.py of facebookresearch/dino.
+    Source: `crop_pct` of convnext_tiny.fb_in1k in timm/models/convnext.py; 224 of 256 in the original's code, too.
     """
-    return _evaluation(ResizeCenterCrop(size, resize, "bicubic"), settings)
+    return resized_center(size, math.floor(size / 0.875), settings)
+
+
+def swin_train(size: int = 224, *, num_classes: int | None = None, **settings: Any) -> Recipe:
+    """Swin's recipe on ImageNet-1k, which to a loader is `convnext_train`; see there what differs.
+
+    Source: Liu et al. 2021, "Swin Transformer" (arXiv 2103.14030), A2.1; AUG in its code's config.py.
+
+    Not the loader's: AdamW, 300 epochs with cosine decay, weight decay 0.05, stochastic depth of 0.2 to 0.5.
+    """
+    return convnext_train(size, num_classes=num_classes, **settings)
+
+
+def swin_eval(size: int = 224, **settings: Any) -> Recipe:
+    """The evaluation that goes with `swin_train`: the crop takes 0.9 of the shorter side, bicubic.
+
+    Source: `crop_pct` of swin_tiny_patch4_window7_224.ms_in1k in timm/models/swin_transformer.py, and timm's rounding
+    down, so 224 of 248. The original's code takes 224 of 256: `convnext_eval`.
+    """
+    return resized_center(size, math.floor(size / 0.9), settings)

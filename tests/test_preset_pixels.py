@@ -1,0 +1,217 @@
+"""Presets against the originals: their settings as translated from the originals' transforms, and their pixels as
+torchvision v2's functions make them of the same draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms.v2 import InterpolationMode, functional as F
+
+import gpupipe
+from gpupipe.kernels import Crops, Op
+from gpupipe.plan import augmentation, cropping
+from gpupipe.recipe import MultiCrop, Recipe
+
+BICUBIC = v1.InterpolationMode.BICUBIC
+IMAGENET = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = v1.Normalize((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+HALF = v1.Normalize((0.5,) * 3, (0.5,) * 3)
+WEAK = v1.ColorJitter(0.4, 0.4, 0.2, 0.1)
+SEED, SIDES = 5, [(150, 200), (231, 140), (64, 300), (300, 260)]
+
+
+def chain(crop: Any, *steps: Any, normalize: Any = IMAGENET) -> v1.Compose:
+    return v1.Compose([crop, *steps, v1.ToTensor(), normalize])
+
+
+def view(crop: Any, *blurred: Any, jitter: Any = WEAK) -> v1.Compose:
+    return chain(crop, v1.RandomHorizontalFlip(), v1.RandomApply([jitter], 0.8), v1.RandomGrayscale(0.2), *blurred)
+
+
+def blur(kernel_size: int, p: float) -> v1.RandomApply:
+    return v1.RandomApply([v1.GaussianBlur(kernel_size, (0.1, 2.0))], p)
+
+
+def solarized() -> Any:
+    return v1.RandomSolarize(128, 0.2)
+
+
+def crop(size: int, *scale: float, interpolation: Any = BICUBIC) -> v1.RandomResizedCrop:
+    return v1.RandomResizedCrop(size, scale or (0.08, 1.0), interpolation=interpolation)
+
+
+def evaluation(resize: Any, size: int, normalize: Any = IMAGENET) -> v1.Compose:
+    return chain(v1.Resize(resize, BICUBIC), v1.CenterCrop(size), normalize=normalize)
+
+
+# Each view's transform as the original's code builds it: SimCLRTrainDataTransform of Lightning Bolts 0.7 (strength 1),
+# BYOLTransform of Lightly 1.6 with the paper's filter and kernel, DataAugmentationDINO of dinov2 (whose GaussianBlur
+# hands 1 - p to RandomApply), MAETransform of Lightly 1.6, image_transform of open_clip 3.3.
+LARGE, SMALL = (0.32, 1.0), (0.05, 0.32)
+ORIGINALS: dict[str, tuple[Recipe | MultiCrop, list[v1.Compose]]] = {
+    "simclr_train": (
+        gpupipe.simclr_train(),
+        [view(crop(224, interpolation="bilinear"), blur(23, 0.5), jitter=v1.ColorJitter(0.8, 0.8, 0.8, 0.2))] * 2,
+    ),
+    "byol_train": (
+        gpupipe.byol_train(),
+        [view(crop(224), v1.GaussianBlur(23, (0.1, 2.0))), view(crop(224), blur(23, 0.1), solarized())],
+    ),
+    "dinov2_train": (
+        gpupipe.dinov2_train(),
+        [
+            view(crop(224, *LARGE)),
+            view(crop(224, *LARGE), blur(9, 1 - 0.1), solarized()),
+            *[view(crop(96, *SMALL), blur(9, 1 - 0.5))] * 8,
+        ],
+    ),
+    "mae_train": (gpupipe.mae_train(), [chain(crop(224, 0.2, 1.0), v1.RandomHorizontalFlip())]),
+    "openclip_train": (gpupipe.openclip_train(), [chain(crop(224, 0.9, 1.0), normalize=CLIP)]),
+    "openclip_eval": (gpupipe.openclip_eval(), [evaluation(224, 224, CLIP)]),
+    "siglip_train": (gpupipe.siglip_train(), [chain(crop(224, 0.9, 1.0), normalize=HALF)]),
+    "siglip_eval": (gpupipe.siglip_eval(), [chain(v1.Resize((224, 224), BICUBIC), normalize=HALF)]),
+    "convnext_eval": (gpupipe.convnext_eval(), [evaluation(256, 224)]),
+    "swin_eval": (gpupipe.swin_eval(), [evaluation(248, 224)]),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_settings_are_the_originals(name: str) -> None:
+    ours, theirs = ORIGINALS[name]
+    assert list(ours.view_recipes) == [Recipe.from_torchvision(one) for one in theirs]
+
+
+def test_strength_and_sides_are_settings() -> None:
+    assert gpupipe.simclr_train(32, strength=0.5).augmentations[0] == gpupipe.RandomApply(
+        (gpupipe.ColorJitter(0.4, 0.4, 0.4, 0.1),), 0.8
+    )
+    assert gpupipe.simclr_train(96).augmentations[-1].parts == (gpupipe.GaussianBlur(9, (0.1, 2.0)),)
+    assert gpupipe.dinov2_train(local_views=0).views == 2
+    with pytest.raises(gpupipe.ConfigError, match="simclr_train: strength=3"):
+        gpupipe.simclr_train(strength=3)
+    with pytest.raises(gpupipe.ConfigError, match="dinov2_train: local_views=255"):
+        gpupipe.dinov2_train(local_views=255)
+    assert gpupipe.swin_train(192, num_classes=7) == gpupipe.mae_finetune(192, num_classes=7)
+
+
+@pytest.mark.trainers("timm")
+def test_timms_arguments_make_convnexts_recipe() -> None:
+    """Those of facebookresearch/ConvNeXt, microsoft/Swin-Transformer and MAE's fine-tuning."""
+    from timm.data import Mixup
+    from timm.models import get_pretrained_cfg
+
+    mixup = Mixup(0.8, 1.0, label_smoothing=0.1, num_classes=10, mode="elem")
+    theirs = Recipe.from_timm(
+        input_size=224,
+        is_training=True,
+        color_jitter=0.4,
+        auto_augment="rand-m9-mstd0.5-inc1",
+        interpolation="bicubic",
+        re_prob=0.25,
+        re_mode="pixel",
+        re_count=1,
+        mixup=mixup,
+    )
+    ours = gpupipe.convnext_train(num_classes=10)
+    assert theirs.operations[:4] + theirs.operations[5:] == ours.operations[:4] + ours.operations[5:]
+    assert theirs.erasing is not None
+    assert ours.erasing is not None
+    for setting in ("p", "scale", "ratio", "value"):
+        assert getattr(theirs.erasing, setting) == pytest.approx(getattr(ours.erasing, setting))
+    for model, made in (
+        ("convnext_tiny.fb_in1k", gpupipe.convnext_eval()),
+        ("swin_tiny_patch4_window7_224.ms_in1k", gpupipe.swin_eval()),
+    ):
+        config = get_pretrained_cfg(model)
+        assert made == Recipe.from_timm(
+            input_size=224, crop_pct=config.crop_pct, interpolation=config.interpolation, mean=config.mean
+        )
+
+
+# Pixels.
+
+TORCHVISION: dict[Op, Callable[[torch.Tensor, NDArray[np.float32]], torch.Tensor]] = {
+    Op.IDENTITY: lambda image, values: image,
+    Op.BRIGHTNESS: lambda image, values: F.adjust_brightness(image, float(values[0])),
+    Op.CONTRAST: lambda image, values: F.adjust_contrast(image, float(values[0])),
+    Op.SATURATION: lambda image, values: F.adjust_saturation(image, float(values[0])),
+    Op.HUE: lambda image, values: F.adjust_hue(image, float(values[0])),
+    Op.SHARPNESS: lambda image, values: F.adjust_sharpness(image, float(values[0])),
+    Op.POSTERIZE: lambda image, values: F.posterize(image, int(values[0])),
+    Op.SOLARIZE: lambda image, values: F.solarize(image, float(values[0])),
+    Op.SOLARIZE_ADD: lambda image, values: torch.where(
+        image < 128, (image.int() + int(values[0])).clamp(0, 255), image
+    ).to(torch.uint8),
+    Op.AUTOCONTRAST: lambda image, values: F.autocontrast(image),
+    Op.EQUALIZE: lambda image, values: F.equalize(image),
+    Op.INVERT: lambda image, values: F.invert(image),
+    Op.GRAYSCALE: lambda image, values: F.rgb_to_grayscale(image, 3),
+    Op.GAUSSIAN_BLUR: lambda image, values: blurred(image, values),
+    Op.AFFINE_BICUBIC: lambda image, values: moved(image, values),
+}
+
+
+def blurred(image: torch.Tensor, weights: NDArray[np.float32]) -> torch.Tensor:
+    """By the kernel size and sigma that the weights have: exp(-1 / (2 sigma^2)) is their first step."""
+    reach = int(np.flatnonzero(weights)[-1]) if weights[1:].any() else 1
+    sigma = 0.1 if weights[1] == 0 else float((-0.5 / np.log(weights[1] / weights[0])) ** 0.5)
+    return F.gaussian_blur(image, [2 * reach + 1] * 2, [sigma] * 2)
+
+
+def moved(image: torch.Tensor, matrix: NDArray[np.float32]) -> torch.Tensor:
+    """As Pillow, whose pixels' centres lie at halves; filled with timm's gray."""
+    a, b, c, d, e, f = matrix[:6].astype(np.float64).tolist()
+    data = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)
+    how: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "fillcolor": (124, 116, 104)}
+    pixels = F.to_pil_image(image).transform((image.shape[2], image.shape[1]), Image.Transform.AFFINE, data, **how)
+    return F.pil_to_tensor(pixels)
+
+
+def by_torchvision(pixels: torch.Tensor, crops: Crops, ops: Any, values: Any) -> Any:
+    """One view of one decoded image, by functional calls on uint8."""
+    top, left, height, width = crops.windows[0].tolist()
+    filter = InterpolationMode.BICUBIC if crops.bicubic[0] else InterpolationMode.BILINEAR
+    image = F.resized_crop(F.to_pil_image(pixels), top, left, height, width, crops.resized[0].tolist(), filter)
+    image = F.crop(F.pil_to_tensor(image), *crops.anchors[0].tolist(), *crops.size)
+    if crops.flips[0]:
+        image = F.horizontal_flip(image)
+    for op, numbers in zip(ops, values, strict=True):
+        image = TORCHVISION[Op(op)](image, numbers)
+    return image
+
+
+SMALLER: dict[str, dict[str, Any]] = {"dinov2_train": {"local_size": 48, "local_views": 2}}
+
+
+def ablated(size: int, **settings: Any) -> Recipe:
+    """ConvNeXt's without what floats alone have, erasing and mixing, which have tests of their own."""
+    return Recipe(gpupipe.convnext_train(size).operations[:3], **settings)
+
+
+@pytest.mark.parametrize("name", [*ORIGINALS, "convnext_train"])
+def test_pixels_are_torchvisions_of_the_same_draws(name: str) -> None:
+    preset = ablated if name == "convnext_train" else getattr(gpupipe, name)
+    made = preset(96, dtype="uint8", **SMALLER.get(name, {}))
+    images = [picture(*sides, number) for number, sides in enumerate(SIDES)]
+    data = [(encode(image, "PNG"), 0) for image in images]
+    with gpupipe.Loader(data, made, len(data), seed=SEED, engine="torch", num_workers=0, device="cpu") as loader:
+        views = next(iter(loader))[0]
+    positions, (heights, widths) = np.arange(len(data)), np.array(SIDES, np.int32).T
+    for number, (one, ours) in enumerate(zip(made.view_recipes, views if made.views > 1 else [views], strict=True)):
+        crops = cropping(one, SEED, 0, positions, heights, widths, number)
+        drawn = augmentation(one, SEED, 0, positions, number)
+        for row, image in enumerate(images):
+            pixels = torch.from_numpy(image.copy()).permute(2, 0, 1)
+            program = (drawn.ops[row], drawn.values[row]) if drawn else ((), ())
+            truth = by_torchvision(pixels, crops.row(row), *program)
+            apart = (ours[row].int() - truth.int()).abs().float()
+            assert apart.mean() <= 0.5, (number, row)
+            assert apart.quantile(0.999) <= (4 if drawn else 1), (number, row)

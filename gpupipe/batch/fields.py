@@ -272,10 +272,30 @@ class Scalar(Array):
 
 @dataclass(frozen=True)
 class Text(Field):
-    """A string; of a file or a shard's member, its bytes as UTF-8. The rest: see `gpupipe.Field`."""
+    """A string; of a file or a shard's member, its bytes as UTF-8.
+
+    choose:    whether there are several, one a line, of which each epoch's draws choose one: the same on any engine and
+               number of ranks, and after a resume. A list of texts becomes such lines, and breaks in them spaces.
+    tokenizer: a function that makes tokens of a list of texts, a row of ints for each (or a mapping with these as
+               "input_ids", as Hugging Face's): comes out as int64 (N, length), or rows of other lengths by `collate`.
+               It is called in the workers, on so many texts of a batch as one has; a text that it raises for is a bad
+               sample.
+
+    The rest: see `gpupipe.Field`.
+    """
+
+    choose: bool = False
+    tokenizer: Callable[[list[str]], Any] | None = None
 
     usual: ClassVar[Usual] = "list"
     empty: ClassVar[Any] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        what = "must be a function that makes rows of ints of a list of texts"
+        self._check(self.tokenizer is None or callable(self.tokenizer), "tokenizer", what)
+        if self.tokenizer is not None and self.collate is None:
+            object.__setattr__(self, "collate", "stack")
 
 
 @dataclass(frozen=True)

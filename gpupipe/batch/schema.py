@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import ItemsView, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ __all__ = ["Schema"]
 
 MOST_IMAGES = 256
 """So many image fields of a sample can be drawn independently."""
-LATER = frozenset({"background"})
+LATER = frozenset({"background", "choose", "tokenizer"})
 
 
 class Schema(Mapping[str, Field]):
@@ -147,11 +148,13 @@ class Schema(Mapping[str, Field]):
 
 
 def _text(field: Any) -> str:
-    """As a dataclass prints itself, a function by its name; without those settings that states may be older than."""
+    """As a dataclass prints itself, a function by its name, an object without its address; without those settings that
+    states may be older than."""
     parts = []
     for key in field.__dataclass_fields__:
         value = getattr(field, key)
-        if value is None and key in LATER:
+        if not value and key in LATER:
             continue
-        parts.append(f"{key}={getattr(value, '__qualname__', None) or repr(value)}")
+        said = getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+        parts.append(f"{key}={said}")
     return f"{type(field).__name__}({', '.join(parts)})"

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema, StorageUse
+from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema, StorageUse, Text
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.seeding import seeding
+from gpupipe.decode.texts import chosen, tokenized
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
 from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
@@ -97,6 +98,8 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures, source.storage_use())
     for name, field in source.fields.items():
         _settle(fetched, name, field)
+        if isinstance(field, Text):
+            _settle_text(fetched, name, field)
     check_shared_sizes(fetched)
     return fetched
 
@@ -165,6 +168,17 @@ def _settle(fetched: Fetched, name: str, field: Field) -> None:
             fetched.fail(row, *_lacking(fetched, row, name, field), kind)
     if isinstance(field, Array):
         fetched.columns[name] = _typed(fetched, name, field)
+
+
+def _settle_text(fetched: Fetched, name: str, field: Text) -> None:
+    """Choose one of several texts, and make tokens of it."""
+    columns = fetched.columns
+    if field.choose:
+        columns[name] = chosen(fetched.source.fields, name, fetched.job, columns[name])
+    if field.tokenizer is not None:
+        columns[name] = tokenized(
+            field.tokenizer, columns[name], fetched.failures, lambda row, said: fetched.fail(row, f"{name!r}: {said}")
+        )
 
 
 def _lacking(fetched: Fetched, row: int, name: str, field: Field) -> tuple[str, str]:

@@ -85,6 +85,8 @@ def as_array(field: Field, value: Any) -> Any:
     Raises ValueError for what is none, TypeError for text where numbers belong and the other way round.
     """
     if isinstance(field, Text):
+        if field.choose and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+            return "\n".join(" ".join(one.splitlines()) for one in value)
         if not isinstance(value, str):
             raise TypeError(f"{_described(value)} is no text")
         return value

@@ -143,7 +143,7 @@ def _is_value(kind: Kind) -> bool:
 
 FORMS: tuple[tuple[Any, Callable[[Kind], bool], str], ...] = (
     (Image | Mask | Bytes, _is_file, "the bytes (binary), the path of a file (string), or a struct of bytes and path"),
-    (Text, is_text, "string"),
+    (Text, lambda kind: is_text(_leaf(kind)), "string, or lists of these with choose=True"),
     (Scalar, _is_value, "numbers, or names of classes (string)"),
     (
         Array,
@@ -225,11 +225,11 @@ def values(field: Field, column: pa.Array, read: Read) -> Any:
         return [MISSING if data is None else data for data in files(column, read)]
     if isinstance(field, Bytes):
         return [MISSING if data is None else data.tobytes() for data in files(column, read)]
-    if isinstance(field, Text) or pa.types.is_null(column.type):
+    if (isinstance(field, Text) and is_text(column.type)) or pa.types.is_null(column.type):
         return [MISSING if text is None else text for text in column.to_pylist()]
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
-    if is_text(_leaf(column.type)):
+    if is_text(_leaf(column.type)) and not isinstance(field, Text):
         column = _numbers(column)
     whole = None if column.null_count or _is_list(column.type) else _whole(column)
     return as_column(field, _each(field, column)) if whole is None else whole

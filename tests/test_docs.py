@@ -105,7 +105,7 @@ def heading_anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md"]
+    "page", ["README.md", "docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md", "docs/recipes.md"]
 )
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text())
@@ -164,6 +164,21 @@ def test_tables_and_databases() -> None:
     assert names["val"].class_to_idx == {"cat": 0, "dog": 1}
     with names["loader"] as loader:
         assert len(list(loader)) == 1
+
+
+def test_the_recipes_page_has_every_preset_and_its_captions_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    presets = [name for name in gpupipe.__all__ if re.search("_(train|eval|finetune)$", name)]
+    assert [name for name in presets if f"`{name}" not in page] == []
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"image": [encode(picture(70, 80, 1))] * 8, "captions": [["one", "another"]] * 8})
+    pq.write_table(table, "pairs.parquet")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)  # the project's own page
+    assert names["batch"]["caption"].shape == (4, 32)
 
 
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:

@@ -75,13 +75,14 @@ def affine_matrix(
     angle: ArrayLike = 0.0,
     shear: tuple[ArrayLike, ArrayLike] = (0.0, 0.0),
     translate: tuple[ArrayLike, ArrayLike] = (0.0, 0.0),
+    scale: ArrayLike = 1.0,
     center: Sequence[float] | None = None,
 ) -> NDArray[np.float32]:
-    """The values of an affine operation that turns, shears and moves an image, as torchvision's `affine`.
+    """The values of an affine operation that turns, shears, scales and moves an image, as torchvision's `affine`.
 
     size: (height, width) of the image. angle: degrees, clockwise (torchvision's `rotate` counts the other way). shear:
-    degrees along x and y. translate: pixels right and down. center: (x, y) of what stays where it is when the image
-    is turned and sheared, in pixels from the left upper corner; default the middle.
+    degrees along x and y. translate: pixels right and down. scale: above 0. center: (x, y) of what stays where it is
+    when the image is turned, sheared and scaled, in pixels from the left upper corner; default the middle.
 
     Numbers or arrays that broadcast to a common shape S. Returns float32 (*S, 6).
     """
@@ -95,7 +96,8 @@ def affine_matrix(
     b = -(a * np.tan(shear_x) + np.sin(rotation))
     c = np.sin(rotation - shear_y) / np.cos(shear_y)
     d = np.cos(rotation) - c * np.tan(shear_x)
-    # The inverse, whose determinant is 1.
+    # The inverse: before it is scaled, the determinant is 1.
+    a, b, c, d = (part / np.asarray(scale, np.float64) for part in (a, b, c, d))
     right = center_x - d * (center_x + move_x) + b * (center_y + move_y)
     down = center_y + c * (center_x + move_x) - a * (center_y + move_y)
     values = (

@@ -101,11 +101,14 @@ def test_the_matrix_is_torchvisions() -> None:
         (shear, translate), center = (rest[:2], rest[2:4]), draw.uniform(0, 40, 2).tolist()
         height, width = 31, 44
         middle = [center[0] - width / 2, center[1] - height / 2]
-        a, b, c, d, e, f = _get_inverse_affine_matrix(middle, angle, translate, 1.0, shear)
+        scale = draw.uniform(0.3, 3)
+        a, b, c, d, e, f = _get_inverse_affine_matrix(middle, angle, translate, scale, shear)
         # Theirs maps pixel centres counted from the middle of the image.
         right, down = (width - 1) / 2, (height - 1) / 2
         wanted = [a, b, c + right - a * right - b * down, d, e, f + down - d * right - e * down]
-        got = affine_matrix((height, width), angle=angle, shear=tuple(shear), translate=tuple(translate), center=center)
+        got = affine_matrix(
+            (height, width), angle=angle, shear=tuple(shear), translate=tuple(translate), scale=scale, center=center
+        )
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
 

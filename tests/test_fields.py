@@ -182,6 +182,51 @@ def test_what_is_geometric_follows_the_image(engine: dict[str, Any], recipe: gpu
         assert len(batch["boxes"].values) == boxes
 
 
+class Spots(Source):
+    """An image whose levels are its mask's numbers, with a spot that a box and a point are of."""
+
+    fingerprint = "spots"
+    size = (40, 64)
+    fields = Schema({"image": Image(), "mask": Mask(), "boxes": Boxes(), "points": Points(outside="keep")})
+
+    def __len__(self) -> int:
+        return 24
+
+    def fetch(self, indices: NDArray[np.int64]) -> Columns:
+        columns: Columns = {name: [] for name in self.fields}
+        for index in indices.tolist():
+            random = np.random.default_rng(index)
+            levels = random.integers(0, 200, self.size, np.uint8)
+            top, left = random.integers(12, 22), random.integers(20, 38)
+            levels[top : top + 6, left : left + 6] = 222
+            columns["image"].append(png(np.stack([levels] * 3, axis=-1)))
+            columns["mask"].append(png(levels))
+            columns["boxes"].append([[left, top, left + 6, top + 6]])
+            columns["points"].append([[left + 3, top + 3]])
+        columns["image"] = Images(columns["image"])
+        return columns
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_what_moves_an_image_moves_the_rest(engine: dict[str, Any]) -> None:
+    """On the batch or in the workers, with their image's draws in each view."""
+    affine = gpupipe.RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10, fill=255)
+    moves = (gpupipe.RandomVerticalFlip(), gpupipe.RandomRotation(30, fill=255), gpupipe.RandomApply((affine,)))
+    whole = gpupipe.ResizeCenterCrop(Spots.size, Spots.size)
+    recipe = gpupipe.Recipe((whole, gpupipe.RandomHorizontalFlip(), *moves), dtype="uint8", views=2)
+    for batch, _ in batches(Spots(), recipe, 8, **engine):
+        for view in range(2):
+            masks, boxes, points = (batch[name][view] for name in ("mask", "boxes", "points"))
+            for channel in batch["image"][view].unbind(1):
+                assert torch.equal(channel, masks)
+            assert (masks == 255).any()
+            for row, mask in enumerate(masks):
+                seen = (mask == 222).nonzero().float().flip(1) + 0.5
+                assert (points[row][0] - seen.mean(0)).abs().max() < 2.5  # torchvision flips it a pixel further
+                corners = torch.cat([seen.amin(0) - 0.5, seen.amax(0) + 0.5])
+                assert (boxes[row][0] - corners).abs().max() < 4
+
+
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 def test_the_rest_is_passed_on(engine: dict[str, Any]) -> None:
     source = Scenes()

@@ -118,6 +118,7 @@ CARRIED: dict[str, tuple[dict[str, Any], Any]] = {
         {"auto_augment": "rand-m12"},
         (*PLAIN[:2], TimmRandAugment(10, increasing=False), PLAIN[2]),
     ),
+    "vertical flip": (NO_COLOR | {"vflip": 0.3}, (*PLAIN[:2], gpupipe.RandomVerticalFlip(0.3), PLAIN[2])),
     "3-Augment": ({"auto_augment": "3a"}, (*PLAIN[:2], ThreeAugment(), ColorJitter(0.4, 0.4, 0.4), PLAIN[2])),
     "no augmentation": ({"no_aug": True, "input_size": SIZE}, (ResizeCenterCrop(SIZE, SIZE), Normalize())),
     "no augmentation, a pair": ({"no_aug": True}, (ResizeCenterCrop(SIZE, (SIZE, SIZE)), Normalize())),
@@ -162,7 +163,6 @@ def test_a_models_data_config() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another filter": ({"interpolation": "lanczos"}, r"interpolation='lanczos'.*'bilinear', 'bicubic' or 'random'"),
-    "vertical flip": ({"vflip": 0.3}, r"RandomVerticalFlip\(p=0.3\).*vflip=0"),
     "rkrc": ({"train_crop_mode": "rkrc"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
     "rkrr": ({"train_crop_mode": "rkrr"}, r"train_crop_mode='rkrc or rkrr'.*train_crop_mode='rrc'"),
     "RandAugment of other operations": ({"auto_augment": "rand-m9-tweights"}, r"RandAugment\(ops=.*leave '-t...' out"),
@@ -440,10 +440,9 @@ IN_PART: dict[str, tuple[dict[str, Any], str, Any]] = {
     ),
     "AugMix and jitter": (
         {"auto_augment": "augmix-m5-w4-d2", "vflip": 0.3},
-        "RandomVerticalFlip, AugMixAugment",
-        PLAIN,
+        "AugMixAugment",
+        (*PLAIN[:2], gpupipe.RandomVerticalFlip(0.3), PLAIN[2]),
     ),
-    "vertical flip": ({"vflip": 0.3}, "RandomVerticalFlip", (*PLAIN[:2], JITTER, PLAIN[2])),
 }
 
 

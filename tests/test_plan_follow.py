@@ -257,8 +257,10 @@ def some_affines(rng: np.random.Generator, count: int) -> list[tuple[dict[str, A
     for _ in range(count):
         angle, *shear = rng.uniform((-180, -30, -30), (180, 30, 30)).tolist()
         translate = rng.integers(-15, 16, 2).tolist()
-        settings = {"angle": angle, "translate": translate, "scale": 1.0, "shear": shear}
-        values = affine_matrix(SIZE, angle=angle, translate=tuple(translate), shear=tuple(shear))
+        settings = {"angle": angle, "translate": translate, "scale": rng.uniform(0.5, 2), "shear": shear}
+        values = affine_matrix(
+            SIZE, angle=angle, translate=tuple(translate), scale=settings["scale"], shear=tuple(shear)
+        )
         made.append((settings, values))
     return made
 

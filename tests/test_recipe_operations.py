@@ -22,6 +22,7 @@ from gpupipe import (
     Normalize,
     RandAugment,
     RandomAdjustSharpness,
+    RandomAffine,
     RandomApply,
     RandomAutocontrast,
     RandomChoice,
@@ -32,7 +33,9 @@ from gpupipe import (
     RandomInvert,
     RandomPosterize,
     RandomResizedCrop,
+    RandomRotation,
     RandomSolarize,
+    RandomVerticalFlip,
     Recipe,
     ThreeAugment,
     TimmRandAugment,
@@ -80,6 +83,14 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
         (lambda: GaussianBlur((3, 5)), "kernel_size=.* must be an odd"),
         (lambda: GaussianBlur(3, 0), "sigma="),
         (lambda: RandomSolarize(300), "threshold=300"),
+        (lambda: RandomRotation(-3), r"degrees=-3 must be a number of 0 or more, or \(low, high\), low <= high"),
+        (lambda: RandomRotation((3, 2)), r"degrees=\(3, 2\)"),
+        (lambda: RandomRotation(9, "bicubic"), "interpolation='bicubic' must be one of nearest, bilinear"),
+        (lambda: RandomAffine(9, 0.3), "translate=0.3 must be None or two shares"),
+        (lambda: RandomAffine(9, (0.3, 1.3)), r"translate=\(0.3, 1.3\)"),
+        (lambda: RandomAffine(9, scale=(0, 1)), r"scale=\(0, 1\)"),
+        (lambda: RandomAffine(9, shear=(1, 2, 3)), r"shear=\(1, 2, 3\) .*\(low, high\) or \(low, high, low, high\)"),
+        (lambda: Recipe((CROP, RandomRotation(9), RandAugment())), "fill with one color, but got RandomRotation"),
         (lambda: RandomPosterize(9), "bits=9 must be an int from 0 to 8"),
         (lambda: RandomAdjustSharpness(-1), "sharpness_factor=-1 must be 0 or more"),
         (lambda: RandomApply(()), r"operations=\(\) must be a tuple of one operation or more"),
@@ -142,6 +153,9 @@ def test_hue_ranges_are_torchvisions(value: object) -> None:
         (RandomAutocontrast(), v2.RandomAutocontrast()),
         (RandomEqualize(), v2.RandomEqualize()),
         (RandomAdjustSharpness(2), v2.RandomAdjustSharpness(2)),
+        (RandomVerticalFlip(), v2.RandomVerticalFlip()),
+        (RandomAffine(9, shear=3), v2.RandomAffine(9, shear=3)),
+        (RandomRotation((3, 4)), v2.RandomRotation((3, 4))),
         (RandomApply((ThreeAugment(),)), v2.RandomApply([v2.Identity()])),
         (GaussianBlur(5), v2.GaussianBlur(5)),
         (RandomErasing(), v2.RandomErasing()),
@@ -155,6 +169,7 @@ def test_defaults_are_torchvisions(ours: object, theirs: object) -> None:
     for name in set(shared) - {"kernel_size"}:
         expected = getattr(theirs, name)
         expected = tuple(expected) * (3 if name == "value" else 1) if isinstance(expected, list) else expected
+        expected = (0, 0, 0) if name == "fill" and expected == 0 else expected
         assert getattr(ours, name) == expected
 
 

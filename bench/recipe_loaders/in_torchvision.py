@@ -28,6 +28,12 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
         case gpupipe.TimmRandAugment():
             single = v2.RandAugment(1, round(3 * one.magnitude), 31, **warp(one))
             return v2.Compose([v2.RandomApply([single], one.p) for _ in range(one.num_ops)])
+        case gpupipe.RandomVerticalFlip():
+            return v2.RandomVerticalFlip(one.p)
+        case gpupipe.RandomRotation():
+            return v2.RandomRotation(one.degrees, **warp(one))
+        case gpupipe.RandomAffine():
+            return v2.RandomAffine(one.degrees, one.translate, one.scale, one.shear, **warp(one))
         case gpupipe.ColorJitter():
             return v2.ColorJitter(one.brightness, one.contrast, one.saturation, one.hue)
         case gpupipe.RandomGrayscale():

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan import colors, policies, timm_policy
+from gpupipe.plan import colors, geometric, policies, timm_policy
 from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, chosen
 from gpupipe.plan.stream import Stream
 from gpupipe.recipe import Augmenting, RandomApply, RandomChoice, Recipe, ThreeAugment, walk
@@ -72,6 +72,7 @@ KINDS: dict[type, Kind] = {
     **policies.KINDS,
     **timm_policy.KINDS,
     **colors.KINDS,
+    **geometric.KINDS,
     RandomApply: Kind(8, lambda _: 1),
     RandomChoice: Kind(9, lambda _: 1),
     ThreeAugment: Kind(10, lambda _: 0),

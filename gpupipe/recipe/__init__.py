@@ -6,6 +6,7 @@ from __future__ import annotations
 from gpupipe.recipe.augmentations import *
 from gpupipe.recipe.auto_augment import *
 from gpupipe.recipe.fields import check_fields as check_fields
+from gpupipe.recipe.geometric import *
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
 from gpupipe.recipe.own import *
@@ -27,6 +28,7 @@ __all__ = [
     "PerImage",
     "RandAugment",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomApply",
     "RandomAutocontrast",
     "RandomChoice",
@@ -37,7 +39,9 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomSolarize",
+    "RandomVerticalFlip",
     "Recipe",
     "ResizeCenterCrop",
     "ThreeAugment",

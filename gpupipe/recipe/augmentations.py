@@ -35,7 +35,7 @@ __all__ = [
 class Augmenting:
     """An operation on the pixels of one image, between flip and normalization.
 
-    moves: whether it moves pixels, which masks, boxes and points follow; if so it has a `fill`.
+    moves: whether it moves pixels, which masks, boxes and points follow. If it may leave some empty, it has a `fill`.
     """
 
     moves: ClassVar[bool] = False
@@ -55,7 +55,7 @@ def walk(operations: Sequence[Augmenting]) -> Iterator[Augmenting]:
 
 def common_fill(operations: Sequence[Augmenting]) -> Fill:
     """The fill on which all operations that need one agree; ConfigError where they don't."""
-    fills = {operation: operation.fill for operation in walk(operations) if operation.moves}  # type: ignore[attr-defined]
+    fills = {operation: operation.fill for operation in walk(operations) if hasattr(operation, "fill")}
     if len(set(fills.values())) > 1:
         got = ", ".join(f"{type(operation).__name__}(fill={fill})" for operation, fill in fills.items())
         raise ConfigError(f"Recipe: its operations must fill with one color, but got {got}; set the same fill in all")

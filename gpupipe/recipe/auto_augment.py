@@ -6,15 +6,14 @@ Those of torchvision v2's names do what its transforms do on uint8 images, withi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 from gpupipe.recipe.augmentations import Augmenting
 from gpupipe.recipe.checks import PROBABILITY, Fill, count, filling, named, number, settle
+from gpupipe.recipe.geometric import SAMPLING, Sampling
 
 __all__ = ["AutoAugment", "RandAugment", "TimmRandAugment", "TrivialAugmentWide"]
 
-Sampling: TypeAlias = Literal["nearest", "bilinear"]
-SAMPLING = (named, "nearest", "bilinear")
 OPS, BINS = (count, 0, 100), (count, 2, 1000)
 
 

@@ -152,7 +152,7 @@ class Reading:
         self._outermost()
         if self.flip:
             raise self.refuse("it is the second one", "leave one of both out", p=p)
-        moving = [type(operation).__name__ for operation in walk(self.augmentations) if operation.moves]
+        moving = [type(operation).__name__ for operation in walk(self.augmentations) if hasattr(operation, "fill")]
         if moving or self.erasing:
             before = moving[0] if moving else "RandomErasing"
             raise self.refuse(f"it comes after {before}", f"put it before {before}", p=p)
@@ -166,7 +166,7 @@ class Reading:
             raise self.refuse("it comes before the crop", "put it after the crop, which also spares work")
         if self.normalize or self.erasing:
             raise self.refuse("it comes after Normalize or RandomErasing", "put it before them")
-        if self.dtype == "float32" and operation.moves:
+        if self.dtype == "float32" and hasattr(operation, "fill"):
             raise self.refuse("on floats it differs", "put it before the conversion to floats")
         self.augmentations.append(operation)
 

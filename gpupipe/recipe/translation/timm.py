@@ -268,10 +268,6 @@ def _trim(reading: Reading, border_size: int) -> NoReturn:
     )
 
 
-def _vertical(reading: Reading, p: float) -> NoReturn:
-    raise reading.refuse("a recipe flips left to right", "pass vflip=0, or flip the batch in the training loop", p=p)
-
-
 THREE_AUGMENT = [[("Solarize", 1.0, 5, 0)], [("Desaturate", 1.0, 10, 0)], [("GaussianBlurRand", 1.0, 10, 0)]]
 TIMM: Known = {
     **TORCHVISION,
@@ -284,7 +280,6 @@ TIMM: Known = {
     "timm.data.auto_augment.AutoAugment": _auto_augment,
     "timm.data.auto_augment.AugMixAugment": _aug_mix,
     "timm.data.transforms.TrimBorder": _trim,
-    "torchvision.transforms.RandomVerticalFlip": _vertical,
 }
 NEAREST = {
     "Patchify": "pass patchify=False, and cut the batch into patches in the model",

@@ -20,6 +20,7 @@ from gpupipe.recipe.augmentations import (
 )
 from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
 from gpupipe.recipe.checks import floats
+from gpupipe.recipe.geometric import RandomAffine, RandomRotation, RandomVerticalFlip
 from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.collating import mixing_of
@@ -106,6 +107,29 @@ def _center_crop(reading: Reading, size: Any) -> None:
 
 def _flip(reading: Reading, p: float) -> None:
     reading.flip_with(p)
+
+
+def _vertical_flip(reading: Reading, p: float) -> None:
+    reading.augment(RandomVerticalFlip(p))
+
+
+def _rotation(reading: Reading, degrees: Any, interpolation: Any, expand: bool, center: Any, fill: Any) -> None:
+    if expand:
+        raise reading.refuse("sizes of what comes out differ", "take expand=False", expand=expand)
+    _check_center(reading, center)
+    reading.augment(RandomRotation(degrees, *_moved(reading, interpolation, fill)))
+
+
+def _affine(
+    reading: Reading, degrees: Any, translate: Any, scale: Any, shear: Any, interpolation: Any, fill: Any, center: Any
+) -> None:
+    _check_center(reading, center)
+    reading.augment(RandomAffine(degrees, translate, scale, shear, *_moved(reading, interpolation, fill)))
+
+
+def _check_center(reading: Reading, center: Any) -> None:
+    if center is not None:
+        raise reading.refuse("images turn about their middle", "take center=None", center=center)
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -282,6 +306,9 @@ READERS: dict[str, Reader] = {
     "Resize": _resize,
     "CenterCrop": _center_crop,
     "RandomHorizontalFlip": _flip,
+    "RandomVerticalFlip": _vertical_flip,
+    "RandomRotation": _rotation,
+    "RandomAffine": _affine,
     "ToTensor": _to_tensor,
     "PILToTensor": _pil_to_tensor,
     "ToImage": _to_image,
@@ -313,13 +340,8 @@ TORCHVISION: Known = {
 }
 
 ALTERNATIVES = {
-    "RandomVerticalFlip": f"RandomHorizontalFlip is the one flip of a recipe; {AS_IT_IS}",
     "RandomCrop": f"RandomResizedCrop(size, scale=..., ratio=(1, 1)) comes near; {AS_IT_IS}",
     "RandomOrder": f"ColorJitter has a random order of its own; else write one order, in Compose; {AS_IT_IS}",
     "AugMix": f"TrivialAugmentWide or RandAugment come near; {AS_IT_IS}",
     **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),
-    **{
-        f"Random{name}": f"RandAugment, TrivialAugmentWide and AutoAugment have it among others; {AS_IT_IS}"
-        for name in ("Rotation", "Affine")
-    },
 }

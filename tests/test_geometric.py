@@ -1,0 +1,165 @@
+"""Operations that move pixels, with images, masks, boxes and points, beside torchvision v2's transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from test_draws import SURELY
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+
+from gpupipe.decode.masks import move_masks
+from gpupipe.kernels import Crops, Op, augment
+from gpupipe.plan import Augmentation, Moves, augmentation, follow_boxes, follow_points, moving
+from gpupipe.recipe import (
+    Augmenting,
+    RandomAffine,
+    RandomApply,
+    RandomChoice,
+    RandomRotation,
+    RandomVerticalFlip,
+    Recipe,
+    ResizeCenterCrop,
+)
+
+COUNT = 4000
+SIZE = (48, 66)
+WHOLE = Crops.of([[0, 0, *SIZE]], SIZE)
+LINEAR = InterpolationMode.BILINEAR
+
+
+def drawn(*operations: Augmenting, count: int = COUNT, size: tuple[int, int] = SIZE) -> Augmentation:
+    made = augmentation(Recipe((ResizeCenterCrop(size, size), *operations)), 3, 0, np.arange(count))
+    assert made is not None
+    return made
+
+
+def moves(*operations: Augmenting, count: int = 1) -> Moves:
+    made = moving(Recipe((ResizeCenterCrop(SIZE, SIZE), *operations)), 3, 0, np.arange(count))
+    assert made is not None
+    return made
+
+
+def sample() -> dict[str, Any]:
+    """One for torchvision; the mask's numbers lie far from its fill."""
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(rng.integers(0, 256, (3, *SIZE), np.uint8))
+    # Smooth, so that a last bit of a coordinate does not show.
+    image = v2.functional.gaussian_blur(image, [9, 9], [2.0, 2.0])
+    corners = np.sort(rng.uniform(0, 1, (9, 2, 2)), axis=1) * SIZE[::-1]
+    boxes = torch.from_numpy(corners.reshape(9, 4).astype(np.float32))
+    points = torch.from_numpy((rng.uniform(0, 1, (9, 2)) * SIZE[::-1]).astype(np.float32))
+    return {
+        "image": tv_tensors.Image(image),
+        "mask": tv_tensors.Mask(torch.from_numpy(rng.integers(0, 100, SIZE, np.uint8))),
+        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=SIZE),
+        "points": tv_tensors.KeyPoints(points, canvas_size=SIZE),
+    }
+
+
+FILLS = {tv_tensors.Image: (9, 90, 200), "others": 255}
+ALIKE: dict[str, tuple[Augmenting, Any]] = {
+    "vertical flip": (RandomVerticalFlip(1.0), v2.RandomVerticalFlip(1.0)),
+    "rotation": (RandomRotation((33, 33), fill=(9, 90, 200)), v2.RandomRotation((33, 33), fill=FILLS)),
+    "rotation, bilinear": (
+        RandomRotation((-71, -71), "bilinear", (9, 90, 200)),
+        v2.RandomRotation((-71, -71), LINEAR, fill=FILLS),
+    ),
+    "rotation, no fill": (RandomRotation((20, 20), "bilinear", None), v2.RandomRotation((20, 20), LINEAR, fill=None)),
+    "half a turn": (RandomRotation((180, 180)), v2.RandomRotation((180, 180))),
+    "affine": (
+        RandomAffine((20, 20), scale=(1.3, 1.3), shear=(5, 5, -9, -9), fill=(9, 90, 200)),
+        v2.RandomAffine((20, 20), scale=(1.3, 1.3), shear=(5, 5, -9, -9), fill=FILLS),
+    ),
+    "affine, bilinear": (
+        RandomAffine(0, None, (0.6, 0.6), (12, 12), "bilinear", (9, 90, 200)),
+        v2.RandomAffine(0, None, (0.6, 0.6), (12, 12), LINEAR, FILLS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_all_move_as_torchvisions(name: str) -> None:
+    """Where nothing is left to chance. Nearest pixels but for those that lie in the middle between two."""
+    ours, theirs = ALIKE[name]
+    given, program, moved = sample(), drawn(ours, count=1), moves(ours)
+    expected = theirs(given)
+    image = given["image"].permute(1, 2, 0).contiguous()[None]
+    made = augment(image, program.ops, program.values, fill=program.fill)[0].permute(2, 0, 1)
+    apart = (made.int() - expected["image"].int()).abs()
+    nearest = program.ops[0, 0] == Op.AFFINE_NEAREST
+    assert (apart > (0 if nearest else 1)).float().mean() <= (0.001 if nearest else 0)
+    mask = given["mask"].numpy()[None].copy()
+    move_masks(mask, moved, 255 if expected["mask"].max() == 255 else 0)
+    assert (mask[0] != expected["mask"].numpy()).mean() <= 0.001
+    matrices = moved.matrices(0)
+    boxes, _ = follow_boxes(given["boxes"].numpy(), "xyxy", WHOLE, 0, 0, matrices)
+    np.testing.assert_allclose(boxes, expected["boxes"].numpy(), atol=1e-3)
+    points, _ = follow_points(given["points"].numpy(), "keep", WHOLE, 0, matrices)
+    np.testing.assert_allclose(points, expected["points"].numpy(), atol=1e-3)
+
+
+def uniform(numbers: Any, low: float, high: float) -> bool:
+    return stats.kstest(numbers, stats.uniform(low, high - low).cdf).pvalue > SURELY
+
+
+def test_vertical_flips_come_at_their_rate() -> None:
+    made = drawn(RandomVerticalFlip(0.3))
+    flipped = made.ops[:, 0] == Op.AFFINE_NEAREST
+    assert stats.binomtest(int(flipped.sum()), COUNT, 0.3).pvalue > SURELY
+    assert not made.values[~flipped].any()
+
+
+def test_angles_are_uniform() -> None:
+    made = drawn(RandomRotation((-10, 35), "bilinear")).values[:, 0]
+    angles = np.degrees(np.arctan2(-made[:, 1], made[:, 0]))
+    assert uniform(angles, -10, 35)
+    clockwise = drawn(RandomAffine((-10, 35))).values[:, 0]
+    assert uniform(np.degrees(np.arctan2(clockwise[:, 1], clockwise[:, 0])), -10, 35)
+
+
+def test_affine_draws_each_number_for_itself() -> None:
+    made = (
+        drawn(RandomAffine(0, (0.25, 0.5), (0.5, 2), (-20, 10, 5, 40)), size=(40, 80)).values[:, 0].astype(np.float64)
+    )
+    # What it takes the middle to, which turning, shearing and scaling leave where it is, and the linear part.
+    inverse = np.linalg.inv(made.reshape(-1, 2, 3)[:, :, :2])
+    middle = np.array([39.5, 19.5])
+    moved = np.einsum("nij,nj->ni", inverse, middle - made.reshape(-1, 2, 3)[:, :, 2]) - middle
+    assert np.abs(moved - np.rint(moved)).max() < 1e-3
+    right, down = np.rint(moved).astype(int).T
+    for steps, most in ((right, 20), (down, 20)):
+        counts = np.array([(steps == step).sum() for step in range(-most, most + 1)])
+        assert counts.sum() == COUNT
+        odds = np.array([0.5, *[1.0] * (2 * most - 1), 0.5]) / (2 * most)  # of rounded uniform numbers
+        assert stats.chisquare(counts, odds * COUNT).pvalue > SURELY
+    scale = np.sqrt(np.linalg.det(inverse))
+    assert uniform(scale, 0.5, 2)
+    tall = np.degrees(np.arctan(-inverse[:, 1, 0] / scale))  # shears without a turn: 1, -tan(y)
+    assert uniform(tall, 5, 40)
+    wide = np.degrees(np.arctan(-inverse[:, 0, 1] / scale))
+    assert uniform(wide, -20, 10)
+    assert np.abs(np.corrcoef([right, down, scale, tall, wide]) - np.eye(5)).max() < 0.08
+
+
+def test_golden_programs() -> None:
+    """A saved run must see the same moves with every later version."""
+    choice = RandomChoice((RandomApply((RandomVerticalFlip(),)), RandomRotation(9), RandomAffine(9, (0.1, 0.1))))
+    all_of_them = (RandomVerticalFlip(), RandomRotation(30), RandomAffine(20, (0.1, 0.2), (0.5, 2), 10), choice)
+    recipe = Recipe((ResizeCenterCrop(SIZE, SIZE), *all_of_them))
+    made = augmentation(recipe, 42, 3, np.array([0, 1, 2**40 + 5]), view=2)
+    assert made is not None
+    assert made.ops.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]]
+    np.testing.assert_allclose(
+        np.abs(made.values).sum(axis=2),
+        [
+            [49.0, 7.324999809265137, 28.69300079345703, 8.871999740600586],
+            [49.0, 6.041999816894531, 30.04400062561035, 8.989999771118164],
+            [0.0, 14.083999633789062, 16.402999877929688, 9.743000030517578],
+        ],
+        atol=1e-3,
+    )

@@ -12,9 +12,9 @@ the CPUs: what the server took is told.
 Before anything is timed, each loader has to give the images and labels of the folder, byte for byte, in a pass, and
 batches of the same shape, type and mean: all decode and crop with torchvision's code but gpupipe, whose pixels are
 compared in the tests. Then, for each latency, they are played in turn. Each time a loader is started anew with an
-empty cache: its first pass is the cold one, its second the warm one; of each the first batches are not counted. A pass
-is stopped after `--seconds`; the second is left out where the first did not come to its end. Writes results.md,
-remote.csv and remote.json.
+empty cache: its first pass is the cold one, its second the warm one; of each the first batches are not counted, and
+what comes after `--seconds`. The cold pass then goes on for at most `--filling` seconds; where it does not come to its
+end there is no warm one, nor is there of loaders that keep nothing. Writes results.md, remote.csv and remote.json.
 """
 
 from __future__ import annotations
@@ -74,10 +74,16 @@ class Round:
 
 @dataclass
 class Entry:
-    """A loader at one latency: its rounds by pass, or why it has none."""
+    """A loader at one latency: its rounds by pass, or why it has none. keeps: whether it has a cache."""
 
     rounds: dict[str, list[Round]] = field(default_factory=lambda: {name: [] for name in PASSES})
     reason: str = ""
+    keeps: bool = True
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Those that it has."""
+        return PASSES if self.keeps else PASSES[:1]
 
 
 @dataclass(frozen=True)
@@ -156,12 +162,13 @@ class Bench:
             return child.ask("check", place, extra_time=PREPARATION)  # type: ignore[no-any-return]
 
     def turn(self, name: str, server: Nginx, entry: Entry) -> None:
-        """From an empty cache to the end of the second pass."""
+        """From an empty cache to the end of the last pass."""
         with self.child(name) as child, self.place(server) as place:
-            child.ask("open", place)
-            for number in PASSES:
+            entry.keeps = child.ask("open", place)
+            for number in entry.passes:
                 before, lines = server.cpu_seconds, len(server.log())
-                taken = child.ask("run", self.args.skip, self.args.seconds, extra_time=self.args.seconds)
+                times = (self.args.seconds, self.args.filling if number != entry.passes[-1] else 0.0)
+                taken = child.ask("run", self.args.skip, *times, extra_time=sum(times))
                 log = server.log()[lines:]
                 sent = sum(sent for _, _, sent, _ in log)
                 entry.rounds[number].append(Round(taken, server.cpu_seconds - before, len(log), sent))
@@ -214,11 +221,11 @@ def leaving(reasons: dict[str, str], name: str) -> Iterator[None]:
 
 
 def rows(entries: dict[float, dict[str, Entry]]) -> list[Row]:
-    """Two for each loader and latency."""
+    """One for each loader, latency and pass."""
     made = []
     for latency, of_names in entries.items():
         for name, entry in of_names.items():
-            for number in PASSES:
+            for number in entry.passes:
                 made.append(row(latency, name, number, entry, of_names.get(FOLDER)))
     return made
 
@@ -261,7 +268,10 @@ def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     reasons = dict.fromkeys(
         f"- {one.loader}, {one.latency_ms:g} ms, {one.cache}: {one.reason}" for one in measured if one.reason
     )
-    return "\n".join([*lines, "", *reasons]).rstrip()
+    cold, warm = (dict.fromkeys(one.loader for one in measured if one.cache == name) for name in PASSES)
+    alone = [name for name in cold if name not in warm]
+    notes = [f"- no warm pass, as they keep nothing: {', '.join(alone)}"] if alone else []
+    return "\n".join([*lines, "", *notes, *reasons]).rstrip()
 
 
 def line(one: Row) -> str:
@@ -278,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = options(__doc__, CONTENDERS)
     parser.set_defaults(seconds=20.0)
     parser.add_argument("--latency", type=words, default=["0", "10", "50"], metavar="MS,MS", help="default: 0,10,50")
+    parser.add_argument("--filling", type=float, default=200.0, metavar="S", help="at most (default: 200)")
     parser.add_argument("--rate", type=float, default=90.0, metavar="MB", help="a second and connection (default: 90)")
     parser.add_argument("--skip", type=int, default=12, metavar="N", help="first batches of a pass (default: 12)")
     parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the output (default: 224)")

@@ -58,12 +58,13 @@ def test_each_has_the_images_of_the_folder(
     assert wanted.samples.startswith("32 images")
     assert (found.samples, found.batches) == (wanted.samples, "(4, 3, 32, 32) torch.uint8")
     host = Host(CONTENDERS[name], settings)
-    host.open(place)
-    cold, warm = host.run(1, 60), host.run(1, 60)
+    assert host.open(place) == (name not in ("webdataset", "s3torchconnector"))
+    cold, warm, cut = host.run(1, 60), host.run(1, 0, 60), host.run(1, 0)
     host.close()
     assert cold.whole == warm.whole == 32
     assert cold.images == 28
-    assert cold.through
+    assert warm.images == cut.images == 4
+    assert (cold.through, warm.through, cut.through) == (True, True, False)
 
 
 def test_a_small_run(script: ModuleType, data: Path, tmp_path: Path, serve: Callable[..., Nginx]) -> None:
@@ -114,11 +115,14 @@ def test_table(script: ModuleType) -> None:
     folder, own = script.Entry(), script.Entry()
     folder.rounds, own.rounds = {"cold": rounds(100), "warm": rounds(200)}, {"cold": rounds(50, False), "warm": []}
     entries = {50.0: {"folder": folder, "gpupipe": own, "litdata": script.Entry(reason="it broke")}}
+    entries[50.0]["webdataset"] = script.Entry({"cold": rounds(20), "warm": []}, keeps=False)
     made = script.rows(entries)
-    assert [row.to_folder for row in made] == [1, 1, 0.5, None, None, None]
+    assert [row.to_folder for row in made] == [1, 1, 0.5, None, None, None, 0.2]
     assert made[2].through is False
     facts = {"gpus": [], "cpu": "CPU", "usable_cpus": 2, "date": "2026-01-01T"}
     text = script.markdown(made, facts | {"settings": {"batch_size": 4, "size": 8, "workers": 1, "threads": 1}})
     assert "| gpupipe | cold | 100 (50 - 150) | 50.0% | 0.50 | 2.00 | 0.10 | 2.00 | 0 |" in text
     assert "- gpupipe, 50 ms, warm: the cold pass did not come to its end" in text
     assert "- litdata, 50 ms, cold: it broke" in text
+    assert "- no warm pass, as they keep nothing: webdataset\n" in text
+    assert "webdataset, 50 ms, warm" not in text

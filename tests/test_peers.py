@@ -117,11 +117,38 @@ def test_what_cannot_be_installed_is_a_reason(tmp_path: Path, monkeypatch: pytes
         commands.append(command)
         return subprocess.CompletedProcess(command, 1, "", "a line\nERROR: No matching distribution found\n")
 
-    assert environments.interpreter(("numpy>=1",), tmp_path) == sys.executable
+    assert environments.interpreter(("numpy>=1", "Typing_Extensions"), tmp_path) == sys.executable
+    monkeypatch.setattr(environments, "versions", lambda *_: {})
     monkeypatch.setattr(environments.subprocess, "run", fails)
     with pytest.raises(environments.InstallError, match="No matching distribution found"):
         environments.interpreter(("no-such-library",), tmp_path)
     assert commands[0][:3] == [sys.executable, "-m", "venv"]
+
+
+def test_an_environment_is_made_again_where_what_it_shares_is_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peers import environments
+
+    made: list[str] = []
+    has = {sys.executable: "2.4"}
+
+    def call(command: list[str]) -> str:
+        if command[1:3] == ["-m", "venv"]:
+            made.append(command[-1])
+            (Path(command[-1]) / "bin").mkdir(parents=True, exist_ok=True)
+            has[str(Path(command[-1]) / "bin" / "python")] = "2.1"
+        return ""
+
+    monkeypatch.setattr(environments, "call", call)
+    monkeypatch.setattr(environments, "share_packages", lambda _: None)
+    monkeypatch.setattr(environments, "versions", lambda python, _: {"numpy": has[python]})
+    python = environments.interpreter(("numpy<2.2",), tmp_path)
+    assert environments.interpreter(("numpy<2.2",), tmp_path) == python
+    assert len(made) == 1
+    has[python] = "2.4"
+    assert environments.interpreter(("numpy<2.2",), tmp_path) == python
+    assert made == [str(Path(python).parent.parent)] * 2
 
 
 def test_a_contender_without_its_environment_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.metadata
 import json
 import subprocess
 import sys
@@ -24,11 +23,12 @@ __all__ = ["InstallError", "interpreter", "requirements", "versions"]
 
 COMMON = ("numpy", "pillow", "torch", "torchvision")
 VERSIONS = """
-import importlib.metadata, json, sys
+import importlib.metadata, json, re, sys
+def plain(name): return re.sub("[-_.]+", "-", name).lower()
 found = {distribution.metadata["name"]: distribution.version for distribution in reversed(list(
     importlib.metadata.distributions())) if distribution.metadata["name"]}
-lower = {name.lower(): version for name, version in found.items()}
-print(json.dumps({name: lower[name] for name in sys.argv[1:] if name in lower}))
+known = {plain(name): version for name, version in found.items()}
+print(json.dumps({name: known[plain(name)] for name in sys.argv[1:] if plain(name) in known}))
 """
 
 
@@ -50,15 +50,16 @@ def requirements(name: str) -> tuple[str, ...]:
 def interpreter(needed: tuple[str, ...], folder: Path) -> str:
     """The Python with the requirements: this one if it has them, else that of an environment in `folder`.
 
-    The environment is made if it is not there. Raises InstallError, with pip's last line, if that fails.
+    The environment is made if it is not there, and again where it has other versions by now, as those that it sees here
+    change. Raises InstallError, with pip's last line, if that fails.
     """
-    if all(is_installed(one) for one in needed):
+    if meets(needed, versions(sys.executable, needed)):
         return sys.executable
     key = json.dumps([needed, sys.version, sys.prefix])
     name = Requirement(needed[0]).name
     target = folder / f"{name}-{hashlib.blake2b(key.encode(), digest_size=4).hexdigest()}"
     python, complete = target / "bin" / "python", target / "complete"
-    if not complete.exists():
+    if not complete.exists() or not meets(needed, versions(str(python), needed)):
         print(f"installing {', '.join(needed)} into {target}", file=sys.stderr)
         call([sys.executable, "-m", "venv", "--clear", str(target)])
         share_packages(python)
@@ -67,13 +68,10 @@ def interpreter(needed: tuple[str, ...], folder: Path) -> str:
     return str(python)
 
 
-def is_installed(requirement: str) -> bool:
-    """Whether this environment has it."""
-    wanted = Requirement(requirement)
-    try:
-        return importlib.metadata.version(wanted.name) in wanted.specifier
-    except importlib.metadata.PackageNotFoundError:
-        return False
+def meets(needed: tuple[str, ...], found: dict[str, str]) -> bool:
+    """Whether these versions are what is needed."""
+    wanted = [Requirement(one) for one in needed]
+    return all(one.name in found and found[one.name] in one.specifier for one in wanted)
 
 
 def share_packages(python: Path) -> None:

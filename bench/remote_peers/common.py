@@ -55,10 +55,11 @@ class Digest:
 class Remote:
     """A loader. kind: of the data that it reads, written once by `write` from an image folder.
 
-    workers: processes; None for as many as all have.
+    workers: processes; None for as many as all have. keeps: whether a second pass finds what the first one read.
     """
 
     kind: str
+    keeps = True
     ahead = PREFETCH_FACTOR
 
     def __init__(self, workers: int | None = None) -> None:

@@ -36,6 +36,7 @@ class Connector(Remote):
     """S3MapDataset, an object for each image."""
 
     kind = "files"
+    keeps = False
 
     def prepare(self, folder: str) -> None:
         """The files are there."""

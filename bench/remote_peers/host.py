@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import Any
 
 from gpupipe.host.usage import cpu_seconds
 from gpupipe.tools.benchmark.contenders import load
@@ -22,7 +24,8 @@ LOOKED_AT = 16  # batches
 class Pass:
     """Of a pass over the data: images after the first batches, the seconds and CPU seconds for these.
 
-    first: seconds until the first batch. whole: all its images, with the first ones. through: it came to its end.
+    first: seconds until the first batch. whole: all its images, also those that were not counted. through: it came to
+    its end.
     """
 
     images: int
@@ -73,12 +76,14 @@ class Host:
         passes.close()
         return f"{len(found)} images, {hashlib.blake2b(repr(sorted(found)).encode(), digest_size=8).hexdigest()}"
 
-    def open(self, place: Place) -> None:
-        """Imports are not counted."""
+    def open(self, place: Place) -> bool:
+        """Whether it keeps what it reads. Imports are not counted."""
         self._passes = self.contender.passes(place, Crop(self.settings), self.settings)
+        return self.contender.keeps
 
-    def run(self, skipped: int, seconds: float) -> Pass:
-        """The next pass: the clock begins after so many batches, and it is stopped after so many seconds."""
+    def run(self, skipped: int, seconds: float, filling: float = 0.0) -> Pass:
+        """The next pass: the clock begins after so many batches and ends after so many seconds. Then it goes on to its
+        end, uncounted, for at most as many more as `filling` says, that all is kept."""
         assert self._passes is not None, "open comes first"
         start = time.perf_counter()
         batches = iter(next(self._passes))
@@ -86,17 +91,25 @@ class Host:
         first = time.perf_counter() - start
         for _ in range(skipped - 1):
             whole += len(next(batches)[1])
-        cpu, start, images, through = cpu_seconds(), time.perf_counter(), 0, True
-        end = start
-        for _, labels in batches:
-            images += len(labels)
-            end = time.perf_counter()
-            if end - start > seconds:
-                through = False
-                break
-        return Pass(images, end - start, cpu_seconds() - cpu, first, whole + images, through)
+        cpu, start = cpu_seconds(), time.perf_counter()
+        images, end, through = played(batches, start + seconds)
+        cpu, rest = cpu_seconds() - cpu, 0
+        if filling and not through:
+            rest, _, through = played(batches, end + filling)
+        return Pass(images, end - start, cpu, first, whole + images + rest, through)
 
     def close(self) -> None:
         """End the loader."""
         if self._passes is not None:
             self._passes.close()
+
+
+def played(batches: Iterator[tuple[Any, Any]], until: float) -> tuple[int, float, bool]:
+    """Images until the end of the pass or until then, when the last of them came, and whether it was the end."""
+    images, end = 0, time.perf_counter()
+    for _, labels in batches:
+        images += len(labels)
+        end = time.perf_counter()
+        if end > until:
+            return images, end, False
+    return images, end, True

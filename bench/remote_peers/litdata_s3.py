@@ -55,7 +55,8 @@ class LitData(Remote):
         """By `optimize`."""
         os.environ.update({name: str(target / scratch) for name, scratch in SCRATCH.items()})
         paths, labels = images(folder)
-        options = {"chunk_bytes": "64MB", "num_workers": 1, "verbose": False}
+        # Left to itself it makes "spawn" the way in which this process starts all others, for good.
+        options = {"chunk_bytes": "64MB", "num_workers": 1, "verbose": False, "start_method": "fork"}
         optimize(Stored(paths, labels), list(range(len(paths))), str(target / "chunks"), **options)
 
     def passes(self, place: Place, work: Callable[[bytes], torch.Tensor], settings: BenchSettings) -> Passes:

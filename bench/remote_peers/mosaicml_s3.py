@@ -50,4 +50,6 @@ class Streaming(Remote):
         os.environ["AWS_DEFAULT_REGION"] = S3["region"]
         where = {"remote": "s3://mds/shards", "local": f"{place.cache}/mds"}
         dataset = Worked(work, **where, shuffle=True, batch_size=settings.batch_size)
+        for stream in dataset.streams:
+            stream._downloader.clean_up()  # forked workers would share its connection, and read each other's answers
         yield from endless(DataLoader(dataset, **self.options(settings)))

@@ -24,7 +24,7 @@ class WebDatasetHttp(Remote):
 
     def __init__(self, cached: bool = False) -> None:
         super().__init__()
-        self.cached = cached
+        self.keeps = cached
 
     def write(self, folder: str, target: Path) -> None:
         """Byte for byte."""
@@ -33,7 +33,7 @@ class WebDatasetHttp(Remote):
     def passes(self, place: Place, work: Callable[[bytes], torch.Tensor], settings: BenchSettings) -> Passes:
         """Batches are made in the workers."""
         shards = [f"{place.url}/tar/{number:02}.tar" for number in range(SHARDS)]
-        kept = {"cache_dir": place.cache} if self.cached else {}
+        kept = {"cache_dir": place.cache} if self.keeps else {}
         dataset = (
             webdataset.WebDataset(shards, shardshuffle=SHARDS, **kept)
             .shuffle(1000)

@@ -365,8 +365,13 @@ def test_nothing_secret_is_told(served, child):
     assert "hidden" not in repr(child(read, [dead], 1.0))
 
 
-def test_folders_of_the_web_are_not_listed(served, child):
+@pytest.mark.parametrize("answer", [{}, {"status": 200}, {"status": 207}], ids=["no answer", "200", "207"])
+def test_folders_of_the_web_are_not_listed(served, child, answer):
+    """Nor is a page for people, in HTML, taken for the listing of an empty folder."""
     server, _ = served
+    if answer:
+        page = b"<html><body><h1>Index of /d/</h1><a href='a.jpg'>a.jpg</a></body></html>"
+        server.script("d*", Fault(body=page, **answer), forever=True, methods="GET PROPFIND")
     (kind, text), counts, _ = child(listing, f"{server.url}/d")
     assert kind == "ReadError"
     assert "name the objects" in text

@@ -86,6 +86,7 @@ def test_a_path_means_what_it_means_on_a_disk(path):
         ("https://h/a.tar?sv=1&sig=2%3D&se=3", "https://h/a.tar"),
         ("https://h/a.tar?Expires=1&Signature=2&Key-Pair-Id=3", "https://h/a.tar"),
         ("https://h/get?id=1&expires=2", "https://h/get?id=1&expires=2"),
+        ("https://me:secret@h:8/a@b.jpg?id=1", "https://h:8/a@b.jpg?id=1"),
         ("s3://b/a?sig=1", "s3://b/a?sig=1"),
     ],
 )

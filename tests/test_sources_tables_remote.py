@@ -203,6 +203,22 @@ class TestPaths:
                 list(loader)  # nothing of it is an image
             assert {error.index for error in loader.bad_samples} >= {3, 4, 5}
 
+    def test_keys_have_no_signature_and_no_password(self, tmp_path: Path) -> None:
+        """They are the same when URLs are signed anew; rows, where the same object is signed twice."""
+        plain = ["https://host/a.jpg", "https://host/b.jpg?id=1", "b.jpg"]
+
+        def keys(*urls: str) -> list[str]:
+            (tmp_path / "a.csv").write_text("\n".join(["image", *urls]))
+            source = open_source(tmp_path / "a.csv", fields={"image": Image()})
+            assert "secret" not in "".join(source.location(index) for index in range(len(source)))
+            return [source.key(index) for index in range(len(source))]
+
+        for day in ("1", "2"):
+            signed = f"{plain[0]}?X-Amz-Date={day}&X-Amz-Signature=secret{day}"
+            assert keys(signed, plain[1].replace("//", "//me:secret@"), plain[2]) == plain
+        assert keys(signed, signed.replace("=2", "=1")) == ["0", "1"]
+        assert keys(*plain[1:], "https://host/b.jpg?id=2") == [*plain[1:], "https://host/b.jpg?id=2"]
+
     def test_that_leave_the_root(self, tmp_path: Path, s3_bucket: Bucket) -> None:
         (tmp_path / "a.csv").write_text("image\n../secret.jpg\na.jpg\n")
         s3_bucket.put("b/a.jpg", b"a")

@@ -171,6 +171,8 @@ class Streaming(OfStores):
 
         options = {"local": str(stored.cache or Path(os.environ["TMPDIR"]) / "mds"), "cache_limit": stored.limit}
         dataset = Decoded(remote=f"s3://{stored.bucket}", shuffle=True, batch_size=BATCH, **options)
+        for stream in dataset.streams:
+            stream._downloader.clean_up()  # forked workers would share its connection, and read each other's answers
         return iter(DataLoader(dataset, batch_size=BATCH, num_workers=stored.workers))
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "is_web",
     "join",
     "key_of",
+    "login_apart",
     "name",
     "parent",
     "query_apart",
@@ -95,12 +96,10 @@ def is_web(url: str) -> bool:
 def shown(url: str) -> str:
     """For messages and logs: without secrets, which stand before an @ and in queries, and with all that could confuse
     a terminal escaped."""
-    start, slashes, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    if not start.lower().startswith("abfs") or ":" in host:  # there it is the container
-        host = host.rpartition("@")[2]
-    text = f"{start}{slashes}{host}{slash}{path}"
-    if start.lower() not in ("s3", "s3a", "gs", "az"):  # a key may have both characters
+    login, text = login_apart(url)
+    if scheme(url).startswith("abfs") and ":" not in login:  # it is the container
+        text = url
+    if scheme(url) not in ("s3", "s3a", "gs", "az"):  # a key may have both characters
         text, *cut = re.split(r"[?#]", text, maxsplit=1)
         text += "?..." if cut else ""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
@@ -108,13 +107,21 @@ def shown(url: str) -> str:
 
 @lru_cache(4096)
 def unsigned(url: str) -> str:
-    """A URL without its signature, which is another each time that the same object is signed."""
-    path, query = query_apart(url)
+    """A URL without a password and its signature, which is another each time that the same object is signed."""
+    path, query = query_apart(login_apart(url)[1] if is_web(url) else url)
     parts = query[1:].split("&")
     if not any(part.partition("=")[0].lower() in SIGNATURES for part in parts):
-        return url
+        return path + query
     kept = "&".join(part for part in parts if not OF_SIGNATURE.match(part))
     return f"{path}?{kept}" if kept else path
+
+
+def login_apart(url: str) -> tuple[str, str]:
+    """Name and password before a host, and the URL without them."""
+    start, slashes, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    login, _, host = host.rpartition("@")
+    return login, f"{start}{slashes}{host}{slash}{path}"
 
 
 def query_apart(url: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.remote.credentials import CLASSES, provider_of, remedy_of
 from gpupipe.sources.remote.faults import Fault, Kind, fault_of
 from gpupipe.sources.remote.foreign import ForeignStore
-from gpupipe.sources.remote.objects import Object, is_web, scheme
+from gpupipe.sources.remote.objects import Object, is_web, login_apart, scheme
 from gpupipe.sources.remote.store import Found, Store
 
 __all__ = ["ENDPOINTS", "Place", "Stores", "object_at", "placed"]
@@ -131,11 +131,9 @@ def _check_endpoint(kind: str) -> None:
 
 def _password(root: str) -> tuple[str, dict[str, str]]:
     """A host's address without name and password, and the header that they make, which redirects elsewhere lose."""
-    start, slashes, rest = root.partition("://")
-    host, slash, path = rest.partition("/")
-    both, _, host = host.rpartition("@")
+    both, address = login_apart(root)
     header = {"Authorization": f"Basic {b64encode(unquote(both).encode()).decode()}"} if both else {}
-    return start + slashes + host + slash + path, header
+    return address, header
 
 
 class ObjectStore:

@@ -16,6 +16,7 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.indexed import printable
 from gpupipe.sources.remote.loose import Known
+from gpupipe.sources.remote.objects import unsigned
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
@@ -30,7 +31,8 @@ MOST_NAMED = 5
 
 
 class TableSource(RowSource):
-    """The rows of a manifest or of a query. Their keys are the paths of their images, where no two have the same one.
+    """The rows of a manifest or of a query. Their keys are the paths of their images, where no two have the same one;
+    of URLs without what gives the right to read, which is another when they are signed anew.
 
     where: what the table is called in messages. index: what `frozen` made.
     """
@@ -72,7 +74,7 @@ class TableSource(RowSource):
 
     def key(self, index: int) -> str:
         """The path of its image, or its row."""
-        return str(index) if self._keys is None else printable(self._keys[index].as_py())
+        return str(index) if self._keys is None else printable(unsigned(self._keys[index].as_py()))
 
     def location(self, index: int) -> str:
         """The table and the row, of which the first is 0; and its path."""
@@ -146,6 +148,8 @@ def _key(fields: Schema, paths: Mapping[str, Sequence[str]], table: pa.Table) ->
     """The first image field, if each row has a path of its own there."""
     for name in fields.images[:1]:
         column = cells(table, tuple(paths[name]))
-        if is_text(column.type) and not column.null_count and pc.count_distinct(column).as_py() == len(column):
-            return name
+        if is_text(column.type) and not column.null_count:
+            secret = pc.any(pc.match_substring_regex(column, "^https?://.*[?@]", ignore_case=True)).as_py()
+            keys = {unsigned(url) for url in column.to_pylist()} if secret else pc.unique(column)
+            return name if len(keys) == len(column) else None
     return None

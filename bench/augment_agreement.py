@@ -16,7 +16,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import permutations
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -25,7 +27,7 @@ from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode, functional as F
 
 from gpupipe.host.machine import machine
-from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
+from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native, noise, noise_key
 
 __all__ = ["Case", "cases", "made_images", "main"]
 
@@ -80,6 +82,12 @@ def cases(height: int, width: int, steps: int) -> Iterator[Case]:
         yield Case(Op.SOLARIZE, [threshold], partial(F.solarize, threshold=threshold))
     for more in np.linspace(0, 110, steps).astype(int):
         yield Case(Op.SOLARIZE_ADD, [more], partial(pillow_solarize_add, more=int(more)))
+    for number, order in enumerate(permutations(range(3))):
+        yield Case(Op.CHANNELS, [number], partial(F.permute_channels, permutation=list(order)))
+    for sigma in np.linspace(0, 0.5, steps):
+        key, mean = np.array([3, round(1e6 * sigma)], np.uint32), float(sigma) - 0.25
+        truth = partial(same_noise, key=(int(key[0]), int(key[1])), mean=mean, sigma=float(sigma))
+        yield Case(Op.NOISE, [255 * mean, 255 * sigma, *noise_key(key)], truth)
     yield Case(Op.AUTOCONTRAST, [0], F.autocontrast)
     yield Case(Op.EQUALIZE, [0], F.equalize)
     yield Case(Op.INVERT, [0], F.invert)
@@ -117,6 +125,13 @@ def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:
                     yield Case(op, matrix, truth, fill)
                     if op is Op.AFFINE_BILINEAR:
                         yield Case(Op.AFFINE_BICUBIC, matrix, partial(pillow_bicubic, matrix=matrix, fill=fill), fill)
+
+
+def same_noise(images: torch.Tensor, key: tuple[int, int], mean: float, sigma: float) -> torch.Tensor:
+    """torchvision's `gaussian_noise` with our normal numbers, for each image the same, in the place of torch's."""
+    normal = torch.from_numpy(noise(key, *images.shape[-2:])).permute(2, 0, 1).expand(images.shape)
+    with patch.object(torch, "randn_like", lambda images, dtype: normal):
+        return F.gaussian_noise(images, mean, sigma)
 
 
 def pillow_bicubic(images: torch.Tensor, matrix: NDArray[np.float32], fill: tuple[float, ...] | None) -> torch.Tensor:

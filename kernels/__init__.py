@@ -8,7 +8,7 @@ from gpupipe.kernels.crops import Crops
 from gpupipe.kernels.decode import BadImage, Decoded, Limits, Walked, crop_resize, decode_crops, walk_jpegs
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish, finish_reference
-from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights
+from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights, noise_key
 
 __all__ = [
     "BadImage",
@@ -28,6 +28,7 @@ __all__ = [
     "finish_reference",
     "gaussian_weights",
     "noise",
+    "noise_key",
     "soft_targets",
     "walk_jpegs",
 ]

@@ -17,8 +17,9 @@ from gpupipe.kernels.operations import LIMITS, VALUES, Op
 __all__ = ["augment"]
 
 LONGEST_SIDE = 1 << 14  # kLongestSide of cpu/augment.h
-LOWEST = np.array([LIMITS.get(op, (-np.inf, np.inf))[0] for op in Op], np.float32)
-HIGHEST = np.array([LIMITS.get(op, (-np.inf, np.inf))[1] for op in Op], np.float32)
+NUMBERS = range(max(Op) + 1)
+KNOWN = np.isin(NUMBERS, list(Op))
+LOWEST, HIGHEST = np.array([LIMITS.get(op, (-np.inf, np.inf)) for op in NUMBERS], np.float32).T  # type: ignore[call-overload]
 
 
 def augment(
@@ -113,8 +114,9 @@ def _check(images: torch.Tensor, ops: NDArray[np.int32], values: NDArray[np.floa
 
 
 def _check_values(ops: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-    if ops.size and not 0 <= ops.min() <= ops.max() <= max(Op):
-        raise ValueError(f"ops hold {ops.min()} to {ops.max()}; operations are numbered 0 to {max(Op)}")
+    unknown = ops[(ops < 0) | (ops > max(Op)) | ~KNOWN[ops.clip(0, max(Op))]]
+    if unknown.size:
+        raise ValueError(f"ops hold {unknown[0]}, which is the number of no operation; see Op")
     first = values[..., 0]
     wrong = (first < LOWEST[ops]) | (first > HIGHEST[ops]) | ~np.isfinite(values).all(axis=-1)
     if not wrong.any():

@@ -9,16 +9,19 @@ between two pixels, the nearest one may be the other. The bicubic one is Pillow'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.kernels.erase_mix import noise
 from gpupipe.kernels.operations import Op
 
 __all__ = ["augment_reference"]
 
 GRAY = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B
+ORDERS = tuple(permutations(range(3)))
 Fill = Sequence[float] | None
 
 
@@ -155,6 +158,13 @@ def _reflected(at: torch.Tensor, size: int) -> torch.Tensor:
     return torch.where(folded < size, folded, period - folded)
 
 
+def _noise(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    first, second, third, fourth = values[2:6].clamp(0, 65535).int().tolist()
+    normal = noise((first | second << 16, third | fourth << 16), *image.shape[:2])
+    exact = values[0] + torch.from_numpy(normal).to(image.device) * values[1]
+    return _levels(image.float() + exact.clamp(-255, 255).trunc())  # more changes nothing
+
+
 def _affine(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> torch.Tensor:
     height, width = image.shape[:2]
     down = torch.arange(height, device=image.device).float().unsqueeze(1)
@@ -233,5 +243,7 @@ FUNCTIONS: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Op.INVERT: lambda image, values: 255 - image,
     Op.GRAYSCALE: lambda image, values: _levels(_gray(image)).unsqueeze(-1).expand(image.shape),
     Op.GAUSSIAN_BLUR: _gaussian_blur,
+    Op.CHANNELS: lambda image, values: image[..., list(ORDERS[int(values[0])])],
+    Op.NOISE: _noise,
     Op.SOLARIZE_ADD: lambda image, values: torch.where(image < 128, _levels(image.float() + values[0]), image),
 }

@@ -70,17 +70,45 @@ def noise(key: tuple[int, int], height: int, width: int) -> NDArray[np.float32]:
     """The noise with which `finish` erases an image, for all its pixels: float32 (height, width, 3), standard normal.
 
     Pixel (y, x) takes four words of Philox4x32-10 with the counter (y * width + x, 0, 0, 0): of the first two Box and
-    Muller's transform (1958) makes the numbers for R and G, of the others that for B. Depends on no other pixel.
-    `finish` makes the same numbers with other logarithms and cosines, which differ in the last places of float32.
+    Muller's transform (1958) makes the numbers for R and G, of the others that for B. Depends on no other pixel. Roots
+    and angles are those of cpu/noise.h, in operations that IEEE 754 defines to the bit.
     """
     pixels = np.arange(height * width).reshape(height, width)
     words = philox4x32((pixels, 0, 0, 0), key)
     # 23 bits, so that float32 holds the uniform number exactly, and never 0 or 1.
     first, second, third, fourth = ((words >> np.uint64(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
-    turn = np.float32(2 * np.pi)
-    radius, other = np.sqrt(np.float32(-2) * np.log(first)), np.sqrt(np.float32(-2) * np.log(third))
-    channels = radius * np.cos(turn * second), radius * np.sin(turn * second), other * np.cos(turn * fourth)
-    return np.stack(channels, axis=-1)
+    radius, (cosine, sine) = _radius(first), _direction(second)
+    return np.stack([radius * cosine, radius * sine, _radius(third) * _direction(fourth)[0]], axis=-1)
+
+
+def _series(z: NDArray[np.float32], *factors: float) -> NDArray[np.float32]:
+    total = np.full_like(z, factors[0])
+    for factor in factors[1:]:
+        total = total * z + np.float32(factor)
+    return total
+
+
+def _radius(u: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Square root of -2 ln(u). With u = 2**e * m and m near 1, ln(m) is a series in (m - 1) / (m + 1)."""
+    root = 0x3F3504F3  # the bits of sqrt(1/2)
+    bits = u.view(np.int32) + np.int32(0x3F800000 - root)
+    exponent = ((bits >> 23) - 127).astype(np.float32)
+    m = ((bits & 0x007FFFFF) + root).astype(np.int32).view(np.float32)
+    s = (m - 1) / (m + 1)
+    logarithm = 2 * s * _series(s * s, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1) + exponent * np.float32(0.693147181)
+    return np.sqrt(-2 * logarithm)  # type: ignore[no-any-return]
+
+
+def _direction(turns: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cosine and sine of `turns` times 2 pi, by series for the nearest quarter of a turn."""
+    quarter = (4 * turns + np.float32(0.5)).astype(np.int32)
+    x = (turns - np.float32(0.25) * quarter.astype(np.float32)) * np.float32(6.28318531)
+    z = x * x
+    sine = _series(z, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1) * x
+    cosine = _series(z, 1 / 40320, -1 / 720, 1 / 24, -1 / 2, 1)
+    odd = quarter & 1 == 1
+    both = np.where(odd, sine, cosine), np.where(odd, cosine, sine)
+    return np.where((quarter + 1) & 2, -both[0], both[0]), np.where(quarter & 2, -both[1], both[1])
 
 
 def soft_targets(

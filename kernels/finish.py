@@ -45,7 +45,7 @@ def finish(
     threads: on the CPU at most so many at once, this one among them; default the CPUs that the process may use.
     variant: on the CPU "avx512", "avx2" or "portable" instead of the best; all give the same bits.
     On a GPU a Triton kernel works on the current stream, and the host does not wait for it. Without the C++ kernels, or
-    Triton, plain torch does the work, with the same bits but for the noise (`noise`).
+    Triton, plain torch does the work, with the same bits.
 
     Raises ValueError for tensors of wrong shapes, dtypes or layouts, and for boxes, keys, partners or weights that are
     out of range, naming the row.

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LIMITS", "Op", "VALUES", "affine_matrix", "gaussian_weights"]  # noqa: RUF022, plain alphabetical order
+__all__ = ["LIMITS", "Op", "VALUES", "affine_matrix", "gaussian_weights", "noise_key"]  # noqa: RUF022, plain alphabetical order
 
 VALUES = 6
 """Values that every operation has room for; blurs of more than 11 pixels need more, see `gaussian_weights`."""
@@ -55,6 +55,11 @@ class Op(IntEnum):
     AFFINE_BICUBIC = 16
     """As the other two, from sixteen pixels by Pillow's cubic filter: those beyond the border are as the outermost
     ones, and the fill stands where a coordinate lies more than half a pixel outside."""
+    CHANNELS = 20
+    """Which of the orders of R, G and B, 0 to 5, as `itertools.permutations` gives them: 3 is G, B, R."""
+    NOISE = 21
+    """Mean and standard deviation, in levels, of normal numbers that are added, cut to whole levels; then the key that
+    decides them, see `noise_key`."""
 
 
 _FACTORS = (0, 1e30)  # whose products with levels float32 holds
@@ -65,6 +70,7 @@ LIMITS = {
     Op.SHARPNESS: _FACTORS,
     Op.HUE: (-0.5, 0.5),
     Op.POSTERIZE: (0, 8),
+    Op.CHANNELS: (0, 5),
 }
 """The smallest and the largest first value, where an operation does not take every number."""
 
@@ -127,3 +133,12 @@ def gaussian_weights(kernel_size: int, sigma: ArrayLike) -> NDArray[np.float32]:
     weights = np.zeros((*heights.shape[:-1], max(VALUES, radius + 1)), np.float32)
     weights[..., : radius + 1] = heights / (2 * heights.sum(axis=-1, keepdims=True) - heights[..., :1])
     return weights
+
+
+def noise_key(words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
+    """The last values of NOISE: two words of 32 bits, (*S, 2), as float32 (*S, 4) of 16 bits each, lower ones first.
+
+    The pixel with the number n has the numbers of `noise` with this key.
+    """
+    halves = np.stack([words & 0xFFFF, words >> 16], axis=-1)
+    return halves.reshape(*words.shape[:-1], 4).astype(np.float32)

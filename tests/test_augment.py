@@ -34,6 +34,8 @@ EXACT = {
     Op.INVERT,
     Op.GRAYSCALE,
     Op.AFFINE_NEAREST,
+    Op.CHANNELS,
+    Op.NOISE,
 }
 FILL = (124.0, 116.4, 103.5)
 
@@ -179,6 +181,9 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
     steps += [(Op.SOLARIZE, level) for level in (-3, 0, 100.5, 128, 255, 256, 3e38)]
     steps += [(Op.SOLARIZE_ADD, level) for level in (-3e38, -50, 0, 30.5, 110, 256, 3e38)]
     steps += [(op, 0) for op in (Op.IDENTITY, Op.AUTOCONTRAST, Op.EQUALIZE, Op.INVERT, Op.GRAYSCALE)]
+    steps += [(Op.CHANNELS, order) for order in (*range(6), 3.9)]
+    keys = [[1, 2, 3, 4], [65535] * 4, [-3e38, 3e38, 0.5, 70000]]
+    steps += [(Op.NOISE, [*scale, *key]) for scale in ((0, 25.5), (-40.2, 3), (3e38, 3e38), (0, -1e6)) for key in keys]
     weights = [gaussian_weights(*blur) for blur in ((1, 1.0), (3, 0.5), (13, 0.1), (13, 2.0), (23, 2.0), (55, 20.0))]
     steps += [(Op.GAUSSIAN_BLUR, some) for some in [*weights, [2, 3], [-1, -1]]]
     assert {op for op, _ in steps} == set(Op)
@@ -297,7 +302,7 @@ ONE = program((Op.BRIGHTNESS, 0.5))
         ({"out": torch.zeros(1, 4, 5, 3, dtype=torch.uint8, device="meta")}, "out is on meta, images are on cpu"),
         ({"ops": ONE[0].astype(np.int64)}, r"ops are int64 \(1, 1\), but int32 \(1, K\)"),
         ({"ops": ONE[0][0]}, r"ops are int32 \(1,\)"),
-        ({"ops": np.full((1, 1), 17, np.int32)}, "ops hold 17 to 17; operations are numbered 0 to 16"),
+        ({"ops": np.full((1, 1), 17, np.int32)}, "ops hold 17, which is the number of no operation"),
         ({"ops": np.full((1, 1), -1, np.int32)}, "ops hold -1"),
         ({"values": ONE[1][..., :5]}, r"values are float32 \(1, 1, 5\), but float32 \(1, 1, 6\)"),
         ({"values": ONE[1].astype(np.float64)}, "values are float64"),

@@ -20,16 +20,19 @@ from gpupipe.recipe import (
     AutoAugment,
     ColorJitter,
     GaussianBlur,
+    GaussianNoise,
     RandAugment,
     RandomAdjustSharpness,
     RandomApply,
     RandomAutocontrast,
+    RandomChannelPermutation,
     RandomChoice,
     RandomEqualize,
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomResizedCrop,
     RandomSolarize,
@@ -122,6 +125,22 @@ def test_blurs_have_uniform_sigmas() -> None:
     np.testing.assert_allclose(weights, gaussian_weights(15, sigmas), atol=1e-6)
 
 
+def test_channels_come_in_all_orders() -> None:
+    orders, counts = np.unique(programs(RandomChannelPermutation()).values[:, 0, 0], return_counts=True)
+    assert orders.tolist() == list(range(6))
+    assert stats.chisquare(counts).pvalue > SURELY
+
+
+def test_noise_has_a_key_of_its_own_for_each_sample() -> None:
+    made = programs(GaussianNoise(-0.1, 0.2))
+    assert (made.ops == Op.NOISE).all()
+    np.testing.assert_allclose(made.values[:, 0, :2], [[-25.5, 51]] * COUNT)
+    halves = made.values[:, 0, 2:].astype(np.uint64)
+    words = halves[:, ::2] | halves[:, 1::2] << np.uint64(16)
+    assert len(np.unique(words, axis=0)) == COUNT
+    assert stats.kstest(words.ravel() / 2**32, "uniform").pvalue > SURELY
+
+
 def test_three_augment_is_one_of_three() -> None:
     made = programs(ThreeAugment())
     assert made.ops.shape == (COUNT, 1)
@@ -169,6 +188,9 @@ MANY: tuple[Augmenting, ...] = (
     RandomAutocontrast(),
     RandomEqualize(),
     RandomAdjustSharpness(1.5),
+    RandomChannelPermutation(),
+    RandomPhotometricDistort(),
+    GaussianNoise(),
 )
 
 
@@ -266,9 +288,9 @@ def test_views_and_fields_are_independent_of_each_other() -> None:
 
 
 GOLDEN_OPS = [
-    [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8, 12, 8, 10, 11, 7],
-    [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0, 12, 0, 0, 11, 0],
-    [1, 3, 0, 1, 0, 0, 0, 3, 4, 6, 5, 0, 14, 0, 0, 0, 0, 0, 8, 10, 0, 0],
+    [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8, 12, 8, 10, 11, 7, 20, 0, 0, 0, 6, 4, 20, 21],
+    [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0, 12, 0, 0, 11, 0, 20, 0, 0, 5, 0, 4, 0, 21],
+    [1, 3, 0, 1, 0, 0, 0, 3, 4, 6, 5, 0, 14, 0, 0, 0, 0, 0, 8, 10, 0, 0, 20, 3, 0, 5, 0, 0, 0, 21],
 ]
 GOLDEN_SUMS = [
     7.46,
@@ -293,6 +315,14 @@ GOLDEN_SUMS = [
     0.0,
     0.0,
     1.5,
+    1.0,
+    1.029,
+    0.0,
+    1.552,
+    0.047,
+    2.212,
+    4.0,
+    297418.5,
 ]
 
 

@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.kernels import Erase, Mix, finish, finish_reference, native, noise, soft_targets
+from gpupipe.kernels.philox import philox4x32
 from gpupipe.recipe import IMAGENET_MEAN as MEAN, IMAGENET_STD as STD
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
@@ -236,7 +237,16 @@ def noise_of(keys: NDArray[np.uint32], height: int, width: int) -> NDArray[np.fl
 def test_noise_is_that_of_the_definition() -> None:
     keys = np.random.default_rng(1).integers(0, 2**32, (8, 2), dtype=np.uint32)
     for numbers, key in zip(noise_of(keys, 70, 130), keys.tolist(), strict=True):
-        np.testing.assert_allclose(numbers, noise((key[0], key[1]), 70, 130), rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(numbers, noise((key[0], key[1]), 70, 130))
+
+
+def test_noise_is_box_and_mullers() -> None:
+    words = philox4x32((np.arange(70 * 130).reshape(70, 130), 0, 0, 0), (3, 4))
+    first, second, third, fourth = ((words >> np.uint64(9)) + 0.5) * 2.0**-23
+    radius, other = np.sqrt(-2 * np.log(first)), np.sqrt(-2 * np.log(third))
+    turns, last = 2 * np.pi * second, 2 * np.pi * fourth
+    channels = radius * np.cos(turns), radius * np.sin(turns), other * np.cos(last)
+    np.testing.assert_allclose(noise((3, 4), 70, 130), np.stack(channels, -1), rtol=0, atol=1e-5)
 
 
 @both_paths

@@ -10,6 +10,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import permutations
 from types import MethodType
 from typing import Any
 
@@ -126,6 +127,9 @@ FIRST = v2.RandomResizedCrop(32)
              gpupipe.RandomInvert(1.0))),), "uint8"),
         ([FIRST, v1.RandomPosterize(4, 0.3), v2.RandomAutocontrast(0.1), v2.RandomEqualize(0.2), TO_UINT8],
          (gpupipe.RandomPosterize(4, 0.3), gpupipe.RandomAutocontrast(0.1), gpupipe.RandomEqualize(0.2)), "uint8"),
+        ([FIRST, v2.RandomPhotometricDistort(hue=(-0.1, 0.2), p=0.3), v2.RandomChannelPermutation(), TO_UINT8],
+         (gpupipe.RandomPhotometricDistort(hue=(-0.1, 0.2), p=0.3), gpupipe.RandomChannelPermutation()), "uint8"),
+        ([FIRST, TO_UINT8, v2.GaussianNoise(0.1, 0.2)], (gpupipe.GaussianNoise(0.1, 0.2),), "uint8"),
         ([FIRST, v2.RandomAdjustSharpness(1.7, 0.4)], (gpupipe.RandomAdjustSharpness(1.7, 0.4),), "uint8"),
         ([FIRST, *FLOATS, v1.RandomVerticalFlip(0.3), v2.RandomHorizontalFlip(0.2)],
          (gpupipe.RandomHorizontalFlip(0.2), gpupipe.RandomVerticalFlip(0.3)), "float32"),
@@ -360,6 +364,27 @@ def test_factors_of_color_jitter() -> None:
         assert len(rows) == DRAWS
         same_distribution(made.values[rows, steps, 0], [one[1 + place] for one in params])
         same_distribution(steps, [one[0].tolist().index(place) for one in params])
+
+
+def test_steps_of_a_photometric_distortion() -> None:
+    distort = v2.RandomPhotometricDistort((0.8, 1.3), (0.5, 1.2), (0.6, 1.6), (-0.1, 0.2), 0.4)
+    made = program(distort)
+    params = list(drawn(lambda: distort.make_params([torch.zeros(3, 1, 1)])))
+    operations = {Op.BRIGHTNESS: "brightness", Op.CONTRAST: "contrast", Op.SATURATION: "saturation", Op.HUE: "hue"}
+    for op, name in operations.items():
+        rows, steps = np.nonzero(made.ops == op)
+        assert stats.binomtest(len(rows), DRAWS, 0.4).pvalue > 1e-3
+        theirs = [one for one in params if one[f"{name}_factor"] is not None]
+        same_distribution(made.values[rows, steps, 0], [one[f"{name}_factor"] for one in theirs])
+        if op is Op.CONTRAST:  # as the second step, or as the fifth, never both
+            assert len(set(rows)) == len(rows)
+            same_distribution(steps == 1, [one["contrast_before"] for one in theirs])
+    orders = [one["channel_permutation"] for one in params if one["channel_permutation"] is not None]
+    permuted = made.ops[:, 5] == Op.CHANNELS
+    assert stats.binomtest(int(permuted.sum()), DRAWS, 0.4).pvalue > 1e-3
+    known = list(permutations(range(3)))
+    same_distribution(made.values[permuted, 5, 0], [known.index(tuple(order.tolist())) for order in orders])
+    assert made.ops.max(axis=0).tolist() == [*operations, Op.CONTRAST, Op.CHANNELS]
 
 
 @pytest.mark.parametrize(
@@ -672,6 +697,7 @@ def replaced() -> Any:
         ([BOX, v1.Grayscale(1)], "Grayscale(num_output_channels=1)", "num_output_channels=3"),
         ([BOX, v1.Grayscale(3), *U8], "Grayscale", "PILToTensor"),
         ([BOX, v1.GaussianBlur((3, 5))], "GaussianBlur(kernel_size=(3, 5))", "one number"),
+        ([BOX, *U8, v2.GaussianNoise(clip=False)], "GaussianNoise(clip=False)", "clip=True"),
         ([BOX, v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC)], "RandAugment(interpolation='b", "nearest"),
         ([BOX, v2.AutoAugment(fill={"others": 3})], "AutoAugment(fill={'others': 3})", "one color"),
         ([BOX, v2.RandAugment(num_ops=101)], "RandAugment", "from_dataloader"),

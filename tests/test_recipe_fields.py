@@ -24,6 +24,7 @@ from gpupipe.recipe import (
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomPhotometricDistort,
     RandomResizedCrop,
     RandomSolarize,
     Recipe,
@@ -34,7 +35,14 @@ from gpupipe.recipe import (
 )
 
 MOVING = [RandAugment(), TrivialAugmentWide(), AutoAugment(), TimmRandAugment(fill=None)]
-STILL = [ColorJitter(0.4), RandomGrayscale(), RandomSolarize(128), GaussianBlur(3), ThreeAugment()]
+STILL = [
+    ColorJitter(0.4),
+    RandomGrayscale(),
+    RandomSolarize(128),
+    GaussianBlur(3),
+    ThreeAugment(),
+    RandomPhotometricDistort(),
+]
 MIXING = [MixUp(3), CutMix(3), MixUpOrCutMix(3)]
 FOLLOWERS = {"mask": Mask(), "boxes": Boxes(), "points": Points()}
 VALUES = {

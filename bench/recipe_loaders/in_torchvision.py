@@ -36,6 +36,12 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.RandomAffine(one.degrees, one.translate, one.scale, one.shear, **warp(one))
         case gpupipe.ColorJitter():
             return v2.ColorJitter(one.brightness, one.contrast, one.saturation, one.hue)
+        case gpupipe.RandomPhotometricDistort():
+            return v2.RandomPhotometricDistort(one.brightness, one.contrast, one.saturation, one.hue, one.p)
+        case gpupipe.RandomChannelPermutation():
+            return v2.RandomChannelPermutation()
+        case gpupipe.GaussianNoise():
+            return v2.GaussianNoise(one.mean, one.sigma)
         case gpupipe.RandomGrayscale():
             return v2.RandomGrayscale(one.p)
         case gpupipe.RandomSolarize():

@@ -8,31 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.kernels import Op, gaussian_weights
+from gpupipe.kernels import Op, gaussian_weights, noise_key
 from gpupipe.kernels.operations import VALUES
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan.steps import Kind, Size, Steps, Words, single
+from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, single
 from gpupipe.plan.stream import below
 from gpupipe.recipe import (
     ColorJitter,
     GaussianBlur,
+    GaussianNoise,
     RandomAdjustSharpness,
     RandomAutocontrast,
+    RandomChannelPermutation,
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
 
 __all__ = ["KINDS"]
 
+FACTORS = (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)
+ORDERS = 6  # of three channels
+
 
 def color_jitter(jitter: ColorJitter, words: Words, size: Size) -> Steps:
     """A step for each factor, in random order. Two blocks: the four factors; the order."""
     factors = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
-    kinds = (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.HUE)
-    ranges = {op: bounds for op, bounds in zip(kinds, factors, strict=True) if bounds is not None}
+    ranges = {op: bounds for op, bounds in zip(FACTORS, factors, strict=True) if bounds is not None}
     count, steps = words.shape[2], len(ranges)
     orders = np.array(list(permutations(range(steps))), np.int64)
     order = orders[below(words[0, 1], len(orders))]  # (N, steps)
@@ -43,6 +48,35 @@ def color_jitter(jitter: ColorJitter, words: Words, size: Size) -> Steps:
     values = np.zeros((count, steps, VALUES), np.float32)
     values[..., 0] = np.take_along_axis(drawn, order, axis=1)
     return ops[order], values
+
+
+def photometric_distort(distort: RandomPhotometricDistort, words: Words, size: Size) -> Steps:
+    """Six steps, of three blocks: whether each factor changes; the factors; where contrast stands, and the channels."""
+    changes, values = uniform(words[:, 0]) < distort.p, uniform(words[:, 1])
+    first = words[0, 2] >> np.uint64(31) == 0
+    factors = (distort.brightness, distort.contrast, distort.saturation, distort.hue)
+    steps = []
+    for place, (op, bounds) in enumerate(zip(FACTORS, factors, strict=True)):
+        low, high = bounds or (0.0, 0.0)  # type: ignore[misc]
+        done = changes[place] & (bounds is not None)
+        steps.append((op, done, low + values[place] * (high - low)))
+    brightness, (contrast, done, factor), saturation, hue = steps
+    program = (brightness, (contrast, done & first, factor), saturation, hue, (contrast, done & ~first, factor))
+    permuted = single(Op.CHANNELS, uniform(words[1, 2]) < distort.p, below(words[2, 2], ORDERS))
+    return beside([*(single(*step) for step in program), permuted], words.shape[2])
+
+
+def channel_permutation(operation: RandomChannelPermutation, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    return single(Op.CHANNELS, np.ones(words.shape[2], np.bool_), below(words[0, 0], ORDERS))
+
+
+def gaussian_noise(noise: GaussianNoise, words: Words, size: Size) -> Steps:
+    """One step, of one block, whose first two words are the key of the pixels' numbers."""
+    values = np.zeros((words.shape[2], 1, VALUES), np.float32)
+    values[..., :2] = 255 * noise.mean, 255 * noise.sigma
+    values[:, 0, 2:] = noise_key(words[:2, 0].T)
+    return np.full((words.shape[2], 1), Op.NOISE, np.int32), values
 
 
 def sometimes(op: Op, value: str = "") -> Callable[[Any, Words, Size], Steps]:
@@ -72,4 +106,7 @@ KINDS: dict[type, Kind] = {
     RandomAutocontrast: Kind(13, lambda _: 1, sometimes(Op.AUTOCONTRAST)),
     RandomEqualize: Kind(14, lambda _: 1, sometimes(Op.EQUALIZE)),
     RandomAdjustSharpness: Kind(15, lambda _: 1, sometimes(Op.SHARPNESS, "sharpness_factor")),
+    RandomChannelPermutation: Kind(16, lambda _: 1, channel_permutation),
+    RandomPhotometricDistort: Kind(17, lambda _: 3, photometric_distort),
+    GaussianNoise: Kind(18, lambda _: 1, gaussian_noise),
 }

@@ -49,7 +49,7 @@ def moved(name: str, amount: Floats, size: Size) -> NDArray[np.float32]:
     return affine_matrix(size, shear=(angle, 0.0) if name == "ShearX" else (0.0, angle), center=(0, 0))
 
 
-def single(op: Op, done: NDArray[np.bool_], value: NDArray[np.floating] | float = 0.0) -> Steps:
+def single(op: Op, done: NDArray[np.bool_], value: NDArray[np.number] | float = 0.0) -> Steps:
     """`op` with one value, in the rows where it is done."""
     ops = np.where(done, np.int32(op), np.int32(Op.IDENTITY))[:, None]
     values = np.zeros((len(done), 1, VALUES), np.float32)

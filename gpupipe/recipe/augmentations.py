@@ -17,13 +17,16 @@ __all__ = [
     "Augmenting",
     "ColorJitter",
     "GaussianBlur",
+    "GaussianNoise",
     "RandomAdjustSharpness",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomChoice",
     "RandomEqualize",
     "RandomGrayscale",
     "RandomInvert",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomSolarize",
     "ThreeAugment",
@@ -79,6 +82,30 @@ class ColorJitter(Augmenting):
     def __post_init__(self) -> None:
         factor = (jitter, 1.0, 0.0)
         settle(self, brightness=factor, contrast=factor, saturation=factor, hue=(jitter, 0.0, -0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class RandomPhotometricDistort(Augmenting):
+    """SSD's: brightness, contrast, saturation, hue and the order of the channels, each changed with probability `p`.
+
+    Contrast comes after brightness or after hue, as often as not. brightness, contrast, saturation, hue: as for
+    `ColorJitter`. Liu et al., "SSD: Single Shot MultiBox Detector", ECCV 2016, and its code.
+    """
+
+    brightness: RangeLike = (0.875, 1.125)
+    contrast: RangeLike = (0.5, 1.5)
+    saturation: RangeLike = (0.5, 1.5)
+    hue: RangeLike = (-0.05, 0.05)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        factor = (jitter, 1.0, 0.0)
+        settle(self, brightness=factor, contrast=factor, saturation=factor, hue=(jitter, 0.0, -0.5, 0.5), p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomChannelPermutation(Augmenting):
+    """Red, green and blue in any of their six orders."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +196,20 @@ class GaussianBlur(Augmenting):
         if not isinstance(size, int) or size < 1 or size % 2 == 0:
             raise ConfigError(f"GaussianBlur: kernel_size={size!r} must be an odd, positive int")
         settle(self, sigma=lambda said, sigma: span(said, floats(sigma) or floats([sigma]) * 2))
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Augmenting):
+    """Normal numbers are added to every level, cut to whole levels; what then lies beyond 0 or 255 is cut to these.
+
+    mean: -1 to 1. sigma: 0 to 100, the standard deviation. Of both 1 stands for 255 levels.
+    """
+
+    mean: float = 0.0
+    sigma: float = 0.1
+
+    def __post_init__(self) -> None:
+        settle(self, mean=(number, -1, 1), sigma=(number, 0, 100))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 11 };
+enum { GP_ABI = 12 };
 
 #pragma GCC visibility push(default)
 extern "C" {

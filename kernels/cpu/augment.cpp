@@ -52,9 +52,9 @@ Table contrast(float factor, float mean) {
   return Table::same([&](int value) { return level(static_cast<float>(value) * factor + part); });
 }
 
-Table posterize(float bits) {
-  const int mask = (0xFF00 >> std::min(level(bits), 8)) & 0xFF;
-  return Table::same([&](int value) { return value & mask; });
+// Bits kept, then turned round.
+void change_bits(uint8_t* image, size_t bytes, uint8_t keep, uint8_t turn) {
+  for (size_t i = 0; i < bytes; ++i) image[i] = static_cast<uint8_t>((image[i] & keep) ^ turn);
 }
 
 Table solarize(float from) {
@@ -63,10 +63,6 @@ Table solarize(float from) {
 
 Table solarize_add(float more) {
   return Table::same([&](int value) { return value < 128 ? level(static_cast<float>(value) + more) : value; });
-}
-
-Table invert() {
-  return Table::same([](int value) { return 255 - value; });
 }
 
 Table autocontrast(const uint8_t low[3], const uint8_t high[3]) {
@@ -107,6 +103,12 @@ Table equalize(const uint8_t* image, size_t pixels) {
     }
   }
   return table;
+}
+
+// Of two numbers of 16 bits, the lower one first.
+uint32_t key_word(const float* halves) {
+  const auto half = [](float exact) { return exact > 0.0f ? static_cast<uint32_t>(std::min(exact, 65535.0f)) : 0u; };
+  return half(halves[0]) | half(halves[1]) << 16;
 }
 
 // Beyond the border, mirrored about the outermost pixel, as often as it takes.
@@ -181,7 +183,8 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
     case Op::sharpness:
       if (height <= 2 || width <= 2) return;
       return loops.sharpness(copied(image, bytes), image, height, width, value);
-    case Op::posterize: return posterize(value).apply(image, pixels);
+    case Op::posterize:
+      return change_bits(image, bytes, static_cast<uint8_t>(0xFF00 >> std::min(level(value), 8)), 0);
     case Op::solarize: return solarize(value).apply(image, pixels);
     case Op::autocontrast: {
       uint8_t low[3], high[3];
@@ -189,9 +192,14 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
       return autocontrast(low, high).apply(image, pixels);
     }
     case Op::equalize: return equalize(image, pixels).apply(image, pixels);
-    case Op::invert: return invert().apply(image, pixels);
+    case Op::invert: return change_bits(image, bytes, 0xFF, 0xFF);
     case Op::grayscale: return loops.grayscale(image, pixels);
     case Op::gaussian_blur: return blur(loops, step, image, height, width);
+    case Op::channels: return loops.channels(image, pixels, std::min(level(value), 5));
+    case Op::noise: {
+      const uint32_t key[2] = {key_word(step.values + 2), key_word(step.values + 4)};
+      return loops.noise(image, pixels, value, step.values[1], key);
+    }
     case Op::solarize_add: return solarize_add(value).apply(image, pixels);
   }
 }

@@ -26,6 +26,8 @@ enum class Op : int32_t {
   gaussian_blur = 14,
   solarize_add = 15,
   affine_bicubic = 16,
+  channels = 20,
+  noise = 21,
 };
 
 // Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
@@ -49,6 +51,9 @@ struct AugmentLoops {
   void (*saturation)(uint8_t* image, size_t pixels, float factor);
   void (*grayscale)(uint8_t* image, size_t pixels);
   void (*hue)(uint8_t* image, size_t pixels, float turn);
+  // `order` is one of 0 to 5, as Op.CHANNELS of kernels/operations.py numbers them.
+  void (*channels)(uint8_t* image, size_t pixels, int order);
+  void (*noise)(uint8_t* image, size_t pixels, float mean, float spread, const uint32_t key[2]);
   // `image` is equal to `source` and keeps its border.
   void (*sharpness)(const uint8_t* source, uint8_t* image, int height, int width, float factor);
   // `count` numbers of a row, a multiple of kBlurBlock, whose neighbours can be read as far as `taps` pixels away:

@@ -1,6 +1,6 @@
 // The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
-// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, and defined: `interpolate`, and
-// `Pixel`, a vector of three levels and one more number, with `load_pixel`.
+// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, GP_NOISE the `noise_run` for
+// them, and defined: `interpolate`, and `Pixel`, a vector of three levels and one more number, with `load_pixel`.
 
 // 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
 GP_TARGET inline float gray_of(float red, float green, float blue) {
@@ -137,6 +137,52 @@ GP_TARGET void hue(uint8_t* image, size_t pixels, float turn) {
     at[0] = of_unit(pick((k == 0) | (k == 5), high, pick(k == 1, falling, pick(k == 4, rising, least))));
     at[1] = of_unit(pick((k == 1) | (k == 2), high, pick(k == 3, falling, pick(k == 0, rising, least))));
     at[2] = of_unit(pick((k == 3) | (k == 4), high, pick(k == 5, falling, pick(k == 2, rising, least))));
+  }
+}
+
+template <int kRed, int kGreen, int kBlue>
+GP_TARGET void reorder(uint8_t* image, size_t pixels) {
+  for (size_t p = 0; p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    const uint8_t red = at[kRed], green = at[kGreen], blue = at[kBlue];
+    at[0] = red, at[1] = green, at[2] = blue;
+  }
+}
+
+GP_TARGET void channels(uint8_t* image, size_t pixels, int order) {
+  switch (order) {
+    case 1: return reorder<0, 2, 1>(image, pixels);
+    case 2: return reorder<1, 0, 2>(image, pixels);
+    case 3: return reorder<1, 2, 0>(image, pixels);
+    case 4: return reorder<2, 0, 1>(image, pixels);
+    case 5: return reorder<2, 1, 0>(image, pixels);
+  }
+}
+
+GP_TARGET void noise(uint8_t* image, size_t pixels, float mean, float spread, const uint32_t key[2]) {
+  constexpr int kRun = 3 * kNoiseRun;
+  float normal[kRun];
+  int16_t planes[kRun], changes[kRun];
+  for (size_t p = 0; p < pixels; p += kNoiseRun) {
+    GP_NOISE(key, static_cast<uint32_t>(p), normal);
+    for (int i = 0; i < kRun; ++i) {
+      const float exact = mean + normal[i] * spread;
+      const float low = exact > -255.0f ? exact : -255.0f;
+      planes[i] = static_cast<int16_t>(static_cast<int32_t>(low < 255.0f ? low : 255.0f));
+    }
+    for (int i = 0; i < kNoiseRun; ++i) {
+      changes[i * 3] = planes[i], changes[i * 3 + 1] = planes[kNoiseRun + i], changes[i * 3 + 2] = planes[2 * kNoiseRun + i];
+    }
+    uint8_t* at = image + p * 3;
+    const size_t left = (pixels - p) * 3;
+    uint8_t levels[kRun];
+    std::memcpy(levels, at, left < kRun ? left : kRun);
+    for (int i = 0; i < kRun; ++i) {
+      const int16_t sum = static_cast<int16_t>(levels[i] + changes[i]);
+      const int16_t low = sum > 0 ? sum : int16_t{0};
+      levels[i] = static_cast<uint8_t>(low < 255 ? low : 255);
+    }
+    std::memcpy(at, levels, left < kRun ? left : kRun);
   }
 }
 
@@ -337,5 +383,5 @@ GP_TARGET void affine_bilinear(const uint8_t* source, uint8_t* image, int height
   }
 }
 
-const AugmentLoops kLoops = {gray_sum, extremes,     saturation,     grayscale,      hue,            sharpness,
-                             blur_row, blur_columns, affine_nearest, affine_bicubic, affine_bilinear};
+const AugmentLoops kLoops = {gray_sum, extremes,  saturation, grayscale,    hue,            channels,      noise,
+                             sharpness, blur_row, blur_columns, affine_nearest, affine_bicubic, affine_bilinear};

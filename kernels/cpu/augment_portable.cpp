@@ -2,7 +2,9 @@
 #include <cstring>
 
 #include "augment.h"
+#include "noise.h"
 
+#define GP_NOISE noise_run
 #define GP_TARGET
 #define GP_VECTOR 16
 

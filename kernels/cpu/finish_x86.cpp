@@ -1,10 +1,11 @@
 #include "finish.h"
-#include "noise.h"
 
 #if defined(__x86_64__)
 
 #include <cpuid.h>
 #include <immintrin.h>
+
+#include "noise_x86.h"
 
 #define GP_AVX2 __attribute__((target("avx2,f16c")))
 
@@ -211,7 +212,7 @@ void store_avx2(Dtype dtype, const float* numbers, size_t count, void* out) {
   }
 }
 
-GP_AVX2 void noise_avx2(const uint32_t key[2], uint32_t first, float* out) { noise_run(key, first, out); }
+GP_AVX2 void noise_avx2(const uint32_t key[2], uint32_t first, float* out) { noise_run_avx2(key, first, out); }
 
 constexpr FinishKernels kAvx2Finish = {finish_avx2, mixed_avx2, store_avx2, noise_avx2};
 

@@ -61,17 +61,31 @@ GP_INLINE Direction direction(float turns) {
           float_of((bits_of(sine) ^ difference) ^ (quarters & 2) << 30)};
 }
 
-// Of the pixels from `first` on: three planes of kNoiseRun.
-GP_INLINE void noise_run(const uint32_t key[2], uint32_t first, float* __restrict out) {
+// Philox's words for the pixels from `first` on: four planes of kNoiseRun.
+GP_INLINE void noise_words(const uint32_t key[2], uint32_t first, uint32_t* __restrict out) {
   const uint32_t key0 = key[0], key1 = key[1];
   for (int i = 0; i < kNoiseRun; ++i) {
     const Words words = philox({{first + static_cast<uint32_t>(i), 0, 0, 0}}, key0, key1);
-    const float one = radius(uniform(words.word[0])), other = radius(uniform(words.word[2]));
-    const Direction both = direction(uniform(words.word[1])), last = direction(uniform(words.word[3]));
+    for (int w = 0; w < 4; ++w) out[i + w * kNoiseRun] = words.word[w];
+  }
+}
+
+// What they become: three planes.
+GP_INLINE void noise_of_words(const uint32_t* __restrict words, float* __restrict out) {
+  for (int i = 0; i < kNoiseRun; ++i) {
+    const float one = radius(uniform(words[i])), other = radius(uniform(words[i + 2 * kNoiseRun]));
+    const Direction both = direction(uniform(words[i + kNoiseRun])), last = direction(uniform(words[i + 3 * kNoiseRun]));
     out[i] = one * both.cosine;
     out[i + kNoiseRun] = one * both.sine;
     out[i + 2 * kNoiseRun] = other * last.cosine;
   }
+}
+
+// Noise of the pixels from `first` on: three planes of kNoiseRun.
+GP_INLINE void noise_run(const uint32_t key[2], uint32_t first, float* out) {
+  uint32_t words[4 * kNoiseRun];
+  noise_words(key, first, words);
+  noise_of_words(words, out);
 }
 
 }  // namespace gpupipe

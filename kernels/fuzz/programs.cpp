@@ -48,6 +48,7 @@ float first_value(int32_t op, float value) {
   switch (op) {
     case 3: case 4: case 5: case 7: return positive < 1e30f ? positive : 1e30f;
     case 6: return value < -0.5f ? -0.5f : value > 0.5f ? 0.5f : value;
+    case 20: return positive < 5.0f ? positive : 5.0f;
     case 8: return positive < 8.0f ? positive : 8.0f;
     default: return value;
   }
@@ -73,7 +74,8 @@ void one() {
   std::vector<float> numbers(ops.size() * values);
   for (float& number : numbers) number = any_value();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = static_cast<int32_t>(draw(17));
+    ops[i] = static_cast<int32_t>(draw(19));
+    if (ops[i] > 16) ops[i] += 3;  // 20 and 21
     numbers[i * values] = first_value(ops[i], numbers[i * values]);
     if (ops[i] != 14) continue;
     if (draw(4) == 0) {  // weights may overflow, and what becomes of no number is left open

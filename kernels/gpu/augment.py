@@ -91,5 +91,6 @@ def _launch(
     apply[(len(step.tasks) * blocks,)](
         source, middle, out, tables, filtered, tasks, steps, stride, step.tables, height, width,
         *(float(number) for number in fill or (0, 0, 0)),
-        PIXELS=PIXELS, WORDS=words, FILL=fill is not None, FAR=far, BICUBIC=step.bicubic, num_warps=WARPS, **OPTIONS,
+        PIXELS=PIXELS, WORDS=words, FILL=fill is not None, FAR=far, BICUBIC=step.bicubic, NOISY=step.noisy,
+        num_warps=WARPS, **OPTIONS,
     )  # fmt: skip

@@ -18,6 +18,7 @@ AFFINE_BILINEAR = tl.constexpr(int(Op.AFFINE_BILINEAR))
 AFFINE_BICUBIC = tl.constexpr(int(Op.AFFINE_BICUBIC))
 SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
 GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
+NOISE = tl.constexpr(int(Op.NOISE))
 IDENTITY = tl.constexpr(int(Op.IDENTITY))
 VALUES_AT = tl.constexpr(FIELDS)
 
@@ -43,7 +44,7 @@ def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: t
 def apply(
     source, middle, out, tables, filtered, tasks, steps, stride, first_blur, height, width, fill0, fill1, fill2,
     PIXELS: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr, FAR: tl.constexpr,
-    BICUBIC: tl.constexpr,
+    BICUBIC: tl.constexpr, NOISY: tl.constexpr,
 ):  # fmt: skip
     """A pass: uint8 (N, height, width, 3) from `source` to `out` for samples whose last pass this is, else `middle`."""
     count = height * width
@@ -73,7 +74,10 @@ def apply(
         red, green, blue = leads.blur_columns(own, values, reach, pixels, height, width, FAR)
     else:
         red, green, blue = load_pixels(image, start, count, PIXELS, WORDS)
-        if lead != IDENTITY:
+        if lead == NOISE:
+            if NOISY:
+                red, green, blue = leads.made_noisy(values, pixels, red, green, blue)
+        elif lead != IDENTITY:
             red, green, blue = leads.looked_up(tables + task * 768, red, green, blue)
     first = tl.load(record + 3)
     for number in range(first, first + tl.load(record + 4)):

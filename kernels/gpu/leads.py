@@ -10,10 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpupipe.kernels.gpu.noise import normal_pixels
 from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels
 from gpupipe.kernels.gpu.pointwise import levels_of
 
-__all__ = ["blur_columns", "blur_rows", "looked_up", "moved_bicubic", "moved_bilinear", "moved_nearest", "sharpened"]
+__all__ = [
+    "blur_columns",
+    "blur_rows",
+    "looked_up",
+    "made_noisy",
+    "moved_bicubic",
+    "moved_bilinear",
+    "moved_nearest",
+    "sharpened",
+]
 
 # Adding and taking off 1.5 * 2**23 rounds a float32 below 2**22 to a whole number, halves to the even one.
 ROUNDER = tl.constexpr(12582912.0)
@@ -164,6 +174,27 @@ def sharpened(image, values, reach, pixels, height, width):
     green = tl.where(inner, _sharper(green, box1, factor), green)
     blue = tl.where(inner, _sharper(blue, box2, factor), blue)
     return red, green, blue
+
+
+@triton.jit
+def _key(values, at):
+    """The bits of a word whose halves are two values."""
+    lower = tl.minimum(tl.maximum(_float(values, at), 0.0), 65535.0).to(tl.int32)
+    return lower | tl.minimum(tl.maximum(_float(values, at + 1), 0.0), 65535.0).to(tl.int32) << 16
+
+
+@triton.jit
+def _noisy(level, normal, mean, spread):
+    change = tl.minimum(tl.maximum(mean + normal * spread, -255.0), 255.0).to(tl.int32)
+    return tl.minimum(tl.maximum(level + change, 0), 255)
+
+
+@triton.jit
+def made_noisy(values, pixels, red, green, blue):
+    mean, spread = _float(values, 0), _float(values, 1)
+    normal0, normal1, normal2 = normal_pixels(pixels, _key(values, 2), _key(values, 4))
+    red, green = _noisy(red, normal0, mean, spread), _noisy(green, normal1, mean, spread)
+    return red, green, _noisy(blue, normal2, mean, spread)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ SOLARIZE = tl.constexpr(int(Op.SOLARIZE))
 INVERT = tl.constexpr(int(Op.INVERT))
 GRAYSCALE = tl.constexpr(int(Op.GRAYSCALE))
 SOLARIZE_ADD = tl.constexpr(int(Op.SOLARIZE_ADD))
+CHANNELS = tl.constexpr(int(Op.CHANNELS))
 
 
 @triton.jit
@@ -86,6 +87,13 @@ def _chosen(sector, zero, one, two, three, four, five):
 
 
 @triton.jit
+def _ordered(order, red, green, blue):
+    first = _chosen(order, red, red, green, green, blue, blue)
+    second = _chosen(order, green, blue, red, blue, red, green)
+    return first, second, _chosen(order, blue, green, blue, red, green, red)
+
+
+@triton.jit
 def step(op, value, red, green, blue):
     """One operation; its number and value are scalars."""
     if op == BRIGHTNESS:
@@ -107,6 +115,8 @@ def step(op, value, red, green, blue):
     elif op == GRAYSCALE:
         gray = levels_of(gray_of(red, green, blue))
         red, green, blue = gray, gray, gray
+    elif op == CHANNELS:
+        red, green, blue = _ordered(value.to(tl.int32), red, green, blue)
     elif op == SOLARIZE_ADD:
         red, green, blue = _added(red, value), _added(green, value), _added(blue, value)
     return red, green, blue

@@ -1,10 +1,10 @@
 """Which pass over memory does which operations: NumPy alone, on the host, and a pure function of a batch's program.
 
 A *pass* reads each of its images once and writes it once. It may begin with one operation that needs more than a pixel
-and its value, its *lead*: one that reads other pixels of the image (affine, sharpness, blur), or one that needs the
-image's statistics and then is a lookup table (contrast, autocontrast, equalize). Any number of *steps* follow, which
-take a pixel for itself. A sample's next lead begins its next pass. Most samples of RandAugment(2) need one pass, some
-two, whatever the others drew.
+and its value, its *lead*: one that reads other pixels of the image (affine, sharpness, blur), one that needs the
+image's statistics and then is a lookup table (contrast, autocontrast, equalize), or noise. Any number of *steps*
+follow, which take a pixel for itself. A sample's next lead begins its next pass. Most samples of RandAugment(2) need
+one pass, some two, whatever the others drew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = 6
 """Words of a task before the values of its lead: row, last, lead, first, count, reach."""
 
 _IS_READER = np.isin(np.arange(max(Op) + 1), READERS)
-_IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), STATISTICS)
+_IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), (*STATISTICS, Op.NOISE))
 # Tasks with tables come first, then those with blurs: the kernels before a pass take the first so many.
 _RANK = np.full(max(Op) + 1, 2)
 _RANK[list(STATISTICS)] = 0
@@ -46,7 +46,7 @@ class Pass:
     tables: so many tasks, the first ones, have a lead that needs a lookup table.
     blurs:  so many tasks after these blur.
     reach:  the largest of any of these tasks.
-    bicubic: whether one of them has that lead.
+    bicubic, noisy: whether one of them has that lead.
     """
 
     tasks: NDArray[np.int32]
@@ -55,6 +55,7 @@ class Pass:
     blurs: int
     reach: int
     bicubic: bool
+    noisy: bool
 
 
 def schedule(ops: NDArray[np.int32], values: NDArray[np.float32], in_place: bool = False) -> list[Pass]:
@@ -117,6 +118,7 @@ def _pass(
         blurs=int(blurring.sum()),
         reach=int(reach.max(initial=0)),
         bicubic=bool((lead == Op.AFFINE_BICUBIC).any()),
+        noisy=bool((lead == Op.NOISE).any()),
     )
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from gpupipe.recipe.augmentations import (
     ColorJitter,
     GaussianBlur,
+    GaussianNoise,
     RandomAdjustSharpness,
     RandomApply,
     RandomAutocontrast,
+    RandomChannelPermutation,
     RandomChoice,
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -228,6 +231,20 @@ def _jitter(reading: Reading, brightness: Any, contrast: Any, saturation: Any, h
     reading.augment(ColorJitter(brightness, contrast, saturation, hue))
 
 
+def _distort(reading: Reading, brightness: Any, contrast: Any, saturation: Any, hue: Any, p: float) -> None:
+    reading.augment(RandomPhotometricDistort(brightness, contrast, saturation, hue, p))
+
+
+def _permute(reading: Reading) -> None:
+    reading.augment(RandomChannelPermutation())
+
+
+def _noise(reading: Reading, mean: float, sigma: float, clip: bool) -> None:
+    if not clip:
+        raise reading.refuse("a recipe's levels end at 0 and 255", "take clip=True", clip=clip)
+    reading.augment(GaussianNoise(mean, sigma))
+
+
 def _grayscale(reading: Reading, num_output_channels: int) -> None:
     if num_output_channels != 3:
         alternative = "take num_output_channels=3"
@@ -320,6 +337,9 @@ READERS: dict[str, Reader] = {
     "Identity": _nothing,
     "RGB": _nothing,
     "ColorJitter": _jitter,
+    "RandomPhotometricDistort": _distort,
+    "RandomChannelPermutation": _permute,
+    "GaussianNoise": _noise,
     "Grayscale": _grayscale,
     "RandomGrayscale": _random_grayscale,
     "RandomSolarize": _solarize,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpupipe.decode.decoders import *
     from gpupipe.integrations.transformers import *
     from gpupipe.loader.loader import *
+    from gpupipe.loader.views import *
     from gpupipe.migration.dataloader import *
     from gpupipe.order import *
     from gpupipe.sources import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # The rooms of names that are imported when they are first used: torch, which these rooms import, takes a second, and
 # `gpupipe doctor` has to start where torch can't be imported at all.
 _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoader": "integrations.transformers"}
-_LATER |= {"from_dataloader": "migration.dataloader"}
+_LATER |= {"from_dataloader": "migration.dataloader", "mean_over_views": "loader.views"}
 _LATER |= dict.fromkeys(("Manifest", "Mixture", "Parquet", "Query", "Source", "Stream"), "sources")
 _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
 _LATER |= {"Cache": "sources.remote.cache"}

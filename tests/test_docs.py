@@ -166,18 +166,18 @@ def test_tables_and_databases() -> None:
         assert len(list(loader)) == 1
 
 
-def test_the_recipes_page_has_every_preset_and_its_captions_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
     presets = [name for name in gpupipe.__all__ if re.search("_(train|eval|finetune)$", name)]
     assert [name for name in presets if f"`{name}" not in page] == []
     monkeypatch.chdir(tmp_path)
     table = pa.table({"image": [encode(picture(70, 80, 1))] * 8, "captions": [["one", "another"]] * 8})
     pq.write_table(table, "pairs.parquet")
-    names: dict[str, Any] = {}
+    write_folder(tmp_path / "photos")
+    names: dict[str, Any] = {"model": lambda images: images.mean(dim=(2, 3))}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)  # the project's own page
+    assert names["logits"].shape[1] == 3
     assert names["batch"]["caption"].shape == (4, 32)
 
 

@@ -11,8 +11,11 @@ import pytest
 import torch
 from images import encode, picture
 from pillow_reference import render_reference
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 import gpupipe
+from gpupipe import ConfigError
 from gpupipe.plan import cropping
 
 ENGINES = [
@@ -143,3 +146,99 @@ def test_a_batch_of_odd_size_is_refused_where_samples_are_mixed(folder: Path) ->
     recipe = gpupipe.Recipe((gpupipe.RandomResizedCrop(32), gpupipe.MixUp(num_classes=5)))
     with pytest.raises(gpupipe.ConfigError, match="batch_size=3 must be even"):
         gpupipe.Loader(folder, recipe, 3, device="cpu")
+
+
+# Views of a test.
+
+
+ROOM = [(33, 47), (50, 33), (33, 33), (60, 33)]  # whose shorter side is what the recipe resizes to: nothing is filtered
+
+
+def placed(tmp_path: Path) -> Path:
+    for number, sides in enumerate(ROOM):
+        (tmp_path / "0").mkdir(exist_ok=True)
+        (tmp_path / "0" / f"{number}.png").write_bytes(encode(picture(*sides, number), "PNG"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [24, (21, 32)], ids=str)
+@pytest.mark.parametrize("flip", [False, True])
+def test_five_and_ten_crops_are_torchvisions(
+    tmp_path: Path, engine: dict[str, Any], flip: bool, size: int | tuple[int, int]
+) -> None:
+    recipe = gpupipe.eval_views(gpupipe.imagenet_eval(size, resize=33, dtype="uint8"), flip=flip, five=True)
+    views, _ = epoch(placed(tmp_path), recipe, **engine)
+    crops = v2.TenCrop(size) if flip else v2.FiveCrop(size)
+    assert len(views) == 5 + 5 * flip
+    for row, sides in enumerate(ROOM):
+        wanted = crops(torch.from_numpy(picture(*sides, row).copy()).permute(2, 0, 1))
+        for view, truth in zip(views, wanted, strict=True):
+            assert torch.equal(view[row], truth)
+
+
+def test_masks_and_boxes_follow_ten_crops() -> None:
+    pixels = picture(33, 47, 3)
+    boxes = torch.tensor([[3.0, 4.0, 40.0, 30.0]])
+    fields = {"image": gpupipe.Image(), "mask": gpupipe.Mask(), "boxes": gpupipe.Boxes(collate="list")}
+    data = [{"image": pixels, "mask": np.ascontiguousarray(pixels[:, :, 0]), "boxes": boxes.numpy()}]
+    source = gpupipe.open_source(data, fields=fields)
+    recipe = gpupipe.eval_views(gpupipe.imagenet_eval(24, resize=33, dtype="uint8"), flip=True, five=True)
+    with gpupipe.Loader(source, recipe, 1, engine="torch", num_workers=0, device="cpu") as loader:
+        batch = next(iter(loader))
+    given = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(33, 47))
+    for number, (image, mask) in enumerate(zip(batch["image"], batch["mask"], strict=True)):
+        assert torch.equal(mask[0], image[0, 0])
+        flipped = v2.functional.horizontal_flip(given) if number > 4 else given
+        top, left = [(0, 0), (0, 23), (9, 0), (9, 23), (4, 12)][number % 5]
+        wanted = v2.functional.clamp_bounding_boxes(v2.functional.crop(flipped, top, left, 24, 24))
+        torch.testing.assert_close(batch["boxes"][number][0], torch.Tensor(wanted))
+
+
+def test_a_flip_alone_is_the_flipped_batch_and_scales_are_factors(folder: Path) -> None:
+    evaluation = gpupipe.deit3_eval(32, dtype="uint8")
+    views, _ = epoch(folder, gpupipe.eval_views(evaluation, flip=True, scales=(0.75, 1.0)), num_workers=0)
+    assert [view.shape[-1] for view in views] == [24, 24, 32, 32]
+    assert torch.equal(views[3], views[2].flip(-1))
+    plain, _ = epoch(folder, gpupipe.eval_views(evaluation, flip=True), num_workers=0)
+    assert torch.equal(views[2], plain[0])
+    crop = gpupipe.eval_views(gpupipe.imagenet_eval(), five=True, scales=(0.5,)).view_recipes[0].crop
+    assert (crop.output_size, crop.resize, crop.place) == ((112, 112), 128, "top_left")
+    squashed = gpupipe.eval_views(gpupipe.siglip_eval(), scales=(1, 2)).view_recipes[1].crop
+    assert (squashed.output_size, squashed.resize) == ((448, 448), (448, 448))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_of_views_are_merged_and_gathered(folder: Path, dtype: torch.dtype) -> None:
+    """Rank by rank the same as on one, and no row of the padding."""
+    recipe = gpupipe.eval_views(gpupipe.imagenet_eval(16, resize=20), flip=True, five=True)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 7)).to(dtype)
+
+    def logits(**ranks: Any) -> list[torch.Tensor]:
+        with gpupipe.Loader(folder, recipe, 4, num_workers=0, device="cpu", **ranks) as loader, torch.no_grad():
+            made = []
+            for views, _ in loader:
+                merged = gpupipe.mean_over_views(model(view.to(dtype)) for view in views)
+                slow = torch.stack([model(view.to(dtype)) for view in views]).float().mean(0)
+                torch.testing.assert_close(merged, slow)
+                made.append(merged if ranks else loader.gather(merged))
+        return made
+
+    whole = torch.cat(logits())
+    assert whole.dtype == torch.float32
+    parts = [logits(rank=rank, world_size=2) for rank in range(2)]
+    together = torch.cat([part for step in zip(*parts, strict=True) for part in step])
+    torch.testing.assert_close(together[: len(whole)], whole)
+
+
+def test_what_makes_no_views_of_a_test_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must have a ResizeCenterCrop, and no flip"):
+        gpupipe.eval_views(gpupipe.imagenet_train(), flip=True)
+    for settings in ({}, {"scales": (0.0, 1.0)}, {"scales": ()}, {"scales": "1"}):
+        with pytest.raises(ConfigError, match="must be numbers above 0 that make several views"):
+            gpupipe.eval_views(gpupipe.imagenet_eval(), **settings)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="place='middle' must be one of top_left"):
+        gpupipe.ResizeCornerCrop(4, 4, place="middle")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"view 1 has \(2, 3\), the first \(2, 4\)"):
+        gpupipe.mean_over_views([torch.zeros(2, 4), torch.zeros(2, 3)])
+    with pytest.raises(ConfigError, match="there are no outputs"):
+        gpupipe.mean_over_views([])

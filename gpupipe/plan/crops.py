@@ -12,7 +12,7 @@ from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import coarse, exp
 from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
-from gpupipe.recipe import RandomErasing, RandomResizedCrop, Recipe, ResizeCenterCrop
+from gpupipe.recipe import RandomErasing, RandomResizedCrop, Recipe, ResizeCenterCrop, ResizeCornerCrop
 
 __all__ = ["cropping", "erasing"]
 
@@ -43,15 +43,17 @@ def cropping(
     """
     stream = Stream(seed, epoch, positions, view, field)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
+    shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[recipe.crop.interpolation]
+    flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
     if isinstance(recipe.crop, ResizeCenterCrop):
         windows, resized, anchors = _resize_center_crop(recipe.crop, tall, wide)
+        if isinstance(recipe.crop, ResizeCornerCrop):
+            anchors = _corners(recipe.crop, resized, anchors, flips)
     else:
         assert isinstance(recipe.crop, RandomResizedCrop)
         windows = _random_boxes(recipe.crop, stream, tall, wide)
         resized = np.full((len(tall), 2), recipe.crop.output_size, np.int32)
         anchors = np.zeros((len(tall), 2), np.int32)
-    shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[recipe.crop.interpolation]
-    flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
@@ -73,6 +75,15 @@ def _resize_center_crop(crop: ResizeCenterCrop, heights: Longs, widths: Longs) -
     anchors = np.rint((resized - np.array(crop.output_size, np.int64)) / 2).astype(np.int64)
     corner = np.zeros_like(heights)
     return np.stack([corner, corner, heights, widths], axis=1), resized, anchors
+
+
+def _corners(crop: ResizeCornerCrop, resized: Longs, centers: Longs, flips: NDArray[np.bool_]) -> Longs:
+    """Anchors of the crop's place in the image that is mirrored first, where it is."""
+    room = resized - np.array(crop.output_size, np.int64)
+    corner = crop.place.startswith("bottom"), crop.place.endswith("right")
+    anchors: Longs = centers if crop.place == "center" else room * np.array(corner)
+    anchors[:, 1] = np.where(flips, room[:, 1] - anchors[:, 1], anchors[:, 1])
+    return anchors
 
 
 def _random_boxes(crop: RandomResizedCrop, stream: Stream, heights: Longs, widths: Longs) -> Longs:

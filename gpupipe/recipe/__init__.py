@@ -13,6 +13,7 @@ from gpupipe.recipe.own import *
 from gpupipe.recipe.presets.image_text import *
 from gpupipe.recipe.presets.imagenet import *
 from gpupipe.recipe.presets.self_supervised import *
+from gpupipe.recipe.presets.test_time import *
 from gpupipe.recipe.recipe import *
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "RandomVerticalFlip",
     "Recipe",
     "ResizeCenterCrop",
+    "ResizeCornerCrop",
     "ThreeAugment",
     "TimmRandAugment",
     "TrivialAugmentWide",
@@ -58,6 +60,7 @@ __all__ = [
     "dino_eval",
     "dino_train",
     "dinov2_train",
+    "eval_views",
     "imagenet_eval",
     "imagenet_train",
     "mae_finetune",

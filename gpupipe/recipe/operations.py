@@ -20,9 +20,11 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "ResizeCenterCrop",
+    "ResizeCornerCrop",
 ]
 
 Filter: TypeAlias = Literal["bilinear", "bicubic"]
+Place: TypeAlias = Literal["top_left", "top_right", "bottom_left", "bottom_right", "center"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's RGB values in [0, 1], as torchvision's reference training uses it."""
@@ -90,10 +92,25 @@ class ResizeCenterCrop(Crop):
         tall, wide = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
         if not isinstance(tall, int) or tall < self.output_size[0] or wide < self.output_size[1]:
             raise ConfigError(
-                f"ResizeCenterCrop: resize={self.resize!r} must be an int of at least the crop's longer side "
+                f"{type(self).__name__}: resize={self.resize!r} must be an int of at least the crop's longer side "
                 f"{max(self.output_size)}, or a height and width of at least {self.output_size}, else the crop would "
                 "reach beyond the image"
             )
+
+
+@dataclass(frozen=True, repr=False)
+class ResizeCornerCrop(ResizeCenterCrop):
+    """The image resized as by `ResizeCenterCrop`, then a corner of `size`, or the centre.
+
+    place: "top_left", "top_right", "bottom_left", "bottom_right" or "center", of the image after a flip, if the recipe
+           has one: the parts of torchvision's `FiveCrop` and `TenCrop`, pixel by pixel. See `eval_views`.
+    """
+
+    place: Place = "center"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, place=(named, *get_args(Place)))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+"""Several views of each image for a test, by an evaluation's recipe: mirrored, five or ten crops, several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from gpupipe.errors import ConfigError
+from gpupipe.recipe.checks import floats
+from gpupipe.recipe.operations import Place, RandomHorizontalFlip, ResizeCenterCrop, ResizeCornerCrop
+from gpupipe.recipe.recipe import MultiCrop, Recipe
+
+__all__ = ["eval_views"]
+
+SCALED = ("size", "resize")
+
+
+def eval_views(
+    recipe: Recipe, *, flip: bool = False, five: bool = False, scales: Sequence[float] = (1.0,)
+) -> MultiCrop:
+    """The views of test-time augmentation, all of which are made of one decoding; `mean_over_views` merges what a model
+    says of them.
+
+    recipe: an evaluation's, with a `ResizeCenterCrop` and no flip: `imagenet_eval()`.
+    flip:   whether each view comes mirrored, too.
+    five:   the four corners and the centre in the place of the centre: torchvision's `FiveCrop`, and with `flip` its
+            `TenCrop`, in their order and with their pixels.
+    scales: factors of the sizes, of the resized image's and of the crop's: (0.875, 1.0, 1.125) makes 196, 224 and 252
+            of 224, with all of this for each.
+
+    Raises ConfigError for another recipe, for one view, and for scales that are no numbers above 0.
+
+    >>> from gpupipe import imagenet_eval
+    >>> eval_views(imagenet_eval(), flip=True, five=True).views
+    10
+    """
+    crop = recipe.crop
+    if type(crop) is not ResizeCenterCrop or recipe.flip is not None:
+        raise ConfigError(
+            f"eval_views: {recipe!r} must have a ResizeCenterCrop, and no flip; take an evaluation's recipe"
+        )
+    factors = floats(scales)
+    if not factors or min(factors) <= 0 or not (flip or five or len(factors) > 1):
+        raise ConfigError(
+            f"eval_views: flip={flip}, five={five}, scales={scales!r} must be numbers above 0 that make several views"
+        )
+    mirrored: list[tuple[RandomHorizontalFlip, ...]] = [(), (RandomHorizontalFlip(1.0),)]
+    views = []
+    for factor in factors:
+        scaled = replace(crop, **{name: _scaled(getattr(crop, name), factor) for name in SCALED})
+        places = [ResizeCornerCrop(**vars(scaled), place=place) for place in get_args(Place)] if five else [scaled]
+        for flips in mirrored[: 1 + flip]:
+            views += [replace(recipe, operations=(place, *flips, *recipe.operations[1:])) for place in places]
+    return MultiCrop(tuple(views))
+
+
+def _scaled(sides: Any, factor: float) -> Any:
+    return tuple(_scaled(side, factor) for side in sides) if isinstance(sides, tuple) else round(sides * factor)

@@ -23,6 +23,8 @@ class Crops:
     flips:   bool (N,), whether the output is mirrored left to right.
     bicubic: bool (N,), the filter of the resize: bicubic, else bilinear.
     size:    (height, width) of every output.
+    fill:    R, G and B of what lies outside: the window may reach out of the image, whose surroundings are resized with
+             it, and the output out of the resized window. None where neither does.
     """
 
     windows: Ints
@@ -31,6 +33,7 @@ class Crops:
     flips: NDArray[np.bool_]
     bicubic: NDArray[np.bool_]
     size: tuple[int, int]
+    fill: tuple[int, int, int] | None = None
 
     @classmethod
     def of(
@@ -42,6 +45,7 @@ class Crops:
         resized: ArrayLike | None = None,
         anchors: ArrayLike = 0,
         bicubic: ArrayLike = False,
+        fill: tuple[int, int, int] | None = None,
     ) -> Crops:
         """From anything like arrays. One value for all is enough; by default windows are resized to `size`."""
         boxes = np.asarray(windows, np.int32)
@@ -49,7 +53,7 @@ class Crops:
         pairs = [np.broadcast_to(pair, (len(boxes), 2)) if pair.ndim < 2 else pair for pair in pairs]
         flags = [np.asarray(flag, np.bool_) for flag in (flips, bicubic)]
         flags = [flag if flag.ndim else np.broadcast_to(flag, len(boxes)) for flag in flags]
-        return cls(boxes, pairs[0], pairs[1], flags[0], flags[1], size)
+        return cls(boxes, pairs[0], pairs[1], flags[0], flags[1], size, fill)
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -58,4 +62,4 @@ class Crops:
         """That of one image, N = 1."""
         at = slice(row, row + 1)
         boxes = self.windows[at], self.resized[at], self.anchors[at]
-        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size)
+        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill)

@@ -170,11 +170,15 @@ class _View:
         self.windows = _array(crops.windows, (count, 4), np.int32, "windows")
         self.resized = _array(crops.resized, (count, 2), np.int32, "resized")
         self.anchors = _array(crops.anchors, (count, 2), np.int32, "anchors")
-        _check_parts(self.resized, self.anchors, crops.size)
+        if crops.fill is None:
+            _check_parts(self.resized, self.anchors, crops.size)
         self.flips = _array(crops.flips, (count,), np.uint8, "flips")
         self.bicubic = _array(crops.bicubic, (count,), np.uint8, "bicubic")
         self.out = _out(out, (count, height, width, 3))
+        self.fill = None if crops.fill is None else np.array(crops.fill, np.uint8)
         self.view = native.View(height, width)
+        if self.fill is not None:
+            self.view.fill = self.fill.ctypes.data
         for name in ("windows", "resized", "anchors", "flips", "bicubic", "out"):
             setattr(self.view, name, getattr(self, name).ctypes.data)
 

@@ -22,12 +22,21 @@ def render_reference(encoded: bytes, crops: Crops, exif: bool = False) -> NDArra
     if exif:
         image = ImageOps.exif_transpose(image)
     top, left, height, width = (int(v) for v in crops.windows[0])
-    window = image.convert("RGB").crop((left, top, left + width, top + height))
+    window = cut(image.convert("RGB"), top, left, (height, width), crops.fill)
     # Along rows, then along columns, as all Pillows before 13; that one turns the order round for some sizes.
     for size in ((int(crops.resized[0, 1]), height), (int(crops.resized[0, 1]), int(crops.resized[0, 0]))):
         window = window.resize(size, Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR)
     y, x = (int(v) for v in crops.anchors[0])
-    output = window.crop((x, y, x + crops.size[1], y + crops.size[0]))
+    output = cut(window, y, x, crops.size, crops.fill)
     if crops.flips[0]:
         output = ImageOps.mirror(output)
     return np.asarray(output)
+
+
+def cut(
+    image: Image.Image, top: int, left: int, size: tuple[int, int], fill: tuple[int, int, int] | None
+) -> Image.Image:
+    """A part of it, which may reach out of it."""
+    canvas = Image.new("RGB", size[::-1], fill or 0)
+    canvas.paste(image, (-left, -top))
+    return canvas

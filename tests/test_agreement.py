@@ -93,9 +93,19 @@ def test_eval_is_torchvisions_own_pipeline(zoo, engine):
 
 
 @pytest.mark.parametrize("engine", ["torch", "dali"])
-@pytest.mark.parametrize("interpolation", ["bilinear", "random"])
-def test_random_crops_are_pillows(zoo, engine, interpolation):
-    crop = gpupipe.RandomResizedCrop(224, interpolation=interpolation)
+@pytest.mark.parametrize(
+    "crop",
+    [
+        gpupipe.RandomResizedCrop(224),
+        gpupipe.RandomResizedCrop(224, interpolation="random"),
+        gpupipe.RandomCrop((200, 150), resize=(60, 300), place="top_left", fill=(9, 200, 30)),
+        gpupipe.RandomCrop(280, padding=300, fill=50),
+        gpupipe.ScaleJitter((220, 160), (0.2, 1.9), fill=255, interpolation="bicubic"),
+        gpupipe.LetterBox((120, 200)),
+    ],
+    ids=repr,
+)
+def test_random_crops_are_pillows(zoo, engine, crop):
     recipe = gpupipe.Recipe((crop, gpupipe.RandomHorizontalFlip()), dtype="uint8")
     images, _ = epoch(zoo, engine, recipe, shuffle=True)
     with gpupipe.Loader(zoo, recipe, 32, shuffle=True, seed=3, num_workers=0, device="cpu") as loader:

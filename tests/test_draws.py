@@ -12,13 +12,22 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
-from torchvision.transforms import RandomResizedCrop as TorchvisionCrop, functional
+from torchvision.transforms import RandomResizedCrop as TorchvisionCrop, functional, v2
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels import Crops
 from gpupipe.plan import cropping
 from gpupipe.plan.stream import Stream
-from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop, imagenet_train
+from gpupipe.recipe import (
+    LetterBox,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Recipe,
+    ResizeCenterCrop,
+    ScaleJitter,
+    imagenet_train,
+)
 
 TRAIN = imagenet_train(224)
 RANDOM = Recipe((RandomResizedCrop(224, interpolation="random"), RandomHorizontalFlip()))
@@ -335,25 +344,93 @@ def test_positions_beyond_what_words_can_be_keyed_by_are_refused(position: int) 
 # torchvision's Resize and CenterCrop
 
 
-@pytest.mark.parametrize(("size", "resize"), [(224, 256), (224, 232), (255, 256), (1, 1), (33, 64), ((20, 31), 40)])
-def test_resize_and_center_crop_are_torchvisions(size: int | tuple[int, int], resize: int) -> None:
-    crop = ResizeCenterCrop(size, resize)
-    heights, widths = random_shapes(1500, seed=resize, longest=1000)
+@pytest.mark.parametrize(
+    "crop",
+    [
+        *(ResizeCenterCrop(*each) for each in [(224, 256), (224, 232), (255, 256), (1, 1), (33, 64), ((20, 31), 40)]),
+        ResizeCenterCrop((60, 91), 40, fill=0),
+        ResizeCenterCrop(100, 40, max_size=99, fill=0),
+        ResizeCenterCrop((90, 100), None, max_size=100, fill=0),
+        ResizeCenterCrop((90, 100), (91, 33), fill=0),
+    ],
+)
+def test_resize_and_center_crop_are_torchvisions(crop: Any) -> None:
+    heights, widths = random_shapes(1500, seed=crop.output_size[0], longest=1000)
     made = plan_at(Recipe((crop,)), np.arange(1500), heights, widths)
+    size = [crop.resize] if isinstance(crop.resize, int) else crop.resize
     for row, (height, width) in enumerate(zip(heights.tolist(), widths.tolist(), strict=True)):
-        resized = functional._compute_resized_output_size((height, width), [resize])
+        resized = functional._compute_resized_output_size((height, width), size, crop.max_size, allow_size_none=True)
+        resized = [max(side, 1) for side in resized]
         assert made.resized[row].tolist() == resized
-        assert made.anchors[row].tolist() == center_crop_corner(resized, crop.output_size)
+        for axis in (0, 1):
+            given = torch.arange(1, resized[axis] + 1)[None, :, None].expand(1, resized[axis], 9)
+            expected = functional.center_crop(given, [crop.output_size[axis], 9])[0, :, 0].tolist()
+            places = range(made.anchors[row, axis], made.anchors[row, axis] + crop.output_size[axis])
+            assert [place + 1 if 0 <= place < resized[axis] else 0 for place in places] == expected
         assert made.windows[row].tolist() == [0, 0, height, width]
 
 
-def center_crop_corner(resized: list[int], size: tuple[int, int]) -> list[int]:
-    """Top and left of torchvision's center_crop, read from the coordinates that it keeps."""
-    height, width = resized
-    tops = functional.center_crop(torch.arange(height)[None, :, None].expand(1, height, width), list(size))
-    lefts = functional.center_crop(torch.arange(width)[None, None, :].expand(1, height, width), list(size))
-    assert tops.shape == lefts.shape == (1, *size)
-    return [int(tops[0, 0, 0]), int(lefts[0, 0, 0])]
+@pytest.mark.parametrize("size", [(64, 96), (33, 20)])
+def test_letter_boxes_are_ultralytics(size: tuple[int, int]) -> None:
+    heights, widths = random_shapes(1500, longest=1000)
+    made = plan_at(Recipe((LetterBox(size),)), np.arange(1500), heights, widths)
+    for row, (height, width) in enumerate(zip(heights.tolist(), widths.tolist(), strict=True)):
+        ratio = min(size[0] / height, size[1] / width)
+        tall, wide = max(round(height * ratio), 1), max(round(width * ratio), 1)
+        top, left = round((size[0] - tall) / 2 - 0.1), round((size[1] - wide) / 2 - 0.1)
+        assert (made.resized[row].tolist(), made.anchors[row].tolist()) == ([tall, wide], [-top, -left])
+
+
+@pytest.mark.parametrize(
+    ("size", "padding", "height", "width"),
+    [(32, 4, 32, 32), ((30, 90), 0, 50, 40), (9, 20, 5, 5), (64, 0, 64, 20)],
+)
+def test_random_crops_are_distributed_as_torchvisions(size: Any, padding: int, height: int, width: int) -> None:
+    theirs = v2.RandomCrop(size, padding=padding or None, pad_if_needed=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        drawn = [theirs.make_params([torch.empty(3, height, width)]) for _ in range(4000)]
+    expected = np.array([(made["top"] - made["padding"][1], made["left"] - made["padding"][0]) for made in drawn])
+    ours = plan_at(Recipe((RandomCrop(size, padding=padding),)), np.arange(4000), height, width)
+    for some, other in zip(ours.anchors.T, expected.T, strict=True):
+        assert set(some) == set(other)
+        assert stats.ks_2samp(some, other).pvalue > SURELY
+
+
+def test_random_resizes_are_distributed_as_torchvisions() -> None:
+    made = plan_at(Recipe((RandomCrop(20, resize=(13, 31)),)), np.arange(6000), 57, 40)
+    expected = {tuple(functional._compute_resized_output_size((57, 40), [size])) for size in range(13, 31)}
+    found, counts = np.unique(made.resized, axis=0, return_counts=True)
+    assert {tuple(size) for size in found.tolist()} == expected
+    assert stats.chisquare(counts).pvalue > SURELY
+    assert (plan_at(Recipe((RandomCrop(20, resize=25),)), np.arange(9), 57, 40).resized == (35, 25)).all()
+
+
+def test_a_small_image_lies_top_left_also_where_it_was_mirrored_first() -> None:
+    recipe = Recipe((RandomCrop((40, 50), resize=(20, 81), place="top_left"), RandomHorizontalFlip()))
+    made = plan_at(recipe, np.arange(4000), 60, 60)
+    room = made.resized - np.array(made.size)
+    first = np.where(made.flips[:, None] & [False, True], room - made.anchors, made.anchors)  # in the mirrored image
+    assert (first >= 0).all()
+    assert (first <= np.maximum(room, 0)).all()
+    shares = (first / np.maximum(room, 1))[room[:, 1] >= 20]
+    assert stats.kstest(shares[:, 1], "uniform").pvalue > SURELY
+
+
+def test_scale_jitter_is_distributed_as_torchvisions() -> None:
+    theirs, crop = v2.ScaleJitter((100, 100), (0.3, 1.7)), ScaleJitter(100, (0.3, 1.7))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        sizes = np.array([theirs.make_params([torch.empty(3, 57, 140)])["size"] for _ in range(4000)])
+    made = plan_at(Recipe((crop,)), np.arange(4000), 57, 140)
+    for some, other in zip(made.resized.T, sizes.T, strict=True):
+        assert stats.ks_2samp(some, other).pvalue > SURELY
+    room = np.maximum(made.resized - 100, 0)
+    assert (made.anchors[room == 0] == 0).all()
+    both = np.flatnonzero((room > 20).any(axis=1))
+    shares = (made.anchors + 0.5)[both] / (room[both] + 1)
+    assert stats.kstest(shares[:, 1], "uniform").pvalue > SURELY
+    assert (plan_at(Recipe((ScaleJitter((50, 80), (1, 1)),)), np.arange(9), 30, 90).resized == (26, 80)).all()
 
 
 def test_evaluation_draws_nothing() -> None:
@@ -381,3 +458,11 @@ def test_golden_plan() -> None:
     assert made.flips.tolist() == [False, False, True, False, False, False]
     made = plan_at(RANDOM, positions, 375, 500, seed=42, epoch=3)
     assert made.bicubic.tolist() == [False, False, True, False, False, True]
+    shapes = [[375, 500, 333, 7, 1080, 480], [500, 375, 500, 3000, 1920, 640]]
+    crop = Recipe((RandomCrop(300, resize=(200, 400), padding=8, place="top_left"), RandomHorizontalFlip()))
+    made = plan_at(crop, positions, *shapes, seed=42, epoch=3)
+    assert made.resized.tolist() == [[208, 277], [405, 304], [264, 396], [268, 114857], [399, 709], [250, 333]]
+    assert made.anchors.tolist() == [[-8, -8], [6, 5], [-8, 47], [-8, 78479], [47, 311], [-8, -6]]
+    made = plan_at(Recipe((ScaleJitter(300),)), positions, *shapes, seed=42, epoch=3)
+    assert made.resized.tolist() == [[39, 52], [327, 245], [141, 212], [1, 225], [337, 599], [131, 175]]
+    assert made.anchors.tolist() == [[0, 0], [3, 0], [0, 0], [0, 0], [17, 143], [0, 0]]

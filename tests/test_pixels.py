@@ -20,7 +20,7 @@ from pillow_reference import render_reference
 
 from gpupipe.decode import pixels
 from gpupipe.decode.pixels import DecodeError, decode_window, render
-from gpupipe.kernels import Crops
+from gpupipe.kernels import Crops, decode_crops, native
 from gpupipe.plan import cropping
 from gpupipe.recipe import RandomHorizontalFlip, RandomResizedCrop, Recipe, ResizeCenterCrop
 
@@ -249,6 +249,51 @@ def test_render_is_the_reference(cpu_path: str, kind: str, height: int, width: i
     assert {bool(made.bicubic[0]) for made in plans} == ({False, True} if recipe is FILTERS else {False})
     for made in plans:
         np.testing.assert_array_equal(rendered(data, height, width, made), render_reference(data, made))
+
+
+def reaching_out(rng: np.random.Generator, height: int, width: int) -> Crops:
+    """A crop whose window reaches out of the image, or lies beside it, and its output out of what is resized."""
+    window = [
+        *(int(rng.integers(-80, side + 10)) for side in (height, width)),
+        *(int(rng.integers(1, 2 * side + 80)) for side in (height, width)),
+    ]
+    size = (int(rng.integers(1, 60)), int(rng.integers(1, 60)))
+    return Crops.of(
+        [window if rng.random() < 0.7 else (0, 0, height, width)],
+        size,
+        flips=rng.random() < 0.5,
+        resized=rng.integers(1, 80, 2),
+        anchors=rng.integers(-70, 70, 2),
+        bicubic=rng.random() < 0.5,
+        fill=tuple(int(level) for level in rng.integers(0, 256, 3)),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("kind", ["JPEG 4:2:0", "PNG"])
+@pytest.mark.parametrize("orientation", [1, 6, 7])
+def test_what_lies_outside_is_filled_as_pillow_pads(cpu_path: str, kind: str, orientation: int) -> None:
+    rng = np.random.default_rng(orientation)
+    for _ in range(40):
+        stored = tuple(int(side) for side in rng.integers(1, 90, 2))
+        tags = Image.Exif()
+        tags[ORIENTATION] = orientation
+        data = encode(picture(*stored), exif=tags) if kind != "PNG" else encode(picture(*stored), "PNG", exif=tags)
+        height, width = pillow(data, True).shape[:2]
+        plans = [reaching_out(rng, height, width) for _ in range(2)]
+        plans.append(Crops.of([(0, 0, height, width)], (7, 9)))
+        out = [torch.empty((*made.size, 3), dtype=torch.uint8) for made in plans]
+        render(as_array(data), height, width, plans, True, out)
+        decoded = (
+            []
+            if kind == "PNG" or native.library() is None
+            else [decode_crops([data], plans, orientations=[orientation])]
+        )
+        for number, made in enumerate(plans):
+            expected = render_reference(data, made, True)
+            np.testing.assert_array_equal(out[number], expected, str(made))
+            for images in decoded:
+                assert not images.failures
+                np.testing.assert_array_equal(images.images[number][0], expected, str(made))
 
 
 @pytest.mark.parametrize("recipe", [CROP, EVAL], ids=["crop", "eval"])

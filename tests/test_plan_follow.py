@@ -17,6 +17,7 @@ from gpupipe.plan import Moves, augmentation, cropping, follow_boxes, follow_mas
 from gpupipe.recipe import (
     ColorJitter,
     RandAugment,
+    RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Recipe,
@@ -50,6 +51,20 @@ def centre_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, 
     return made
 
 
+def padded_crops(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, int], Crops]]:
+    """(height, width) of images, and windows and outputs that reach out of what they are of."""
+    made = []
+    for _ in range(count // 6):
+        sides = [int(side) for side in rng.choice(SIDES[2:-1], 6)]
+        window = [*(int(place) for place in rng.integers(-90, 2, 2)), *(int(side) for side in rng.integers(92, 300, 2))]
+        anchors = [int(place) for place in rng.integers(-60, 60, 2)]
+        crops = Crops.of(
+            [window], (sides[2], sides[3]), flips=rng.random() < 0.5, resized=sides[4:], anchors=anchors, fill=(0, 0, 0)
+        )
+        made.append(((sides[0], sides[1]), crops))
+    return made
+
+
 def one(window: list[int], size: tuple[int, int], flip: bool) -> Crops:
     return Crops.of([window], size, flips=flip)
 
@@ -63,7 +78,12 @@ def by_torchvision(value: Any, crops: Crops) -> Any:
     them."""
     top, left, height, width = crops.windows[0].tolist()
     resized, size = crops.resized[0].tolist(), list(crops.size)
-    if resized == size:
+    if crops.fill is not None:
+        value = functional.crop(functional.pad(value, [300] * 4), top + 300, left + 300, height, width)
+        value = functional.resize(value, resized, InterpolationMode.NEAREST)
+        top, left = crops.anchors[0].tolist()
+        value = functional.crop(functional.pad(value, [300] * 4), top + 300, left + 300, *size)
+    elif resized == size:
         value = functional.resized_crop(value, top, left, height, width, size, InterpolationMode.NEAREST)
     else:
         value = functional.resize(value, resized, InterpolationMode.NEAREST)
@@ -78,7 +98,7 @@ def followed(mask: np.ndarray, crops: Crops, ignore: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "int16", "uint16", "int32", "int64"])
-@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops, padded_crops])
 def test_masks_are_torchvisions_to_the_bit(crops: Any, dtype: str) -> None:
     rng = np.random.default_rng(1)
     for (height, width), drawn in crops(rng, 300):
@@ -117,6 +137,22 @@ def test_what_lies_outside_the_mask_is_ignored() -> None:
     np.testing.assert_array_equal(followed(mask, drawn, ignore=255), np.where(expected == 0, 255, 7))
 
 
+@pytest.mark.parametrize("position", range(6))
+def test_the_references_padding_and_random_crop_agree(position: int) -> None:
+    """Of torchvision's segmentation reference: resized, mirrored, padded right and below, cropped."""
+    recipe = Recipe((RandomCrop((40, 50), resize=(20, 81), place="top_left"), RandomHorizontalFlip()))
+    drawn = planned(recipe, 60, 70, position)
+    mask = tv_tensors.Mask(torch.from_numpy(np.random.default_rng(position).integers(0, 21, (60, 70), np.uint8)))
+    resized = drawn.resized[0].tolist()
+    value = functional.resize(mask, resized, InterpolationMode.NEAREST)
+    value = functional.horizontal_flip(value) if drawn.flips[0] else value
+    value = functional.pad(value, [0, 0, max(50 - resized[1], 0), max(40 - resized[0], 0)], fill=255)
+    top, left = drawn.anchors[0].tolist()
+    left = resized[1] - 50 - left if drawn.flips[0] else left
+    assert min(top, left) >= 0
+    np.testing.assert_array_equal(followed(mask.numpy(), drawn, 255), functional.crop(value, top, left, 40, 50).numpy())
+
+
 def test_masks_of_other_shapes_and_dtypes_are_refused() -> None:
     drawn = one([0, 0, 4, 4], (4, 4), False)
     for mask in (np.zeros((4, 4, 1), np.uint8), np.zeros((4, 4), np.int64)):
@@ -133,7 +169,7 @@ def some_boxes(rng: np.random.Generator, height: int, width: int, format: str) -
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops, padded_crops])
 def test_boxes_are_torchvisions(crops: Any, format: Any) -> None:
     rng = np.random.default_rng(2)
     for (height, width), drawn in crops(rng, 100):
@@ -148,7 +184,7 @@ def test_boxes_are_torchvisions(crops: Any, format: Any) -> None:
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-3, err_msg=str(drawn))
 
 
-@pytest.mark.parametrize("crops", [resized_crops, centre_crops])
+@pytest.mark.parametrize("crops", [resized_crops, centre_crops, padded_crops])
 @pytest.mark.parametrize("outside", ["drop", "clip", "keep"])
 def test_points_are_torchvisions(crops: Any, outside: Any) -> None:
     rng = np.random.default_rng(3)

@@ -78,16 +78,28 @@ def render(
             view.copy_(torch.from_numpy(resized_by_pillow(image, one)))
         return
     windows = np.concatenate([one.windows for one in crops])
-    top, left = windows[:, :2].min(axis=0).tolist()
-    bottom, right = (windows[:, :2] + windows[:, 2:]).max(axis=0).tolist()
+    first = np.clip(windows[:, :2].min(axis=0), 0, (height - 1, width - 1))
+    last = np.minimum((windows[:, :2] + windows[:, 2:]).max(axis=0), (height, width))
+    box = (*first.tolist(), *np.maximum(last - first, 1).tolist())
     if data.ndim == 3:
-        top = left = 0
-        pixels = data
+        box, pixels = (0, 0, height, width), data
     else:
-        pixels = decode_window(data, height, width, (top, left, bottom - top, right - left), exif, background)
-    for one, (y, x, tall, wide), view in zip(crops, windows.tolist(), out, strict=True):
-        window = pixels[y - top : y - top + tall, x - left : x - left + wide]
-        crop_resize([window], one, out=view.numpy()[None], threads=1)
+        pixels = decode_window(data, height, width, box, exif, background)
+    for one, view in zip(crops, out, strict=True):
+        crop_resize([_window(pixels, box, one)], one, out=view.numpy()[None], threads=1)
+
+
+def _window(pixels: Pixels, box: Box, crops: Crops) -> Pixels:
+    """The pixels of one crop's window, of those of a box of the image; with `fill` where it reaches out of them."""
+    top, left, height, width = crops.windows[0].tolist()
+    top, left = top - box[0], left - box[1]
+    within = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
+    if crops.fill is None or within.shape[:2] == (height, width):
+        return within
+    window = np.full((height, width, 3), crops.fill, np.uint8)
+    y, x = max(-top, 0), max(-left, 0)
+    window[y : y + within.shape[0], x : x + within.shape[1]] = within
+    return window
 
 
 def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
@@ -101,10 +113,21 @@ def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
             f"wanted, which is too much; {native.problem()}"
         )
     how = Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR
-    view = image.crop((left, top, left + width, top + height)).resize((wide, height), how)
-    view = view.crop((x, 0, x + crops.size[1], height)).resize((crops.size[1], tall), how)
-    view = view.crop((0, y, crops.size[1], y + crops.size[0]))
+    view = _cut(image, top, left, (height, width), crops.fill).resize((wide, height), how)
+    view = _cut(view, 0, x, (height, crops.size[1]), crops.fill).resize((crops.size[1], tall), how)
+    view = _cut(view, y, 0, crops.size, crops.fill)
     return np.array(ImageOps.mirror(view) if crops.flips[0] else view)
+
+
+def _cut(image: Image.Image, top: int, left: int, size: tuple[int, int], fill: tuple[int, int, int] | None) -> Any:
+    """A part of the image, with `fill` where it reaches out of it."""
+    height, width = size
+    box = (left, top, left + width, top + height)
+    if fill is None or (top >= 0 and left >= 0 and box[2] <= image.width and box[3] <= image.height):
+        return image.crop(box)
+    view = Image.new("RGB", (width, height), fill)
+    view.paste(image, (-left, -top))
+    return view
 
 
 def decode_window(

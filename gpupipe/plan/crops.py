@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,23 @@ from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import coarse, exp
 from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
-from gpupipe.recipe import RandomErasing, RandomResizedCrop, Recipe, ResizeCenterCrop, ResizeCornerCrop
+from gpupipe.recipe import (
+    Crop,
+    LetterBox,
+    RandomCrop,
+    RandomErasing,
+    RandomResizedCrop,
+    Recipe,
+    ResizeCenterCrop,
+    ResizeCornerCrop,
+    ScaleJitter,
+)
 
 __all__ = ["cropping", "erasing"]
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Attempt = Callable[[range, Longs], tuple[NDArray[np.bool_], Longs]]
 TRIES = 10  # as torchvision's get_params
 BICUBIC = {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}  # such a share of the images
@@ -43,47 +55,111 @@ def cropping(
     """
     stream = Stream(seed, epoch, positions, view, field)
     tall, wide = np.maximum(heights, 1).astype(np.int64), np.maximum(widths, 1).astype(np.int64)
-    shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[recipe.crop.interpolation]
+    crop = recipe.crop
+    shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[crop.interpolation]
     flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
-    if isinstance(recipe.crop, ResizeCenterCrop):
-        windows, resized, anchors = _resize_center_crop(recipe.crop, tall, wide)
-        if isinstance(recipe.crop, ResizeCornerCrop):
-            anchors = _corners(recipe.crop, resized, anchors, flips)
+    if isinstance(crop, RandomResizedCrop):
+        windows = _random_boxes(crop, stream, tall, wide)
+        resized = np.full((len(tall), 2), crop.output_size, np.int64)
+        anchors = np.zeros((len(tall), 2), np.int64)
     else:
-        assert isinstance(recipe.crop, RandomResizedCrop)
-        windows = _random_boxes(recipe.crop, stream, tall, wide)
-        resized = np.full((len(tall), 2), recipe.crop.output_size, np.int32)
-        anchors = np.zeros((len(tall), 2), np.int32)
+        corner = np.zeros_like(tall)
+        windows = np.stack([corner, corner, tall, wide], axis=1)
+        resized, anchors = WHOLE[type(crop)](crop, stream, windows[:, 2:], flips)
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
         anchors.astype(np.int32),
         flips,
         bicubic,
-        recipe.crop.output_size,
+        crop.output_size,
+        crop.color,
     )
 
 
-def _resize_center_crop(crop: ResizeCenterCrop, heights: Longs, widths: Longs) -> tuple[Longs, Longs, Longs]:
-    """Windows, resized sizes and anchors by torchvision's arithmetic: the longer side is truncated, the crop's corner
-    rounded half to even."""
-    if isinstance(crop.resize, tuple):
-        resized = np.tile(crop.resize, (len(heights), 1))
-    else:
-        shorter = np.minimum(heights, widths)
-        resized = np.stack([crop.resize * heights // shorter, crop.resize * widths // shorter], axis=1)
-    anchors = np.rint((resized - np.array(crop.output_size, np.int64)) / 2).astype(np.int64)
-    corner = np.zeros_like(heights)
-    return np.stack([corner, corner, heights, widths], axis=1), resized, anchors
+# Crops that resize the whole image: the sizes (N, 2) of images become those to which they are resized, and anchors.
 
 
-def _corners(crop: ResizeCornerCrop, resized: Longs, centers: Longs, flips: NDArray[np.bool_]) -> Longs:
-    """Anchors of the crop's place in the image that is mirrored first, where it is."""
+def _resize_center_crop(crop: ResizeCenterCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+    """By torchvision's arithmetic: the longer side is truncated; the crop's corner is rounded half to even, that of
+    padding down."""
+    resized = _resized(sizes, crop.resize, crop.max_size)
+    room = resized - np.array(crop.output_size, np.int64)
+    return resized, np.where(room < 0, -(-room // 2), np.rint(room / 2)).astype(np.int64)
+
+
+def _resize_corner_crop(crop: ResizeCornerCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+    """The crop's place in the image that is mirrored first, where it is."""
+    resized, centers = _resize_center_crop(crop, stream, sizes, flips)
     room = resized - np.array(crop.output_size, np.int64)
     corner = crop.place.startswith("bottom"), crop.place.endswith("right")
     anchors: Longs = centers if crop.place == "center" else room * np.array(corner)
     anchors[:, 1] = np.where(flips, room[:, 1] - anchors[:, 1], anchors[:, 1])
-    return anchors
+    return resized, anchors
+
+
+def _letter_box(crop: LetterBox, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+    """By Ultralytics' arithmetic."""
+    resized = np.maximum(np.rint(sizes * _fitting(crop, sizes)), 1).astype(np.int64)
+    return resized, -np.rint((np.array(crop.output_size) - resized) / 2 - 0.1).astype(np.int64)
+
+
+def _random_crop(crop: RandomCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+    """By torchvision's arithmetic."""
+    which, *places = stream.words(CROP)[:3]
+    if crop.resize is None:
+        resized = sizes
+    elif isinstance(crop.resize, int):
+        resized = _resized(sizes, crop.resize)
+    else:
+        low, high = crop.resize
+        resized = _resized(sizes, low + below(which, high - low))
+    room = resized + 2 * crop.padding - np.array(crop.output_size)
+    anchors = np.stack([below(word, abs(free) + 1) for word, free in zip(places, room.T, strict=True)], axis=1)
+    anchors += np.minimum(room, 0)
+    if crop.place == "top_left":
+        anchors = np.where(room < 0, 0, anchors)
+        anchors[:, 1] = np.where(flips, room[:, 1] - anchors[:, 1], anchors[:, 1])
+    return resized, anchors - crop.padding
+
+
+def _scale_jitter(crop: ScaleJitter, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+    """By torchvision's arithmetic, with one number for the place along both sides."""
+    scale, place = uniform(stream.words(CROP)[:2])
+    low, high = crop.scale
+    drawn = (low + scale * (high - low))[:, None]
+    resized = np.maximum(sizes * (_fitting(crop, sizes) * drawn), 1).astype(np.int64)
+    room = np.maximum(resized - np.array(crop.output_size), 0)
+    return resized, (room * place[:, None]).astype(np.int64)
+
+
+WHOLE: dict[type[Crop], Callable[[Any, Stream, Longs, Flags], tuple[Longs, Longs]]] = {
+    ResizeCenterCrop: _resize_center_crop,
+    ResizeCornerCrop: _resize_corner_crop,
+    LetterBox: _letter_box,
+    RandomCrop: _random_crop,
+    ScaleJitter: _scale_jitter,
+}
+
+
+def _resized(sizes: Longs, resize: Longs | int | tuple[int, int] | None, max_size: int | None = None) -> Longs:
+    """torchvision's sizes: the shorter side becomes `resize`, an int for all or (N,), the longer one `max_size` where
+    it would be longer or where `resize` is None; at least a pixel is left."""
+    if isinstance(resize, tuple):
+        return np.tile(np.array(resize, np.int64), (len(sizes), 1))
+    shorter, longer = sizes.min(axis=1), sizes.max(axis=1)
+    short, long = (shorter, longer) if resize is None else (resize + 0 * shorter, resize * longer // shorter)
+    if max_size is not None:
+        ends = (long > max_size) | (resize is None)
+        short, long = np.where(ends, max_size * short // long, short), np.where(ends, max_size, long)
+    resized: Longs = np.maximum(np.where(sizes == shorter[:, None], short[:, None], long[:, None]), 1)
+    return resized
+
+
+def _fitting(crop: Crop, sizes: Longs) -> NDArray[np.float64]:
+    """(N, 1) the factor with which an image just fits into the crop."""
+    factors: NDArray[np.float64] = (np.array(crop.output_size) / sizes).min(axis=1, keepdims=True)
+    return factors
 
 
 def _random_boxes(crop: RandomResizedCrop, stream: Stream, heights: Longs, widths: Longs) -> Longs:

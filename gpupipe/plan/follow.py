@@ -58,7 +58,11 @@ def follow_boxes(
     corners = _corners(given, format)
     _check_boxes(given, corners, format)
     height, width = crops.size
-    moved = np.clip(_moved(corners, crops, row), 0, (width, height))
+    moved = _moved(corners, crops, row)
+    if crops.fill is not None:  # what lies beside the window has no place there
+        anchor = crops.anchors[row, ::-1]
+        moved = np.clip(moved, -anchor, crops.resized[row, ::-1] - anchor)
+    moved = np.clip(moved, 0, (width, height))
     if crops.flips[row]:
         moved[:, :, 0] = width - moved[:, ::-1, 0]
     kept: Kept = _area(moved) >= min_area
@@ -98,12 +102,14 @@ def follow_points(
 
 def _nearest(crops: Crops, row: int, axis: int) -> NDArray[np.int64]:
     """Which row (axis 0) or column (axis 1) of the image each of the output has: torch's floor(i * scale) in float32
-    (aten/src/ATen/native/UpSample.h)."""
+    (aten/src/ATen/native/UpSample.h); none, -1, where it lies outside of what was resized."""
     start, source = (int(crops.windows[row, side + axis]) for side in (0, 2))
     resized, anchor = int(crops.resized[row, axis]), int(crops.anchors[row, axis])
     scale = np.float32(source) / np.float32(resized)
-    places = np.arange(anchor, anchor + crops.size[axis], dtype=np.float32) * scale
-    nearest: NDArray[np.int64] = np.minimum(places.astype(np.int64), source - 1) + start
+    places = np.arange(anchor, anchor + crops.size[axis], dtype=np.float32)
+    nearest: NDArray[np.int64] = np.minimum((places * scale).astype(np.int64), source - 1) + start
+    if anchor < 0 or anchor + crops.size[axis] > resized:
+        nearest[(places < 0) | (places >= resized)] = -1
     return nearest
 
 

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import PROBABILITY, floats, named, pair, settle, shown, span, triple
+from gpupipe.recipe.checks import PROBABILITY, count, filling, floats, named, pair, settle, shown, span, triple
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "Crop",
     "Filter",
+    "LetterBox",
     "Normalize",
+    "RandomCrop",
     "RandomErasing",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "ResizeCenterCrop",
     "ResizeCornerCrop",
+    "ScaleJitter",
 ]
 
 Filter: TypeAlias = Literal["bilinear", "bicubic"]
@@ -30,25 +33,43 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of ImageNet's RGB values in [0, 1], as torchvision's reference training uses it."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Standard deviation that goes with `IMAGENET_MEAN`."""
+LONGEST = 1 << 16
+"""Pixels that a side may be resized to or padded with."""
+
+
+Filling: TypeAlias = float | tuple[float, float, float]
 
 
 class Crop:
-    """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter."""
+    """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter.
+
+    Those with a `fill` may show what lies outside of the image: images are that level from 0 to 255 there, or the three
+    of R, G and B, cut off to integers as torchvision's, masks what their field ignores.
+    """
 
     size: int | tuple[int, int]
     interpolation: Filter | Literal["random"]
+    fill: Filling | None = None
 
     def _settle(self, *more: str) -> None:
         settle(self, size=pair, interpolation=(named, *get_args(Filter), *more))
+        if self.fill is not None:
+            settle(self, fill=filling)
 
     def __repr__(self) -> str:
-        return shown(self, "interpolation")
+        return shown(self, "interpolation", "fill", "max_size")
 
     @property
     def output_size(self) -> tuple[int, int]:
         """(height, width) of what comes out, in pixels."""
         assert isinstance(self.size, tuple)
         return self.size
+
+    @property
+    def color(self) -> tuple[int, int, int] | None:
+        """R, G and B of what lies outside of the image; None where nothing does."""
+        assert self.fill is None or isinstance(self.fill, tuple)
+        return None if self.fill is None else (int(self.fill[0]), int(self.fill[1]), int(self.fill[2]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,27 +95,37 @@ class RandomResizedCrop(Crop):
 class ResizeCenterCrop(Crop):
     """The image resized so that its shorter side is `resize` pixels, then its centre of `size`.
 
-    resize: an int, or (height, width), to which the whole image is then stretched: with `size` the same nothing is
-            cut off. `size` must fit into it.
+    resize:   an int, or (height, width), to which the whole image is then stretched: with `size` the same nothing is
+              cut off. None: the longer side becomes `max_size`.
+    max_size: what the longer side becomes where it would be longer.
+    fill:     what surrounds an image that is smaller than `size`; None: `size` must fit into `resize`.
 
-    The same as torchvision's `Resize(resize, antialias=True)` and `CenterCrop(size)`. `interpolation` is "bilinear" or
-    "bicubic".
+    The same as torchvision's `Resize(resize, max_size=max_size, antialias=True)` and `CenterCrop(size)`.
+    `interpolation` is "bilinear" or "bicubic".
     """
 
     size: int | tuple[int, int]
-    resize: int | tuple[int, int] = 256
+    resize: int | tuple[int, int] | None = 256
     interpolation: Filter = "bilinear"
+    max_size: int | None = None
+    fill: Filling | None = None
 
     def __post_init__(self) -> None:
         self._settle()
         if isinstance(self.resize, Sequence):
             settle(self, resize=pair)
-        tall, wide = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
-        if not isinstance(tall, int) or tall < self.output_size[0] or wide < self.output_size[1]:
+        if self.max_size is not None:
+            if isinstance(self.resize, tuple):
+                raise ConfigError(f"ResizeCenterCrop: max_size={self.max_size!r} goes with an int for resize, or None")
+            settle(self, max_size=(count, 1 + (self.resize or 0), LONGEST))
+        tall, wide = self.resize if isinstance(self.resize, tuple) else (self.resize or 0, self.resize or 0)
+        known = isinstance(tall, int) and tall + (self.max_size or 0) > 0
+        fits = known and self.max_size is None and self.output_size[0] <= tall and self.output_size[1] <= wide
+        if not known or (self.fill is None and not fits):
             raise ConfigError(
                 f"{type(self).__name__}: resize={self.resize!r} must be an int of at least the crop's longer side "
-                f"{max(self.output_size)}, or a height and width of at least {self.output_size}, else the crop would "
-                "reach beyond the image"
+                f"{max(self.output_size)}, or a height and width of at least {self.output_size}, without max_size, "
+                "else the crop would reach beyond the image; with fill=0 it may, and is black there"
             )
 
 
@@ -111,6 +142,82 @@ class ResizeCornerCrop(ResizeCenterCrop):
     def __post_init__(self) -> None:
         super().__post_init__()
         settle(self, place=(named, *get_args(Place)))
+
+
+@dataclass(frozen=True, repr=False)
+class LetterBox(Crop):
+    """The whole image, resized so that it just fits into `size`, in the middle; the rest is `fill`.
+
+    Sides and place are rounded as YOLO's loaders do (Ultralytics' LetterBox); the filter is antialiased, where theirs,
+    OpenCV's, is not. `interpolation` is "bilinear" or "bicubic".
+    """
+
+    size: int | tuple[int, int]
+    fill: Filling = 114
+    interpolation: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        self._settle()
+        _filled(self)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomCrop(Crop):
+    """A random part of `size` of the image, which is resized and padded before if so wanted.
+
+    resize:  what the shorter side becomes: an int, or (low, high), of which one from `low` to below `high` is drawn, as
+             torchvision's `v2.RandomResize` does; None: as it is.
+    padding: pixels of `fill` on each side.
+    place:   where an image lies that is smaller than `size` all the same: "random", as with torchvision's
+             `RandomCrop(size, padding, pad_if_needed=True)`; "top_left", as its segmentation reference pads, also where
+             the image is mirrored, which comes before the crop there.
+
+    `interpolation` is "bilinear" or "bicubic".
+    """
+
+    size: int | tuple[int, int]
+    resize: int | tuple[int, int] | None = None
+    padding: int = 0
+    place: Literal["random", "top_left"] = "random"
+    fill: Filling = 0
+    interpolation: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        self._settle()
+        _filled(self)
+        settle(self, padding=(count, 0, LONGEST), place=(named, "random", "top_left"))
+        if isinstance(self.resize, Sequence):
+            settle(self, resize=pair)
+            if self.resize[0] >= self.resize[1]:
+                raise ConfigError(f"RandomCrop: resize={self.resize!r} must be (low, high) with low < high")
+        elif self.resize is not None:
+            settle(self, resize=(count, 1, LONGEST))
+
+
+@dataclass(frozen=True, repr=False)
+class ScaleJitter(Crop):
+    """The image in a random scale, then a random part of `size` of it; a smaller one lies top left, the rest is `fill`.
+
+    scale: (low, high), of the sides with which the image just fits into `size`.
+
+    The same as torchvision's `v2.ScaleJitter(size, scale)` and its detection reference's `FixedSizeCrop(size)`: large
+    scale jitter (Ghiasi et al. 2021, arXiv 2012.07177). `interpolation` is "bilinear" or "bicubic".
+    """
+
+    size: int | tuple[int, int]
+    scale: tuple[float, float] = (0.1, 2.0)
+    fill: Filling = 0
+    interpolation: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        self._settle()
+        _filled(self)
+        settle(self, scale=span)
+
+
+def _filled(crop: Crop) -> None:
+    if crop.fill is None:
+        raise ConfigError(f"{type(crop).__name__}: fill=None must be a level from 0 to 255 or three of them")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def dtype_name(dtype: Any) -> str:
 class Recipe:
     """What is done to an image, and the form in which the batch comes out.
 
-    operations:   one `RandomResizedCrop` or `ResizeCenterCrop`; then, each only if wanted, `RandomHorizontalFlip`, any
+    operations:   one crop, such as `RandomResizedCrop`; then, each only if wanted, `RandomHorizontalFlip`, any
                   number of augmentations (`RandAugment`, `ColorJitter`, ...), `Normalize`, `RandomErasing`, and one of
                   `MixUp`, `CutMix` and `MixUpOrCutMix`. Operations of your own, `PerImage` and `OnBatch`, may stand
                   anywhere between; see there.

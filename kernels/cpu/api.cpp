@@ -26,6 +26,7 @@ View view_of(const gp_view& view, int row) {
   return {{{window[0], window[1], window[2], window[3]}, resized[0],      resized[1],     anchor[0], anchor[1],
            view.out_height, view.out_width, view.flips[row] != 0},
           view.bicubic[row] != 0 ? Filter::bicubic : Filter::bilinear,
+          view.fill,
           view.out + static_cast<size_t>(row) * view.out_height * view.out_width * 3};
 }
 

@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 12 };
+enum { GP_ABI = 13 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -21,6 +21,7 @@ struct gp_view {
   const uint8_t* flips;        /* (count,) */
   const uint8_t* bicubic;      /* (count,) else bilinear */
   uint8_t* out;                /* (count, out_height, out_width, 3) */
+  const uint8_t* fill;         /* R, G, B of what lies outside of image or resized window; null: nothing does */
 };
 
 struct gp_images {

@@ -9,18 +9,28 @@ namespace {
 
 constexpr int kStrip = 16;  // rows decoded at a time: they are still in the nearest cache when they are resized
 constexpr size_t kKeep = size_t{16} << 20;
+constexpr int kFar = 1 << 18;  // pixels that a window may have, and that it may lie away from the image
 
 int divide_up(int value, int by) { return (value + by - 1) / by; }
 
 bool within(int start, int length, int size) { return start >= 0 && length > 0 && start < size && length <= size - start; }
 
-bool makes_sense(const Geometry& g, int height, int width) {
+bool makes_sense(const View& view, int height, int width) {
+  const Geometry& g = view.geometry;
+  if (view.fill != nullptr) {
+    const int sides[] = {g.window.height, g.window.width, g.resized_height, g.resized_width};
+    const int places[] = {g.window.top, g.window.left, g.anchor_top, g.anchor_left};
+    return std::all_of(sides, sides + 4, [](int side) { return side > 0 && side <= kFar; }) &&
+           std::all_of(places, places + 4, [](int place) { return place >= -kFar && place <= kFar; });
+  }
   return within(g.window.top, g.window.height, height) && within(g.window.left, g.window.width, width) &&
          within(g.anchor_top, g.out_height, g.resized_height) && within(g.anchor_left, g.out_width, g.resized_width);
 }
 
-int scale_denominator(const Geometry& g, bool fast) {
-  for (int denominator = 8; fast && denominator > 1; denominator /= 2) {
+int scale_denominator(const View& view, bool fast, int height, int width) {
+  const Geometry& g = view.geometry;
+  const bool inside = within(g.window.top, g.window.height, height) && within(g.window.left, g.window.width, width);
+  for (int denominator = 8; fast && inside && denominator > 1; denominator /= 2) {
     if (g.window.height / denominator >= g.resized_height && g.window.width / denominator >= g.resized_width)
       return denominator;
   }
@@ -32,6 +42,28 @@ AxisSpec axis_spec(int start, int length, int denominator, int resized, int anch
   const int in = divide_up(start + length, denominator) - low;
   const double begin = static_cast<double>(start) / denominator - low;
   return {in, begin, begin + static_cast<double>(length) / denominator, resized, anchor, out};
+}
+
+// What of `out` pixels at `anchor` lies in `resized` ones: so many, from that pixel of these and of those on.
+struct Shown {
+  int count, resized, out;
+};
+
+Shown shown(int anchor, int out, int resized) {
+  const int first = std::max(anchor, 0), last = std::min(anchor + out, resized);
+  return {std::max(last - first, 0), first, first - anchor};
+}
+
+// The part of a box that lies in the image; where there is none, a pixel next to it, as any image is looked at.
+Box inside_image(const Box& box, int height, int width) {
+  const int top = std::min(std::max(box.top, 0), height - 1), left = std::min(std::max(box.left, 0), width - 1);
+  const int bottom = std::min(box.top + box.height, height), right = std::min(box.left + box.width, width);
+  return {top, left, std::max(bottom - top, 1), std::max(right - left, 1)};
+}
+
+// Pixels of `bytes` bytes.
+void paint(uint8_t* to, int count, const uint8_t* color, size_t bytes) {
+  for (int i = 0; i < count; ++i, to += bytes) std::memcpy(to, color, 3);
 }
 
 // How an image is stored, against upright. EXIF 2.3, tag 0x0112.
@@ -82,29 +114,50 @@ void grow(std::vector<T>& buffer, size_t size) {
 
 void Resize::plan(const View& view, int denominator, const Passes& passes) {
   const Geometry& g = view.geometry;
-  rows_.compute(axis_spec(g.window.top, g.window.height, denominator, g.resized_height, g.anchor_top, g.out_height),
+  const Shown down = shown(g.anchor_top, g.out_height, g.resized_height);
+  const Shown across = shown(g.anchor_left, g.out_width, g.resized_width);
+  const bool any = down.count > 0 && across.count > 0;  // else a pixel is resized, and painted over
+  rows_.compute(axis_spec(g.window.top, g.window.height, denominator, g.resized_height, any ? down.resized : 0,
+                          any ? down.count : 1),
                 view.filter, false);
-  columns_.compute(
-      axis_spec(g.window.left, g.window.width, denominator, g.resized_width, g.anchor_left, g.out_width), view.filter,
-      g.flip);
+  columns_.compute(axis_spec(g.window.left, g.window.width, denominator, g.resized_width, any ? across.resized : 0,
+                             any ? across.count : 1),
+                   view.filter, g.flip);
+  shown_ = {down.out, g.flip ? g.out_width - across.out - across.count : across.out, any ? down.count : 0,
+            across.count};
   region_ = {g.window.top / denominator + rows_.low, g.window.left / denominator + columns_.low, rows_.high - rows_.low,
              columns_.high - columns_.low};
+  first_ = last_ = region_.top;
   grow(middle_, (static_cast<size_t>(columns_.out) * 3 + kRowSlack) * static_cast<size_t>(region_.height));
   passes.prepare(columns_, prepared_);
+}
+
+uint8_t* Resize::middle_row(int row) {
+  return middle_.data() + (static_cast<size_t>(columns_.out) * 3 + kRowSlack) * static_cast<size_t>(row - region_.top);
 }
 
 void Resize::take(const Passes& passes, const uint8_t* in, size_t in_stride, int top, int left, int rows) {
   const int first = std::max(top, region_.top), last = std::min(top + rows, region_.top + region_.height);
   if (first >= last) return;
-  const size_t stride = static_cast<size_t>(columns_.out) * 3 + kRowSlack;
   const uint8_t* from = in + static_cast<size_t>(first - top) * in_stride + static_cast<size_t>(region_.left - left) * 4;
-  passes.horizontal(columns_, prepared_, from, in_stride, last - first,
-                    middle_.data() + static_cast<size_t>(first - region_.top) * stride, stride);
+  passes.horizontal(columns_, prepared_, from, in_stride, last - first, middle_row(first),
+                    static_cast<size_t>(columns_.out) * 3 + kRowSlack);
+  if (first_ == last_) first_ = first;
+  last_ = last;
 }
 
-void Resize::write(const Passes& passes, uint8_t* out) const {
-  const size_t bytes = static_cast<size_t>(columns_.out) * 3;
-  passes.vertical(rows_, middle_.data(), bytes + kRowSlack, bytes, out, bytes);
+void Resize::write(const Passes& passes, const View& view) {
+  const Geometry& g = view.geometry;
+  const int bottom = region_.top + region_.height;
+  for (int row = region_.top; row < bottom; ++row) {  // a row of one color is resized to that color
+    if (row < first_ || row >= last_) paint(middle_row(row), columns_.out, view.fill, 3);
+  }
+  if (shown_.height < g.out_height || shown_.width < g.out_width)
+    paint(view.out, g.out_height * g.out_width, view.fill, 3);
+  const size_t stride = static_cast<size_t>(g.out_width) * 3, bytes = static_cast<size_t>(columns_.out) * 3;
+  if (shown_.height > 0)
+    passes.vertical(rows_, middle_.data(), bytes + kRowSlack, bytes,
+                    view.out + static_cast<size_t>(shown_.top) * stride + static_cast<size_t>(shown_.left) * 3, stride);
 }
 
 Box ImageMaker::plan(const std::vector<View>& views, int denominator, const Passes& passes) {
@@ -140,7 +193,7 @@ int ImageMaker::decode(const Request& request, const std::vector<View>& views, c
     }
     const bool transposed = Turn(request.orientation).transposed;
     for (const View& view : views) {
-      if (makes_sense(view.geometry, transposed ? width : height, transposed ? height : width)) continue;
+      if (makes_sense(view, transposed ? width : height, transposed ? height : width)) continue;
       std::snprintf(message, GP_MESSAGE, "the window lies outside the image");
       return GP_CHANGED;
     }
@@ -151,48 +204,66 @@ int ImageMaker::decode(const Request& request, const std::vector<View>& views, c
   return code;
 }
 
+void ImageMaker::take(const std::vector<View>& views, const Passes& passes, const Margins& margins, uint8_t* rows,
+                      size_t stride, const Box& box) {
+  for (size_t i = 0; i < views.size(); ++i) {
+    for (int row = 0; views[i].fill != nullptr && row < box.height; ++row) {
+      uint8_t* at = rows + static_cast<size_t>(row) * stride;
+      paint(at, margins.left, views[i].fill, 4);
+      paint(at + static_cast<size_t>(margins.left + box.width) * 4, margins.right, views[i].fill, 4);
+    }
+    resizes_[i].take(passes, rows, stride, box.top, box.left - margins.left, box.height);
+  }
+}
+
 // Each strip of rows goes through the horizontal passes as soon as it is decoded.
 int ImageMaker::decode_upright(const std::vector<View>& views, bool fast, const Passes& passes) {
   gp_jpeg* jpeg = jpeg_.get();
+  const int height = gp_jpeg_height(jpeg), width = gp_jpeg_width(jpeg);
   int denominator = 8;
-  for (const View& view : views) denominator = std::min(denominator, scale_denominator(view.geometry, fast));
+  for (const View& view : views) denominator = std::min(denominator, scale_denominator(view, fast, height, width));
   const Box all = plan(views, denominator, passes);
-  int code = gp_jpeg_begin(jpeg, denominator, all.top, all.left, all.height, all.width);
+  const Box inside = inside_image(all, divide_up(height, denominator), divide_up(width, denominator));
+  const Margins margins(all, inside);
+  int code = gp_jpeg_begin(jpeg, denominator, inside.top, inside.left, inside.height, inside.width);
   if (code != GP_OK) return code;
-  const size_t stride = gp_jpeg_row_bytes(jpeg) + kRowSlack;
+  // Where there is a margin at the left, the rows that libjpeg gives begin with the image.
+  const size_t stride = gp_jpeg_row_bytes(jpeg) + margins.bytes() + kRowSlack;
   grow(source_, stride * kStrip);
-  for (int row = 0; row < all.height; row += kStrip) {
-    const int count = std::min(kStrip, all.height - row);
-    code = gp_jpeg_rows(jpeg, source_.data(), stride, count);
+  for (int row = 0; row < inside.height; row += kStrip) {
+    const int count = std::min(kStrip, inside.height - row);
+    code = gp_jpeg_rows(jpeg, source_.data() + static_cast<size_t>(margins.left) * 4, stride, count);
     if (code != GP_OK) return code;
-    for (size_t i = 0; i < views.size(); ++i)
-      resizes_[i].take(passes, source_.data() + gp_jpeg_row_offset(jpeg), stride, all.top + row, all.left, count);
+    take(views, passes, margins, source_.data() + gp_jpeg_row_offset(jpeg), stride,
+         {inside.top + row, inside.left, count, inside.width});
   }
   code = gp_jpeg_end(jpeg);
-  for (size_t i = 0; i < views.size() && code == GP_OK; ++i) resizes_[i].write(passes, views[i].out);
+  for (size_t i = 0; i < views.size() && code == GP_OK; ++i) resizes_[i].write(passes, views[i]);
   return code;
 }
 
 // The passes round differently along rows and columns, so the pixels are turned before them.
 int ImageMaker::decode_turned(const std::vector<View>& views, int orientation, const Passes& passes) {
   gp_jpeg* jpeg = jpeg_.get();
-  const Box all = plan(views, 1, passes);
+  const int height = gp_jpeg_height(jpeg), width = gp_jpeg_width(jpeg);
   const Turn turn(orientation);
-  const Box stored = stored_box(all, turn, gp_jpeg_height(jpeg), gp_jpeg_width(jpeg));
+  const Box all = plan(views, 1, passes);
+  const Box inside = inside_image(all, turn.transposed ? width : height, turn.transposed ? height : width);
+  const Margins margins(all, inside);
+  const Box stored = stored_box(inside, turn, height, width);
   int code = gp_jpeg_begin(jpeg, 1, stored.top, stored.left, stored.height, stored.width);
   if (code != GP_OK) return code;
-  const size_t in_stride = gp_jpeg_row_bytes(jpeg), out_stride = static_cast<size_t>(all.width) * 4 + kRowSlack;
+  const size_t in_stride = gp_jpeg_row_bytes(jpeg);
+  const size_t out_stride = static_cast<size_t>(inside.width) * 4 + margins.bytes() + kRowSlack;
   grow(source_, in_stride * static_cast<size_t>(stored.height));
   code = gp_jpeg_rows(jpeg, source_.data(), in_stride, stored.height);
   if (code == GP_OK) code = gp_jpeg_end(jpeg);
   if (code != GP_OK) return code;
-  grow(turned_, out_stride * static_cast<size_t>(all.height));
-  turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, turn, turned_.data(),
-               out_stride);
-  for (size_t i = 0; i < views.size(); ++i) {
-    resizes_[i].take(passes, turned_.data(), out_stride, all.top, all.left, all.height);
-    resizes_[i].write(passes, views[i].out);
-  }
+  grow(turned_, out_stride * static_cast<size_t>(inside.height));
+  turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, turn,
+               turned_.data() + static_cast<size_t>(margins.left) * 4, out_stride);
+  take(views, passes, margins, turned_.data(), out_stride, inside);
+  for (size_t i = 0; i < views.size(); ++i) resizes_[i].write(passes, views[i]);
   return GP_OK;
 }
 
@@ -208,7 +279,7 @@ void ImageMaker::resize(const uint8_t* pixels, const View& view, const Passes& p
       widen(from, region.width, source_.data() + static_cast<size_t>(i) * stride);
     resizes_[0].take(passes, source_.data(), stride, region.top + row, region.left, count);
   }
-  resizes_[0].write(passes, view.out);
+  resizes_[0].write(passes, view);
 }
 
 void ImageMaker::trim() {

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Columns, Image, Images, Job
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.dali.beside import Beside, Part, Threads
-from gpupipe.decode.dali.graph import FILTERS, placeholder
+from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
-from gpupipe.decode.fetching import Fetched, fetch
+from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.rendering import crops_of
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
@@ -31,15 +31,20 @@ class Feed:
     """One job on its way through DALI, kept alive until its batch is out: DALI reads the inputs in place.
 
     inputs:   of the pipeline's external sources: for each image field N uint8 arrays of encoded bytes, then five arrays
-              for each view. starts, shapes: int32 (N, 2) as (y, x), the window to decode; roi_starts, roi_ends:
-              float32 (N, 2), the region in it that the output covers, from right to left where the output is mirrored;
-              filters: int32 (N, 1), see `FILTERS`.
+              for each view, nine where its crop has a fill. starts, shapes: int32 (N, 2) as (y, x), the window to
+              decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to left
+              where the output is mirrored; filters: int32 (N, 1), see `FILTERS`. padded_starts, padded_shapes: the
+              same window with what of it lies outside of the image, in what was decoded, which the region then is in;
+              shown: float32 (N, 2), the size to which the region is resized; ats: int32 (N, 2), where in that the
+              output begins.
+    views:    the recipes for which.
     fetched:  what was read; read: when that was.
     others, followed: the columns that are no images, see `Beside.others`.
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
 
     inputs: tuple[Any, ...]
+    views: Views
     fetched: Fetched
     read: Span
     others: Columns
@@ -55,7 +60,7 @@ class Feed:
     def hide(self, rows: Collection[int]) -> None:
         """DALI gets the placeholder in these rows, in new inputs."""
         self.hidden.update(rows)
-        self.inputs = _blanked(self.inputs, list(rows)) if rows else self.inputs
+        self.inputs = _blanked(self.inputs, list(rows), self.views) if rows else self.inputs
 
     def batch(self, images: Columns, decode: Span) -> Batch:
         """The batch, with DALI's images, in which the declined rows are put: all that is beside them is waited for."""
@@ -108,9 +113,12 @@ class Feeder:
         crops = crops_of(fields, self._views, job, fetched.columns)
         inputs: list[Any] = []
         for name in fields.images:
-            inputs.append(list(fetched.columns[name].data))
-            inputs += [array for planned in crops[name] for array in view_inputs(planned)]
-        feed = Feed(tuple(inputs), fetched, read.span("consumer"), *self._beside.others(fetched))
+            images: Images = fetched.columns[name]
+            assert images.sizes is not None
+            sizes = upright(images.sizes) if self._views[0].exif_orientation else images.sizes[:, :2]
+            inputs.append(list(images.data))
+            inputs += [array for planned in crops[name] for array in view_inputs(planned, sizes)]
+        feed = Feed(tuple(inputs), self._views, fetched, read.span("consumer"), *self._beside.others(fetched))
         self._decline(feed, self._unfit(feed))
         feed.hide(fetched.failures.keys())
         return feed
@@ -148,13 +156,38 @@ class Feeder:
         return unfit - feed.fetched.failures.keys()
 
 
-def view_inputs(crops: Crops) -> tuple[NDArray[Any], ...]:
-    """What DALI is fed for one view of N images: five arrays, see `Feed.inputs`."""
+def view_inputs(crops: Crops, sizes: NDArray[np.int32] | None = None) -> tuple[NDArray[Any], ...]:
+    """What DALI is fed for one view of N images, see `Feed.inputs`; sizes: (N, 2), needed where the crops have a
+    fill."""
     windows, roi_starts, roi_ends = visible_part(crops)
-    starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
     flipped = crops.flips
+    padding: tuple[NDArray[Any], ...] = ()
+    if crops.fill is not None:
+        assert sizes is not None
+        windows, padding = _padding(crops, windows, np.maximum(sizes, 1))
+    starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
     roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
-    return starts, shapes, roi_starts, roi_ends, FILTERS[crops.bicubic.astype(np.intp)]
+    return starts, shapes, roi_starts, roi_ends, FILTERS[crops.bicubic.astype(np.intp)], *padding
+
+
+def _padding(
+    crops: Crops, windows: NDArray[np.int32], sizes: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], tuple[NDArray[Any], ...]]:
+    """The parts of the windows that lie in images of these sizes, at least a pixel, and the arrays for the rest."""
+    first, last = _shown(crops)
+    ats = crops.anchors - first
+    ats[crops.flips, 1] = (last - first - ats - crops.size)[crops.flips, 1]
+    starts = np.clip(windows[:, :2], 0, sizes - 1)
+    ends = np.maximum(np.minimum(windows[:, :2] + windows[:, 2:], sizes), starts + 1)
+    padded = windows[:, :2] - starts, np.ascontiguousarray(windows[:, 2:])
+    shown = (last - first).astype(np.float32)
+    return np.concatenate([starts, ends - starts], axis=1), (*padded, shown, ats.astype(np.int32))
+
+
+def _shown(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where in the resized windows the outputs begin and end, int32 (N, 2) each; at least a pixel of each is shown."""
+    first = np.clip(crops.anchors, 0, crops.resized - 1)
+    return first, np.maximum(np.minimum(crops.anchors + np.array(crops.size, np.int32), crops.resized), first + 1)
 
 
 def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
@@ -165,7 +198,7 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
     """
     window = crops.windows[:, 2:].astype(np.float64)
     scale = window / crops.resized
-    start, end = crops.anchors * scale, (crops.anchors + np.array(crops.size, np.int64)) * scale
+    start, end = (part * scale for part in _shown(crops))
     # A bilinear filter reaches `scale` pixels beyond, at least 1, a bicubic one twice that; one more for rounding.
     reach = np.where(crops.bicubic, 2, 1)[:, None] * np.maximum(scale, 1) + 1
     low, high = np.maximum(np.floor(start - reach), 0), np.minimum(np.ceil(end + reach), window)
@@ -173,9 +206,11 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
     return windows, (start - low).astype(np.float32), (end - low).astype(np.float32)
 
 
-def _blanked(inputs: tuple[Any, ...], rows: list[int]) -> tuple[Any, ...]:
+def _blanked(inputs: tuple[Any, ...], rows: list[int], views: Views) -> tuple[Any, ...]:
     """New inputs, with the placeholder in those rows."""
-    blanked, sides = [], cycle((0, 1, 0, 1, 1))  # starts, shapes, roi_starts, roi_ends and filters of each view
+    # Starts, shapes, roi_starts, roi_ends and filters of each view, and the four of its padding.
+    sides = cycle([side for recipe in views for side in (0, 1, 0, 1, 1, 0, 1, 1, 0)[: len(geometry(recipe))]])
+    blanked = []
     for given in inputs:
         given = given.copy()
         if isinstance(given, list):

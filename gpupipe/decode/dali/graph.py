@@ -11,15 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, tensors, types
 
-from gpupipe.recipe import Views
+from gpupipe.recipe import Recipe, Views
 
-__all__ = ["FILTERS", "as_dali", "build_pipeline", "placeholder"]
+__all__ = ["FILTERS", "as_dali", "build_pipeline", "geometry", "placeholder"]
 
 FILTERS = np.array([[int(types.INTERP_LINEAR)], [int(types.INTERP_CUBIC)]], np.int32)
 """DALI's numbers of a bilinear and of a bicubic filter."""
 
-# What a view is fed with: window start and shape, region start and end, filter.
+# What a view is fed with: window start and shape, region start and end, filter; where its crop has a fill, the padded
+# window's start and shape in that window, the size of what is shown of it, and the start of the output in that.
 GEOMETRY = (types.INT32, types.INT32, types.FLOAT, types.FLOAT, types.INT32)
+PADDING = (types.INT32, types.INT32, types.FLOAT, types.INT32)
+
+
+def geometry(recipe: Recipe) -> tuple[Any, ...]:
+    """The types of the arrays that a view is fed with."""
+    return GEOMETRY if recipe.crop.fill is None else GEOMETRY + PADDING
 
 
 @cache
@@ -43,8 +50,8 @@ def build_pipeline(feed: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
 
     feed: returns for each image field the next batch's encoded images, a list, and for each view window starts and
     shapes (y, x; int32), region starts and ends within the window (y, x; float32; a region that ends left of its start
-    is mirrored) and filters (of `FILTERS`); its StopIteration ends an epoch. The arrays must stay alive until the batch
-    is out.
+    is mirrored) and filters (of `FILTERS`), and where a crop has a fill what `PADDING` says; its StopIteration ends an
+    epoch. The arrays must stay alive until the batch is out.
     fields: how many image fields there are.
     """
     pipeline = _graph(feed=feed, exec_dynamic=True, **options)
@@ -61,7 +68,7 @@ def _graph(
     hw_decoder_load: float,
     fields: int = 1,
 ) -> Any:
-    each = (types.UINT8, *(GEOMETRY * len(views)))
+    each = (types.UINT8, *(kind for recipe in views for kind in geometry(recipe)))
     inputs = fn.external_source(
         source=feed, num_outputs=fields * len(each), batch=True, no_copy=True, dtype=[*(each * fields)], ndim=1
     )
@@ -72,30 +79,36 @@ def _graph(
         decode["hw_decoder_load"] = hw_decoder_load
     outputs = []
     for first in range(0, len(inputs), len(each)):
-        encoded, *geometry = inputs[first : first + len(each)]
-        outputs += _field(encoded, geometry, views, crop_decode, decode)
+        encoded, *rest = inputs[first : first + len(each)]
+        outputs += _field(encoded, rest, views, crop_decode, decode)
     return tuple(outputs)
 
 
-def _field(encoded: Any, geometry: list[Any], views: Views, crop_decode: bool, decode: dict[str, Any]) -> list[Any]:
+def _field(encoded: Any, arrays: list[Any], views: Views, crop_decode: bool, decode: dict[str, Any]) -> list[Any]:
     """The views of one image field."""
     whole = None if crop_decode else fn.decoders.image(encoded, **decode)
-    outputs = []
-    for view, recipe in enumerate(views):
-        start, shape, roi_start, roi_end, filters = geometry[view * len(GEOMETRY) : (view + 1) * len(GEOMETRY)]
-        if whole is None:
-            images = fn.decoders.image_slice(encoded, start, shape, axis_names="HW", **decode)
-        else:
-            images = fn.slice(whole, start, shape, axis_names="HW")
-        outputs.append(
-            fn.resize(
-                images,
-                size=list(recipe.crop.output_size),
-                roi_start=roi_start,
-                roi_end=roi_end,
-                interp_type=fn.cast(filters, dtype=types.INTERP_TYPE),
-                antialias=True,
-                subpixel_scale=False,
-            )
-        )
-    return outputs
+    given = iter(arrays)
+    return [_view(encoded, whole, recipe, [next(given) for _ in geometry(recipe)], decode) for recipe in views]
+
+
+def _view(encoded: Any, whole: Any, recipe: Recipe, arrays: list[Any], decode: dict[str, Any]) -> Any:
+    start, shape, roi_start, roi_end, filters, *padding = arrays
+    if whole is None:
+        images = fn.decoders.image_slice(encoded, start, shape, axis_names="HW", **decode)
+    else:
+        images = fn.slice(whole, start, shape, axis_names="HW")
+    size: Any = list(recipe.crop.output_size)
+    if padding:
+        padded_start, padded_shape, shown, at = padding
+        fill: Any = dict(axis_names="HW", out_of_bounds_policy="pad", fill_values=list(recipe.crop.color or ()))
+        images = fn.slice(images, padded_start, padded_shape, **fill)
+    resized = fn.resize(
+        images,
+        size=shown if padding else size,
+        roi_start=roi_start,
+        roi_end=roi_end,
+        interp_type=fn.cast(filters, dtype=types.INTERP_TYPE),
+        antialias=True,
+        subpixel_scale=False,
+    )
+    return fn.slice(resized, start=at, shape=size, **fill) if padding else resized

@@ -32,7 +32,7 @@ from gpupipe.device.finishing import Finisher
 from gpupipe.kernels import augment_reference, finish_reference
 from gpupipe.kernels.philox import philox4x32, split64
 from gpupipe.plan import augmentation, cropping
-from gpupipe.tools.contact_sheet import read_tiles
+from gpupipe.tools.showing.shown import read_shown
 
 SEED, SIZE = 5, 24
 CROP = gpupipe.RandomResizedCrop(SIZE)
@@ -606,7 +606,7 @@ class TestOnBatch:
             open_loader(folder, Recipe((CROP, OnBatch(same, whole=True)))) as loader,
             pytest.raises(gpupipe.ConfigError, match="OnBatch 'same' may give batches of any form"),
         ):
-            next(read_tiles(loader, 1))
+            next(read_shown(loader, 1))
 
     def test_in_a_thread_of_the_loaders_as_for_a_gpu(self, folder: Path) -> None:
         threads = set()

@@ -14,16 +14,17 @@ from PIL import Image
 
 import gpupipe
 from gpupipe.tools.cli import main
-from gpupipe.tools.contact_sheet import (
+from gpupipe.tools.showing.sheet import (
     BACKGROUND,
     GAP,
     LABEL_HEIGHT,
     Tile,
     draw_sheet,
-    read_tiles,
     tile_places,
+    tiles_of,
     write_sheet,
 )
+from gpupipe.tools.showing.shown import read_shown
 
 SIZE = 48
 
@@ -54,7 +55,7 @@ def tile_corners(count: int, size: int, columns: int) -> list[tuple[int, int]]:
     return [(x, y) for x, y, _, _ in tile_places([(size, size)] * count, columns)]
 
 
-def tiles_of(sheet: Path, count: int, size: int, columns: int) -> list[np.ndarray]:
+def tiles_on(sheet: Path, count: int, size: int, columns: int) -> list[np.ndarray]:
     pixels = np.asarray(Image.open(sheet))
     return [pixels[y : y + size, x : x + size] for x, y in tile_corners(count, size, columns)]
 
@@ -74,7 +75,7 @@ def test_tiles_are_what_the_loader_gives(folder: Path, tmp_path: Path, recipe: s
     assert main(["show", str(folder), "-o", str(sheet), *flags]) == 0
     preset = gpupipe.imagenet_train if recipe == "train" else gpupipe.imagenet_eval
     expected, _ = epoch_of(folder, 2, recipe=preset(SIZE, dtype="uint8"), shuffle=shuffle, seed=5)
-    for tile, pixels in zip(tiles_of(sheet, 7, SIZE, 3), expected, strict=False):
+    for tile, pixels in zip(tiles_on(sheet, 7, SIZE, 3), expected, strict=False):
         np.testing.assert_array_equal(tile, pixels)
 
 
@@ -83,7 +84,7 @@ def test_dali_shows_the_same_crops(folder: Path, tmp_path: Path) -> None:
     for engine in ("torch", "dali"):
         flags = ["--count", "4", "--columns", "4", "--size", str(SIZE), "--engine", engine]
         assert main(["show", str(folder), "-o", str(tmp_path / f"{engine}.png"), *flags]) == 0
-    pairs = zip(*(tiles_of(tmp_path / f"{engine}.png", 4, SIZE, 4) for engine in ("torch", "dali")), strict=True)
+    pairs = zip(*(tiles_on(tmp_path / f"{engine}.png", 4, SIZE, 4) for engine in ("torch", "dali")), strict=True)
     for torch_tile, dali_tile in pairs:
         assert np.abs(torch_tile.astype(int) - dali_tile).mean() < 1
 
@@ -91,7 +92,7 @@ def test_dali_shows_the_same_crops(folder: Path, tmp_path: Path) -> None:
 def test_repeat_follows_each_sample_through_shuffled_epochs(folder: Path) -> None:
     with one_by_one(folder, shuffle=True, seed=3) as loader:
         loader.set_epoch(1)
-        tiles = list(read_tiles(loader, count=4, repeat=3))
+        tiles = list(tiles_of(read_shown(loader, count=4, repeat=3)))
         wanted = [int(loader.order.indices(3, 1, np.array([position]))[0]) for position in range(4)]
     assert len(tiles) == 12
     for shown, epoch in enumerate((1, 2, 3)):
@@ -103,13 +104,13 @@ def test_repeat_follows_each_sample_through_shuffled_epochs(folder: Path) -> Non
 
 def test_labels_are_class_names(folder: Path) -> None:
     with one_by_one(folder) as loader:
-        assert [tile.label for tile in read_tiles(loader, 6)] == ["class_0"] * 4 + ["class_1"] * 2
+        assert [tile.label for tile in tiles_of(read_shown(loader, 6))] == ["class_0"] * 4 + ["class_1"] * 2
 
 
 def test_labels_without_classes_are_numbers() -> None:
     samples = [(encode(picture(30, 40, seed)), 10 * seed) for seed in range(3)]
     with one_by_one(samples) as loader:
-        assert [tile.label for tile in read_tiles(loader, 9)] == ["0", "10", "20"]
+        assert [tile.label for tile in tiles_of(read_shown(loader, 9))] == ["0", "10", "20"]
 
 
 def test_count_beyond_the_epoch_shows_the_epoch(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -233,7 +234,7 @@ def test_mixed_samples_are_shown_with_both_labels(folder: Path, kind: type, smoo
         return gpupipe.Loader(folder, recipe, batch_size=2, **options)
 
     with loader(smoothing) as smoothed:
-        tiles = list(read_tiles(smoothed, 12))
+        tiles = list(tiles_of(read_shown(smoothed, 12)))
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in smoothed.recipe.statistics)
     with loader(0.0) as plain:
         batches = [(images.clone(), targets) for images, targets in plain]
@@ -252,19 +253,19 @@ def test_what_is_not_mixed_has_its_class_alone(folder: Path) -> None:
     recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(SIZE, SIZE), gpupipe.Normalize(), mixing))
     options: dict[str, object] = dict(engine="torch", device="cpu", num_workers=0)
     with gpupipe.Loader(folder, recipe, 2, order=gpupipe.Subset([0, 4, 8], shuffle=False), **options) as loader:
-        first, second, last = (tile.label for tile in read_tiles(loader, 3))
+        first, second, last = (tile.label for tile in tiles_of(read_shown(loader, 3)))
         assert "%" in first
         assert "%" in second
         assert last == "class_2"
         loader.mixup_enabled = False
-        assert [tile.label for tile in read_tiles(loader, 3)] == ["class_0", "class_1", "class_2"]
+        assert [tile.label for tile in tiles_of(read_shown(loader, 3))] == ["class_0", "class_1", "class_2"]
 
 
 def test_the_views_of_a_sample_stand_in_a_row(folder: Path, tmp_path: Path) -> None:
     flags = ["--recipe", "dino", "--size", "112", "--count", "3", "--engine", "torch"]
     assert main(["show", str(folder), "-o", str(tmp_path / "dino.png"), *flags]) == 0
     with gpupipe.Loader(folder, gpupipe.dino_train(112), 2, engine="torch", device="cpu", num_workers=0) as loader:
-        tiles = list(read_tiles(loader, 3))
+        tiles = list(tiles_of(read_shown(loader, 3)))
     sides = [112] * 2 + [96] * 8
     assert [tile.pixels.shape[0] for tile in tiles] == sides * 3
     assert [tile.label for tile in tiles] == ["class_0", *[""] * 9] * 3
@@ -320,7 +321,7 @@ def test_a_recipe_of_ones_own(folder: Path, own: Path, name: str, sides: list[in
     with gpupipe.Loader(
         folder, gpupipe.imagenet_eval(40, resize=40), 2, engine="torch", device="cpu", num_workers=0
     ) as loader:
-        expected = next(read_tiles(loader, 1)).pixels
+        expected = next(tiles_of(read_shown(loader, 1))).pixels
     np.testing.assert_array_equal(np.asarray(Image.open(sheet))[GAP : GAP + 40, GAP : GAP + 40], expected)
 
 

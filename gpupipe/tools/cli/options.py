@@ -12,6 +12,7 @@ from typing import Any
 from gpupipe.batch import Field, Schema
 from gpupipe.batch.stored import KINDS
 from gpupipe.errors import ConfigError
+from gpupipe.tools.cli.own_file import load
 
 __all__ = [
     *(
@@ -34,6 +35,7 @@ Subparsers = Any  # argparse's own class for them is a private one
 DATA: dict[str, Any] = {"metavar": "DATA", "help": "a folder, .tar shards: paths, 'a-{000..009}.tar', a table: a.csv"}
 ENGINES: dict[str, Any] = {"choices": ("auto", "dali", "torch"), "default": "auto", "help": "default: auto"}
 FIELD = "a field of the samples, as image=Image:path or label=Scalar; may be repeated (default: image and label)"
+FIELDS = "all fields with their settings, as FILE.py:NAME: a dict of them, or a function that returns one"
 LABEL_FIELD = "the field of shards' .json members that holds the label (default: label)"
 
 
@@ -95,19 +97,28 @@ def sized(size: float) -> str:
 
 
 def add_fields(parser: Any) -> None:
-    """--field, for `fields_of`."""
+    """--field and --fields, for `fields_of`."""
     parser.add_argument("--field", type=_field, action="append", metavar="NAME=KIND[:SOURCE]", help=FIELD)
+    parser.add_argument("--fields", metavar="FILE.py:NAME", help=FIELDS)
 
 
 def fields_of(args: argparse.Namespace, *, pair: bool = False) -> dict[str, Field] | None:
-    """The fields as `open_source` takes them. Raises ConfigError for others than image and label where a `pair` of them
-    is needed."""
+    """The fields as `open_source` takes them. Raises ConfigError for those of both options, and for others than image
+    and label where a `pair` of them is needed."""
+    if args.field and args.fields:
+        raise ConfigError(f"--fields {args.fields} has all fields: leave out --field {args.field[0][0]}")
     fields = dict(args.field) if args.field else None
+    if args.fields:
+        fields = dict(load("fields", args.fields, _are_fields, "a dict of a name and a gpupipe.Field each"))
     if pair and not Schema.of(fields).is_pair:
         raise ConfigError(
             f"--field: {', '.join(fields or {})}; pass image=Image:... and label=Scalar:..., in this order"
         )
     return fields
+
+
+def _are_fields(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(field, Field) for field in value.values())
 
 
 def _field(text: str) -> tuple[str, Field]:

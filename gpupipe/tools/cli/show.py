@@ -1,24 +1,24 @@
-"""`gpupipe show`: a contact sheet of what the model will see."""
+"""`gpupipe show`: a contact sheet of what the model will see, or a page that tells more of it."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
-import traceback
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpupipe.batch import Field, Image, Mask
 from gpupipe.errors import ConfigError
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_fields, data_of, fields_of, option
+from gpupipe.tools.cli.own_file import load
+
+if TYPE_CHECKING:
+    from gpupipe.loader.loader import Loader
 
 __all__ = ["add_parser", "run"]
 
 COLUMNS = 6
-MODULE = "gpupipe_recipe_file"  # what a user's file is called while it runs, so that it takes no other module's name
 
 # --recipe NAME -> the preset of gpupipe and its arguments.
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -33,21 +33,26 @@ PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, augmented and mixed as the model will see
-them, with their labels. Samples that are mixed show the share of each label. The views of a sample stand in a row."""
+them, with their labels and texts, masks, boxes and points drawn on them. Samples that are mixed show the share of each
+label. The views of a sample stand in a row, those of several image fields side by side. Or write a page, one HTML file:
+samples before and after the recipe and what each operation drew for them, how large the images are, how many samples
+each class has, and which samples are bad."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    help = "write a contact sheet of what the model will see"
+    help = "write a contact sheet of what the model will see, or a page"
     parser = add_command(subparsers, "show", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="+", **DATA)
     add_fields(parser)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .jpg or .webp")
+    output = parser.add_mutually_exclusive_group(required=True)
+    output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a contact sheet: .png, .jpg or .webp")
+    output.add_argument("--html", type=Path, metavar="FILE", help="a page that needs no other files; here bad samples")
     recipes = f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without"
     option(parser, "--recipe", "train", "RECIPE", f"{recipes} arguments that returns one")
     parser.add_argument("--size", type=int, metavar="PX", help="side of the pictures (default: the preset's)")
     option(parser, "--count", 24, "N", "samples to show")
     parser.add_argument(
-        "--columns", type=int, metavar="N", help=f"default: the number of views, else --repeat, else {COLUMNS}"
+        "--columns", type=int, metavar="N", help=f"of the sheet (default: a sample's pictures, or {COLUMNS})"
     )
     option(parser, "--repeat", 1, "N", "show each sample in N epochs")
     option(parser, "--seed", 0, "S", "the Loader's seed")
@@ -59,14 +64,15 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the samples, write the sheet, print where it lies."""
+    """Read the samples, write the sheet or the page, print where it lies."""
     from gpupipe.loader.loader import Loader
     from gpupipe.sources import open_source
-    from gpupipe.tools.contact_sheet import draw_sheet, read_tiles, sheet_format, write_sheet
+    from gpupipe.tools.showing.sheet import sheet_format
 
-    sheet_format(args.output)  # a wrong name is better known before the work than after
+    if args.output is not None:
+        sheet_format(args.output)  # a wrong name is better known before the work than after
     recipe = recipe_of(args)
-    source = open_source(data_of(args), fields=fields_of(args))
+    source = open_source(data_of(args), fields=_listed(fields_of(args)))
     loader = Loader(
         source,
         recipe,
@@ -78,79 +84,67 @@ def run(args: argparse.Namespace) -> int:
         device="cpu" if args.engine == "torch" else "auto",
         rank=0,
         world_size=1,
+        on_error="raise" if args.html is None else "skip",
     )
     with loader:
         loader.set_epoch(args.epoch)
-        tiles = list(read_tiles(loader, args.count, args.repeat))
-    write_sheet(draw_sheet(tiles, _columns(args, recipe)), args.output)
-    print(f"{len(tiles)} pictures written to {args.output}")
+        print(_write_sheet(args, loader) if args.html is None else _write_page(args, loader))
     return 0
 
 
-def _columns(args: argparse.Namespace, recipe: Recipe | MultiCrop) -> int:
-    """The views of a sample in a row, or its epochs, or as many as look well."""
-    usual = next((views for views in (recipe.views, args.repeat) if views > 1), COLUMNS)
-    return usual if args.columns is None else int(args.columns)
+def _write_sheet(args: argparse.Namespace, loader: Loader) -> str:
+    from gpupipe.tools.showing.sheet import draw_sheet, tiles_of, write_sheet
+    from gpupipe.tools.showing.shown import read_shown, views_of
+
+    tiles = list(tiles_of(read_shown(loader, args.count, args.repeat)))
+    pictures = len(views_of(loader)) * len(loader.source.fields.images)
+    usual = next((number for number in (pictures, args.repeat) if number > 1), COLUMNS)
+    write_sheet(draw_sheet(tiles, usual if args.columns is None else args.columns), args.output)
+    return f"{len(tiles)} pictures written to {args.output}"
+
+
+def _write_page(args: argparse.Namespace, loader: Loader) -> str:
+    from gpupipe.tools.showing.cards import cards_of
+    from gpupipe.tools.showing.page import Page, write_page
+    from gpupipe.tools.showing.shown import read_shown
+    from gpupipe.tools.showing.survey import survey
+
+    cards = list(cards_of(loader, read_shown(loader, args.count, args.repeat)))
+    found = survey(loader.source)
+    found.add(loader.bad_samples)
+    facts = {"seed": f"{args.seed}", "epoch": f"{args.epoch}", "engine": f"{loader.engine} on {loader.device}"}
+    write_page(Page(" ".join(args.data), loader.source, facts, repr(loader.recipe), found, cards), args.html)
+    return f"{len(cards)} samples written to {args.html}"
+
+
+def _listed(fields: dict[str, Field] | None) -> dict[str, Field] | None:
+    """The fields with their values as they are, rather than as they are put together for a model."""
+    if fields is None:
+        return None
+    kept = (Image, Mask)
+    return {
+        name: field if isinstance(field, kept) or name == "label" else replace(field, collate="list")
+        for name, field in fields.items()
+    }
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe | MultiCrop:
     """The preset that --recipe names, or one of the user's own."""
     import gpupipe
 
+    made: Recipe | MultiCrop
     if args.recipe in PRESETS:
         name, arguments = PRESETS[args.recipe]
         settings = {} if args.size is None else {"size": args.size}
-        made: Recipe | MultiCrop = getattr(gpupipe, name)(*arguments, **settings)
+        made = getattr(gpupipe, name)(*arguments, **settings)
         return made
     if ":" not in args.recipe:
         raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor one of {', '.join(PRESETS)}")
     if args.size is not None:
         raise ConfigError(f"--size={args.size} is for presets; {args.recipe} says its own size")
-    return load_recipe(args.recipe)
-
-
-def load_recipe(text: str) -> Recipe | MultiCrop:
-    """The recipe that `text` names as FILE.py:NAME: a Recipe, a MultiCrop, or a function that makes one of nothing.
-
-    The file runs as it does when it is imported, with its folder on the path. Raises ConfigError.
-    """
-    file, _, name = text.rpartition(":")
-    path = Path(file).expanduser().absolute()
-    if path.suffix != ".py" or not name.isidentifier():
-        raise ConfigError(f"recipe {text!r} is not of the form FILE.py:NAME, as in my_training.py:train_recipe")
-    if not path.is_file():
-        raise ConfigError(f"recipe {text!r}: there is no file {path}; check the path")
-    module = _ran(path, text)
-    if not hasattr(module, name):
-        known = ", ".join(key for key, value in vars(module).items() if isinstance(value, (Recipe, MultiCrop)))
-        raise ConfigError(f"recipe {text!r}: {path} has no {name}; the recipes in it: {known or 'none'}")
-    found = getattr(module, name)
-    made = _called(found, path, text) if callable(found) else found
-    if not isinstance(made, (Recipe, MultiCrop)):
-        what = f"what {name}() returned" if callable(found) else name
-        kind = f"{type(made).__module__}.{type(made).__qualname__}"
-        raise ConfigError(
-            f"recipe {text!r}: {what} in {path} is a {kind}, {made!r:.80}, not a gpupipe.Recipe or MultiCrop"
-        )
+    made = load("recipe", args.recipe, _is_recipe, "a gpupipe.Recipe or MultiCrop")
     return made
 
 
-def _ran(path: Path, text: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(MODULE, path)
-    assert spec is not None, path
-    assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module  # dataclasses look themselves up there
-    sys.path.insert(0, str(path.parent))
-    _called(lambda: spec.loader.exec_module(module), path, text)  # type: ignore[union-attr]
-    return module
-
-
-def _called(call: Callable[[], Any], path: Path, text: str) -> Any:
-    """What a user's code returns; whatever it raises is said with the line of the file."""
-    try:
-        return call()
-    except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        where = f", line {lines[-1]}" if lines else ""
-        raise ConfigError(f"recipe {text!r}: {path}{where} raised {type(error).__name__}: {error}") from error
+def _is_recipe(value: Any) -> bool:
+    return isinstance(value, Recipe | MultiCrop)

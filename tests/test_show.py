@@ -332,7 +332,7 @@ def test_a_recipe_of_ones_own(folder: Path, own: Path, name: str, sides: list[in
         ("{}:nothing", r"what nothing\(\) returned in .*/my\.py is a builtins\.NoneType"),
         ("{}:fails", r"my\.py, line 17 raised NameError: name 'unknown_name'"),
         ("{}:plian", r"my\.py has no plian; the recipes in it: plain, pair$"),
-        ("{}", r"neither FILE\.py:NAME nor one of train, eval, "),
+        ("{}", r"neither FILE\.py:NAME nor a preset: train, eval, .*, mae_train, "),
         ("{}:", r"not of the form FILE\.py:NAME"),
         ("beside.txt:plain", r"not of the form FILE\.py:NAME"),
         ("missing.py:plain", r"there is no file .*/missing\.py"),
@@ -361,7 +361,7 @@ def test_the_size_is_a_presets(folder: Path, own: Path, capsys: pytest.CaptureFi
     assert "--size=32 is for presets" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("recipe", ["resnet50-v2", "timm-a1", "timm-a2", "timm-a3", "deit3"])
+@pytest.mark.parametrize("recipe", ["resnet50-v2", "timm-a1", "timm-a2", "timm-a3", "deit3", "mae_train"])
 def test_presets_can_be_shown(folder: Path, tmp_path: Path, recipe: str) -> None:
     flags = ["--recipe", recipe, "--size", "32", "--count", "4", "--engine", "torch"]
     assert main(["show", str(folder), "-o", str(tmp_path / "sheet.png"), *flags]) == 0

@@ -34,7 +34,9 @@ detection = {
     "points": gpupipe.Points("json:points"),
     "caption": gpupipe.Text("txt", collate=len),
 }
-cameras = lambda: {"front": gpupipe.Image("png"), "back": gpupipe.Image("back.png"), "caption": gpupipe.Text("txt")}
+cameras = lambda: {
+    "front": gpupipe.Image("png"), "back": gpupipe.Image("back.png"), "caption": gpupipe.Text("txt", tokenizer=len)
+}
 """
 
 

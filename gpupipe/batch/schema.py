@@ -153,7 +153,7 @@ def _text(field: Any) -> str:
     parts = []
     for key in field.__dataclass_fields__:
         value = getattr(field, key)
-        if not value and key in LATER:
+        if key in LATER and not value:  # in this order: others may be arrays
             continue
         said = getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
         parts.append(f"{key}={said}")

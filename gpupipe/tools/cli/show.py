@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.batch import Field, Image, Mask
+from gpupipe.batch import Field, Image, Mask, Text
 from gpupipe.errors import ConfigError
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_fields, data_of, fields_of, option
@@ -47,8 +50,8 @@ def add_parser(subparsers: Subparsers) -> None:
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a contact sheet: .png, .jpg or .webp")
     output.add_argument("--html", type=Path, metavar="FILE", help="a page that needs no other files; here bad samples")
-    recipes = f"{', '.join(PRESETS)}, or one of yours as FILE.py:NAME: a Recipe, a MultiCrop, or a function without"
-    option(parser, "--recipe", "train", "RECIPE", f"{recipes} arguments that returns one")
+    recipes = f"{', '.join(PRESETS)}, another preset by its name, as mae_train, or one of yours as FILE.py:NAME: "
+    option(parser, "--recipe", "train", "RECIPE", f"{recipes}a Recipe, a MultiCrop, or a function that returns one")
     parser.add_argument("--size", type=int, metavar="PX", help="side of the pictures (default: the preset's)")
     option(parser, "--count", 24, "N", "samples to show")
     parser.add_argument(
@@ -119,31 +122,39 @@ def _write_page(args: argparse.Namespace, loader: Loader) -> str:
 
 def _listed(fields: dict[str, Field] | None) -> dict[str, Field] | None:
     """The fields with their values as they are, rather than as they are put together for a model."""
-    if fields is None:
-        return None
-    kept = (Image, Mask)
-    return {
-        name: field if isinstance(field, kept) or name == "label" else replace(field, collate="list")
-        for name, field in fields.items()
-    }
+    return None if fields is None else {name: _as_it_is(name, field) for name, field in fields.items()}
+
+
+def _as_it_is(name: str, field: Field) -> Field:
+    if isinstance(field, Text):
+        return replace(field, collate="list", tokenizer=None)
+    return field if isinstance(field, Image | Mask) or name == "label" else replace(field, collate="list")
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe | MultiCrop:
     """The preset that --recipe names, or one of the user's own."""
-    import gpupipe
-
     made: Recipe | MultiCrop
-    if args.recipe in PRESETS:
-        name, arguments = PRESETS[args.recipe]
+    presets = _presets()
+    if args.recipe in presets:
         settings = {} if args.size is None else {"size": args.size}
-        made = getattr(gpupipe, name)(*arguments, **settings)
+        made = presets[args.recipe](**settings)
         return made
     if ":" not in args.recipe:
-        raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor one of {', '.join(PRESETS)}")
+        raise ConfigError(f"recipe {args.recipe!r} is neither FILE.py:NAME nor a preset: {', '.join(presets)}")
     if args.size is not None:
         raise ConfigError(f"--size={args.size} is for presets; {args.recipe} says its own size")
     made = load("recipe", args.recipe, _is_recipe, "a gpupipe.Recipe or MultiCrop")
     return made
+
+
+def _presets() -> dict[str, Callable[..., Recipe | MultiCrop]]:
+    """Those with a short name, and all that need no more than a size."""
+    import gpupipe
+
+    short = {name: partial(getattr(gpupipe, preset), *arguments) for name, (preset, arguments) in PRESETS.items()}
+    found = {name: getattr(gpupipe, name) for name in gpupipe.__all__}
+    made = {name: one for name, one in found.items() if one.__module__.startswith("gpupipe.recipe.presets.")}
+    return short | {name: one for name, one in made.items() if next(iter(signature(one).parameters)) == "size"}
 
 
 def _is_recipe(value: Any) -> bool:

@@ -106,7 +106,7 @@ def test_one_fetches_and_others_wait(cache: BlockCache, settings: Cache) -> None
     assert other.wait(keys[:2], timeout=0.05) == set()
     later = threading.Timer(0.1, lambda: (cache.give_back(keys[1:]), cache.put({keys[0]: content(keys[0])})))
     later.start()
-    assert other.wait(keys[:2], timeout=20) == {keys[0]}
+    assert other.wait(keys[:2], timeout=60) == {keys[0]}
     later.join()
     assert other.claim(keys[:2], hold=False) == ({keys[1]}, {keys[0]}, set())
     other.close()
@@ -241,7 +241,7 @@ def test_threads_share_it(cache: BlockCache) -> None:
                 claimed.append(key)
                 assert cache.put({key: content(key)})
             else:
-                assert cache.wait([key], 20) == {key}
+                assert cache.wait([key], 60) == {key}
             assert cache.read(key) is not None
 
     threads = [threading.Thread(target=work) for _ in range(6)]

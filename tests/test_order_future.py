@@ -22,6 +22,18 @@ def test_which_orders_have_an_inverse(name: str) -> None:
     assert is_invertible(EVERY_ORDER[name]()) == (name not in WITHOUT)
 
 
+def test_an_order_cut_into_an_epoch_without_end_is_asked_once_for_its_inverse() -> None:
+    asked: list[int] = []
+
+    class Asked(Sequential):
+        def positions(self, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+            asked.append(epoch)
+            return super().positions(seed, epoch, indices)
+
+    assert is_invertible(VirtualEpochs(Asked(SIZE), 2**61))
+    assert asked == [0]
+
+
 @pytest.mark.parametrize("name", [name for name in EVERY_ORDER if name not in WITHOUT])
 @pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (3, 1), (2**63 + 9, 40)])
 def test_positions_are_those_of_a_listing(name: str, seed: int, epoch: int) -> None:

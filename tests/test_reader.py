@@ -59,7 +59,7 @@ class Asking:
         for _ in range(5):
             self.requests += 1
             try:
-                with urlopen(Request(found.url, headers=headers), timeout=10) as answer:
+                with urlopen(Request(found.url, headers=headers), timeout=60) as answer:
                     data = np.frombuffer(answer.read(), np.uint8)
             except HTTPError as error:
                 raise ReadError(f"{found.url}, bytes {offset} to {offset + size}: {error.code}") from None

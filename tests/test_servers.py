@@ -33,7 +33,7 @@ def server(fault_server: FaultServer) -> FaultServer:
 class Client:
     """Of the standard library, with one connection."""
 
-    def __init__(self, server: FaultServer, timeout: float = 10.0) -> None:
+    def __init__(self, server: FaultServer, timeout: float = 60.0) -> None:
         self.connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=timeout)
         self.target = urlsplit(server.url_of("a/x y.bin")).path
 
@@ -144,7 +144,7 @@ def test_silence_lasts_until_someone_leaves(server: FaultServer) -> None:
     server.script("a/x y.bin", Fault(silent=True), Fault(pace=1.0))
     with pytest.raises(TimeoutError):
         Client(server, timeout=0.2)()
-    slow = Client(server, timeout=1.5)
+    slow = Client(server, timeout=60)
     slow.connection.request("GET", slow.target)
     response = slow.connection.getresponse()
     assert response.read(1) == DATA[:1]  # and the server closes in the middle of the rest

@@ -140,7 +140,8 @@ def stream(order: Order, seed: int, begin: int, positions: Indices) -> Indices:
 def stream_positions(order: Order, seed: int, begin: int, count: int, indices: Indices) -> Indices | None:
     """Which of the `count` places of the stream from `begin` on have each of the samples, (times, N); -1: none."""
     found = []
-    for epoch in range(begin // len(order), -(-(begin + count) // len(order))):
+    first, end = begin // len(order), -(-(begin + count) // len(order))
+    for epoch in range(first, end if len(indices) else first + 1):  # of none only whether it can be said
         places = positions_of(order, seed, epoch, indices)
         if places is None:
             return None

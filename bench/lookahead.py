@@ -3,12 +3,12 @@
     python bench/lookahead.py [--samples 1281167,1000000000] [--rounds 5] [--out FOLDER]
     python bench/lookahead.py --scale [--samples 1000000000] [--shards 1000000] [--nodes 32] [--ranks 8] [--out FOLDER]
 
-Without `--scale`: nanoseconds a sample of `Future.next_use`, of what a node of 1, 8 and 32 reads, 4,096 samples at
+Without `--scale`: nanoseconds a sample of `Future.next_use`, of what a node of 1, 8 and 32 reads, 8,192 samples at
 once, for the epochs that the plan of a cache of a tenth of the data looks ahead; and of that plan (`Retention`) in all:
 what is read, when it comes again, what is kept. CPU time of the working thread in epoch 50, the median of the rounds,
 the smallest and the largest.
 
-With `--scale`, of each order on one rank of many: its memory (tracemalloc); seconds until a resume in mid-epoch has the
+With `--scale`, of each order on one rank of many: its memory (tracemalloc, and what the kernel says); seconds until a resume in mid-epoch has the
 sample indices of its first batch, with the order made, and until the node's plan stands there; what the plan then takes
 for a sample, and its memory for each that it holds. And the memory of the index: its bytes a sample and a shard, of
 shards that are written for it, for so many.
@@ -42,7 +42,7 @@ __all__ = ["main"]
 
 SHARE = 0.1
 AHEAD = {1: 5, 8: 8, 32: 21}  # epochs that are looked ahead with so many nodes and that share
-AT_ONCE = 4096
+AT_ONCE = 8192
 BATCH = 256  # of a rank
 BYTES = 110_000  # of a sample
 EPOCH = 50
@@ -140,7 +140,7 @@ def at_scale(make: Callable[[], Order], batches: RankBatches, ranks: int, steps:
     tracemalloc.start()
     plan = begun(future, capacity, step)
     planned(plan, some)
-    plan_bytes, _ = tracemalloc.get_traced_memory()
+    plan_bytes = tracemalloc.get_traced_memory()[0] + getattr(plan._policy, "nbytes", 0)  # of the kernel
     tracemalloc.stop()
     plan = begun(future, capacity, step)
     plan_ns = 1e9 * seconds(partial(planned, plan, some)) / (len(some) * BATCH * ranks)

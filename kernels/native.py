@@ -19,6 +19,8 @@ __all__ = [
         "CLimits",
         "Feistel",
         "Finish",
+        "HeldStep",
+        "Line",
         "View",
         "Walks",
         "addresses",
@@ -73,6 +75,14 @@ Augment = _structure(
 Feistel = _structure(
     "gp_feistel", "int64 count", "pointer numbers a b keys", "int32 rounds each_domain each_key back portable"
 )
+Line = _structure(
+    "gp_line",
+    *("int64 count", "pointer samples begins moves region_begins a b keys regions within"),
+    *("int64 block_count region_count", "int32 rounds portable"),
+)
+HeldStep = _structure(
+    "gp_held_step", "pointer held", "int64 now busy count", "pointer indices sizes times hits keep", "int64 named"
+)
 Walks = _structure("gp_walks", "int32 count threads max_scans", "pointer data bytes headers odd")
 
 
@@ -98,6 +108,7 @@ def _opened() -> tuple[Any | None, str | None]:
     if opened.gp_abi() != ABI:
         return None, f"the C++ kernels in {path} are of another version of gpupipe; {REMEDY}"
     opened.gp_best_variant.restype = ctypes.c_char_p
+    opened.gp_held_new.restype, opened.gp_held_bytes.restype = ctypes.c_void_p, ctypes.c_int64
     return opened, None
 
 

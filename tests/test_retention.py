@@ -9,7 +9,19 @@ from collections import OrderedDict, defaultdict
 import numpy as np
 import pytest
 
-from gpupipe.order import Repeated, Sequential, Shuffled, Stratified, Subset, VirtualEpochs, Weighted
+from gpupipe.kernels import native
+from gpupipe.kernels.furthest import FurthestReference
+from gpupipe.order import (
+    BlockShuffled,
+    NodeBlocks,
+    Repeated,
+    Sequential,
+    Shuffled,
+    Stratified,
+    Subset,
+    VirtualEpochs,
+    Weighted,
+)
 from gpupipe.order.future import NEVER, Future
 from gpupipe.order.ranks import RankBatches
 from gpupipe.order.retention import Retention
@@ -103,6 +115,32 @@ def test_samples_of_several_sizes_hit_within_a_hundredth_of_the_slow_reference(s
     assert wanted > 20
     assert counted == pytest.approx(wanted, rel=0.01, abs=1)
     assert ours_bytes == pytest.approx(theirs_bytes, rel=0.01, abs=400)
+
+
+@pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.9])
+@pytest.mark.parametrize(
+    "order",
+    [
+        Shuffled(2500),
+        BlockShuffled(np.arange(37), 5),
+        NodeBlocks(np.arange(37), 4, 32, 3),
+        Repeated(Shuffled(300), 3),
+        VirtualEpochs(Shuffled(900), 300),
+    ],
+)
+def test_the_kernel_plans_as_the_definition(order, share, monkeypatch):
+    """Sizes of 0 and beyond the capacity, lists longer than a slice, what is not found within the horizon."""
+    sizes = np.random.default_rng(0).integers(0, 400, 2500) ** 2 // 400
+    future = future_of(order, batch=8, world=4, ranks=range(1, 3))
+    capacity = int(sizes.sum() * share)
+    ours = Retention(future, lambda indices: sizes[indices], capacity, lag=2, horizon=1)
+    monkeypatch.setattr("gpupipe.order.retention.furthest", FurthestReference)
+    theirs = Retention(future, lambda indices: sizes[indices], capacity, lag=2, horizon=1)
+    for point in steps_of(future, 6):
+        for one, other in zip(ours.at(*point), theirs.at(*point), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert sorted(ours.held()) == sorted(theirs.held())
 
 
 @pytest.mark.parametrize("lag", [0, 3])

@@ -11,22 +11,21 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys, unpermute
-from gpupipe.order.protocol import AHEAD, BLOCKS, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
+from gpupipe.kernels.feistel import Regions, unlined
+from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys
+from gpupipe.order.protocol import AHEAD, BLOCKS, LATEST, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
-__all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "shard_sizes"]
+__all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "moved", "regions", "shard_sizes"]
 
 
 class Line(NamedTuple):
     """Blocks in the order in which they come: `begins` (B + 1,) where each one lies in the dataset, and where the last
-    ends; `blocks` (B,) which of them come first, second and so on, by a permutation; `ends` (B + 1,) where these begin
-    in the line, and where the last ends."""
+    ends; `blocks` (B,) which of them come first, second and so on; `ends` (B + 1,) where these begin in the line, and
+    where the last ends."""
 
     begins: Indices
     blocks: Indices
     ends: Indices
-    domain: Domain
-    keys: Words
 
     def at(self, places: Indices) -> Indices:
         """The place of the line's block that has each of these places."""
@@ -39,19 +38,29 @@ class Line(NamedTuple):
         found: Indices = self.begins[self.blocks[at]] + places - self.ends[at]
         return found
 
-    def places(self, samples: Indices) -> tuple[Indices, Indices]:
-        """Where these samples are in it, and the place of the block of each."""
-        blocks = np.searchsorted(self.begins, samples, side="right") - 1
-        at = unpermute(blocks, self.domain, self.keys)
-        return self.ends[at] + samples - self.begins[blocks], at
-
 
 def lined_up(begins: Indices, operation: int, seed: int, epoch: int) -> Line:
     """All blocks, shuffled by (seed, epoch, operation)."""
     count = len(begins) - 1
-    domain, keys = square(max(1, count)), round_keys(seed, epoch, operation)
-    blocks = permute(np.arange(count), domain, keys)
-    return Line(begins, blocks, _summed(np.diff(begins)[blocks]), domain, keys)
+    blocks = permute(np.arange(count), square(max(1, count)), round_keys(seed, epoch, operation))
+    return Line(begins, blocks, _summed(np.diff(begins)[blocks]))
+
+
+def moved(begins: Indices, operation: int, seed: int, epoch: int) -> Indices:
+    """From a sample of each block to its place in that line, (B,)."""
+    return _moves(lined_up(begins, operation, seed, epoch))
+
+
+def _moves(line: Line) -> Indices:
+    found = np.empty_like(line.blocks)
+    found[line.blocks] = line.ends[:-1] - line.begins[line.blocks]
+    return found
+
+
+def regions(begins: Indices, moves: Indices, ends: Indices, keys: Words) -> Regions:
+    """What goes back through a line and the permutations of its regions."""
+    _, a, b = square(np.maximum(1, np.diff(ends)))
+    return Regions(begins, moves, ends, a, b, keys)
 
 
 def begins_of(where: str, block_sizes: ArrayLike) -> Indices:
@@ -85,7 +94,7 @@ class BlockShuffled(OnceEach):
 
     For storage that dislikes random reads: only the blocks of one window are read at a time (of two, in a batch across
     their border). Every sample comes once an epoch. A window of all blocks is a full shuffle; how well others mix,
-    bench/mixing.py measures. Memory: two numbers for each block, of each epoch that is looked into.
+    bench/mixing.py measures. Memory: two numbers for each block, and one of each epoch that is looked into.
 
     block_sizes: samples of each block, 0 or more, blocks being consecutive in the dataset.
     window:      blocks shuffled together, 1 or more.
@@ -95,12 +104,14 @@ class BlockShuffled(OnceEach):
     window: int
     _begins: Indices = field(init=False, repr=False)
     _line: EpochCache[Line] = field(init=False, repr=False)
+    _regions: EpochCache[Regions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         begins = begins_of("BlockShuffled", self.block_sizes)
         whole("BlockShuffled: window", self.window, 1, 2**62)
         object.__setattr__(self, "_begins", begins)
-        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, BLOCKS), keeps=AHEAD))
+        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, BLOCKS), keeps=LATEST))
+        object.__setattr__(self, "_regions", EpochCache(self._back, keeps=AHEAD))
 
     @classmethod
     def of_shards(cls, source: Any, window: int) -> BlockShuffled:
@@ -121,20 +132,28 @@ class BlockShuffled(OnceEach):
         return line.samples(begins + permute(positions - begins, domain, keys))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        line = self._line(seed, epoch)
-        places, at = line.places(indices)
-        begins, domain, keys = self._windows(line, seed, epoch, at)
-        found: Indices = begins + unpermute(places - begins, domain, keys)
+        windows = self._regions(seed, epoch)
+        at, within = unlined(indices, windows)
+        found: Indices = windows.ends[at] + within
         return found
+
+    def _back(self, seed: int, epoch: int) -> Regions:
+        line = lined_up(self._begins, BLOCKS, seed, epoch)
+        ends = line.ends[np.minimum(np.arange(0, len(line.ends) + self._width - 1, self._width), len(line.blocks))]
+        return regions(self._begins, _moves(line), ends, round_keys(seed, epoch, WINDOWS))
 
     def _windows(self, line: Line, seed: int, epoch: int, at: Indices) -> tuple[Indices, Domain, Words]:
         """Where the window of each of these blocks of the line begins, and its permutation."""
-        count = len(line.blocks)
-        width = min(int(self.window), max(1, count))
+        count, width = len(line.blocks), self._width
         windows = alike(at // width)
         begins = line.ends[windows * width]
         sizes = line.ends[np.minimum((windows + 1) * width, count)] - begins
         return begins, square(sizes), subkeys(round_keys(seed, epoch, WINDOWS), windows)
+
+    @property
+    def _width(self) -> int:
+        """Blocks of a window."""
+        return min(int(self.window), max(1, len(self._begins) - 1))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpupipe.kernels.feistel import Words, feistel, mix
 from gpupipe.order.protocol import Indices, words
 
-__all__ = ["Domain", "Words", "alike", "permute", "round_keys", "snug", "square", "subkeys", "unpermute"]
+__all__ = ["Domain", "Words", "alike", "permute", "round_keys", "snug", "square", "square_of", "subkeys", "unpermute"]
 
 ROUNDS = 12
 
@@ -52,6 +52,12 @@ class Domain(NamedTuple):
     def at(self, rows: NDArray[np.integer]) -> Domain:
         """The domain of each of the rows."""
         return Domain(*(_at(part, rows) for part in self))
+
+
+@lru_cache(maxsize=64)
+def square_of(size: int) -> Domain:
+    """As `square`, of one size, found once."""
+    return square(size)
 
 
 def square(sizes: ArrayLike) -> Domain:

@@ -89,24 +89,26 @@ class Future:
         here = (begin + self.cut(epoch).delivered(int(np.min(step)))) // size
         left = np.arange(len(indices))
         for passes in range(begin // size if self._pads else here, here + horizon + 1):
-            places = positions_of(inner, self.seed, passes, indices[left])
+            places = positions_of(inner, self.seed, passes, indices)
             assert places is not None, "the order has no inverse"
-            epochs = np.asarray(passes, np.int64)
+            epochs: int | Indices = passes
             if inner is not self.order:
                 later, within = np.divmod(places + (passes * size - begin), self.batches.size)
                 epochs, places = epoch + later, np.where(places < 0, -1, within)
-            times = _first(self._times(epochs, places), now[left])
-            found[left] = np.minimum(found[left], times)
+            times = _first(self._times(epochs, places), now)
             if self._pads and (places < self.batches.world_size).any():
-                found[left] = np.minimum(found[left], _first(self._times_again(epochs, places), now[left]))
-            left = left[times == NEVER]  # and not of padding: that ends an epoch, in which more passes may be
+                found[left] = np.minimum(found[left], _first(self._times_again(epochs, places), now))
+            come = np.flatnonzero(times != NEVER)
+            found[left[come]] = np.minimum(found[left[come]], times[come])
+            rest = np.flatnonzero(times == NEVER)  # and not of padding: that ends an epoch, in which more may be
+            left, indices, now = left[rest], indices[rest], now[rest]
             if not len(left):
                 return found
         end = self.time((here + horizon + 1) * size // self.batches.size, 0)
         found[left[found[left] >= end]] = NEVER  # padding behind uses that were not looked for
         return found
 
-    def _times(self, epochs: Indices, places: Indices) -> Indices:
+    def _times(self, epochs: int | Indices, places: Indices) -> Indices:
         """When the node reads these positions, of one epoch or of one each; NEVER: it does not. -1 is none."""
         cut, batches = self._cut(epochs), self.batches
         offsets = places - cut.origin
@@ -116,11 +118,12 @@ class Future:
         in_last = times >= cut.steps
         if in_last.any():
             here = np.where(in_last, not batches.drop_last and self._has(offsets, cut.rows), here)
+        here &= places >= 0
         times += cut.first
-        times[~(here & (places >= 0))] = NEVER
-        return times
+        found: Indices = np.where(here, times, NEVER)
+        return found
 
-    def _times_again(self, epochs: Indices, places: Indices) -> Indices:
+    def _times_again(self, epochs: int | Indices, places: Indices) -> Indices:
         """When it reads them as padding."""
         cut, size = self._cut(epochs), self.batches.size
         times = np.full(places.shape, NEVER)
@@ -129,10 +132,10 @@ class Future:
             times = np.where(again, cut.first + cut.steps, times)
         return times
 
-    def _cut(self, epochs: Indices) -> _Cut:
+    def _cut(self, epochs: int | Indices) -> _Cut:
         batches = self.batches
-        origin: Indices = np.where(epochs == self.begin, batches.origin, 0)
-        steps, rest = np.divmod(batches.size - origin, batches.global_batch)
+        origin = batches.origin * (epochs == self.begin)
+        steps, rest = divmod(batches.size - origin, batches.global_batch)
         return _Cut(origin, epochs * self.steps + (origin > 0), steps, rest, -(-rest // batches.world_size))
 
     @property
@@ -142,18 +145,19 @@ class Future:
 
     def _has(self, offsets: Indices, rows: int | Indices) -> NDArray[np.bool_]:
         """Whether rows of a step, of which each rank has so many, are the node's."""
-        return (offsets >= self.ranks.start * rows) & (offsets < self.ranks.stop * rows)
+        found: NDArray[np.bool_] = (offsets - self.ranks.start * rows).view(np.uint64) < len(self.ranks) * rows
+        return found
 
 
 class _Cut(NamedTuple):
     """Of one epoch, or of each: where its full steps begin, the time of the first of these, and how many they are; how
     many positions a last step has, and each rank's rows of it."""
 
-    origin: Indices
-    first: Indices
-    steps: Indices
-    rest: Indices
-    rows: Indices
+    origin: int | Indices
+    first: int | Indices
+    steps: int | Indices
+    rest: int | Indices
+    rows: int | Indices
 
 
 def _inner(order: Order) -> Order:
@@ -165,6 +169,6 @@ def _inner(order: Order) -> Order:
 
 def _first(times: Indices, now: Indices) -> Indices:
     """Of the times (many, N) the first after `now`, (N,)."""
-    times[times <= now] = NEVER
-    found: Indices = times.min(axis=0, initial=NEVER)
+    times = np.where(times > now, times, NEVER)
+    found: Indices = times[0] if len(times) == 1 else times.min(axis=0, initial=NEVER)
     return found

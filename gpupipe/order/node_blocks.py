@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.order.blocks import Line, begins_of, lined_up, shard_sizes
-from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys, unpermute
-from gpupipe.order.protocol import AHEAD, DEALS, SHARES, EpochCache, Indices, OnceEach, digest
+from gpupipe.kernels.feistel import unlined
+from gpupipe.order.blocks import Line, begins_of, lined_up, moved, regions, shard_sizes
+from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys
+from gpupipe.order.protocol import AHEAD, DEALS, LATEST, SHARES, EpochCache, Indices, OnceEach, digest
 
 __all__ = ["NodeBlocks"]
 
@@ -46,6 +47,7 @@ class NodeBlocks(OnceEach):
     every: int = 1
     _begins: Indices = field(init=False, repr=False)
     _line: EpochCache[Line] = field(init=False, repr=False)
+    _moves: EpochCache[Indices] = field(init=False, repr=False)
     _shares: Indices = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +60,8 @@ class NodeBlocks(OnceEach):
                 "batch: the loader's batch_size * world_size"
             )
         object.__setattr__(self, "_begins", begins)
-        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, DEALS), keeps=AHEAD))
+        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, DEALS), keeps=LATEST))
+        object.__setattr__(self, "_moves", EpochCache(partial(moved, begins, DEALS), keeps=AHEAD))
         # Where each share begins in the line, and the last one ends.
         last = np.minimum(np.arange(self.nodes + 1) * self._last_rows, len(self) % self.batch_size)
         object.__setattr__(self, "_shares", np.arange(self.nodes + 1) * self._steps * self._rows + last)
@@ -84,9 +87,8 @@ class NodeBlocks(OnceEach):
         return self._line(seed, epoch // self.every).samples(places)
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        places, _ = self._line(seed, epoch // self.every).places(indices)
-        shares = np.searchsorted(self._shares, places, side="right") - 1
-        within = unpermute(places - self._shares[shares], *self._within(seed, epoch, shares))
+        moves, keys = self._moves(seed, epoch // self.every), round_keys(seed, epoch, SHARES)
+        shares, within = unlined(indices, regions(self._begins, moves, self._shares, keys))
         steps = np.minimum(within // self._rows, self._steps)
         rows = np.where(steps < self._steps, self._rows, self._last_rows)
         found: Indices = steps * (self.batch_size - self._rows) + shares * rows + within

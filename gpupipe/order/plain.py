@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
-from gpupipe.order.feistel import ROUNDS, permute, round_keys, square, unpermute
+from gpupipe.order.feistel import ROUNDS, permute, round_keys, square_of, unpermute
 from gpupipe.order.protocol import PERMUTATION, Indices, OnceEach, as_array, digest
 
 __all__ = ["Sequential", "Shuffled", "Subset"]
@@ -58,12 +58,12 @@ class Shuffled(OnceEach):
         """Where the permutation of (seed, epoch) sends the positions."""
         if self.size < 2:
             return positions
-        return permute(positions, square(self.size), round_keys(seed, epoch, PERMUTATION))
+        return permute(positions, square_of(self.size), round_keys(seed, epoch, PERMUTATION))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
         if self.size < 2:
             return indices
-        return unpermute(indices, square(self.size), round_keys(seed, epoch, PERMUTATION))
+        return unpermute(indices, square_of(self.size), round_keys(seed, epoch, PERMUTATION))
 
     @property
     def fingerprint(self) -> str:

@@ -13,7 +13,18 @@ from gpupipe.errors import ConfigError
 from gpupipe.kernels.philox import philox4x32, split64
 
 __all__ = [
-    *("AHEAD", "EpochCache", "Indices", "OnceEach", "Order", "as_array", "check_order", "classes_of", "digest"),
+    *(
+        "AHEAD",
+        "LATEST",
+        "EpochCache",
+        "Indices",
+        "OnceEach",
+        "Order",
+        "as_array",
+        "check_order",
+        "classes_of",
+        "digest",
+    ),
     *("is_invertible", "name_of", "positions_of", "samples_of", "words"),
 ]
 
@@ -146,6 +157,7 @@ def classes_of(where: str, labels: ArrayLike) -> tuple[NDArray[np.integer], Indi
 Made = TypeVar("Made")
 
 
+LATEST = 2  # epochs that are kept of what the order itself needs, as one may still be read when the next has begun
 AHEAD = 64
 """Epochs that are kept of what an inverse needs of each, where it is small: a cache asks for all of these in turn."""
 

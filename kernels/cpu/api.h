@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 13 };
+enum { GP_ABI = 14 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -34,6 +34,7 @@ detection = {
     "points": gpupipe.Points("json:points"),
     "caption": gpupipe.Text("txt", collate=len),
 }
+plain = {"image": gpupipe.Image("png"), "mask": gpupipe.Mask("seg.png")}
 cameras = lambda: {
     "front": gpupipe.Image("png"), "back": gpupipe.Image("back.png"), "caption": gpupipe.Text("txt", tokenizer=len)
 }
@@ -137,7 +138,7 @@ def test_labels_of_several_words_have_lines(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--fields", "{}:number"], "is a builtins.dict, {'image': 7}, not a dict of a name and a gpupipe.Field each"),
-        (["--fields", "{}:none"], "has no none; the fields in it: detection"),
+        (["--fields", "{}:none"], "has no none; the fields in it: detection, plain"),
         (["--fields", "{}:detection", "--field", "image=Image"], "has all fields: leave out --field image"),
         (["--field", "caption=Text:txt"], "no image"),
     ],
@@ -163,3 +164,11 @@ def test_a_point_of_an_image_with_others_follows_its_own(tmp_path: Path) -> None
     left, right = (one.pixels for one in shown.pictures)
     assert (left == GRAY).all()
     assert (right[40, 30] == colour(0)).all()
+
+
+def test_other_commands_take_fields_of_a_file(shard: Path, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", str(shard), "--fields", f"{own}:detection"]) == 0
+    assert "samples" in capsys.readouterr().out
+    assert main(["pack", str(shard), str(own.parent / "packed"), "--fields", f"{own}:plain"]) == 0
+    packed = gpupipe.open_source(own.parent / "packed")
+    assert list(packed.fields) == ["image", "mask"]

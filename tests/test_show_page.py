@@ -25,6 +25,7 @@ from tars import write_samples
 import gpupipe
 from gpupipe.kernels import Op, affine_matrix, gaussian_weights
 from gpupipe.tools.cli import main
+from gpupipe.tools.showing.charts import safe
 from gpupipe.tools.showing.words import step_in_words
 
 SIDE = 48
@@ -313,16 +314,19 @@ TWICE = np.array([0.5, 0, 14.75, 0, 0.5, 9.75])  # as large, about the middle of
     ("op", "values", "words"),
     [
         (Op.AFFINE_NEAREST, affine_matrix((40, 60), angle=30), "turned by 30.0 degrees clockwise"),
-        (Op.AFFINE_BILINEAR, affine_matrix((40, 60), angle=-12.5), "turned by -12.5 degrees clockwise"),
+        (Op.AFFINE_BILINEAR, affine_matrix((40, 60), angle=-12.5), "turned by 12.5 degrees counterclockwise"),
         (Op.AFFINE_BICUBIC, affine_matrix((40, 60), translate=(3, -4)), "moved by 3.0 pixels right and -4.0 down"),
         (Op.AFFINE_NEAREST, affine_matrix((40, 60), shear=(20, 0)), "sheared along x by -20.0 degrees"),
         (
             Op.AFFINE_NEAREST,
             np.array([0.5, 0, 14.75, 0, 0.5, 9.75]),
-            "turned by 0.0 degrees clockwise and scaled by 2.00 and 2.00",
+            "scaled by 2.00 and 2.00",
         ),
         (Op.AFFINE_NEAREST, affine_matrix((40, 60)), "left as it is"),
         (Op.GAUSSIAN_BLUR, gaussian_weights(9, 1.25), "blurred, sigma 1.25"),
+        (Op.AFFINE_NEAREST, np.array([1.0, 0, 0, 0, -1, 39]), "mirrored top to bottom"),
+        (Op.CHANNELS, np.array([3.0]), "channels in the order G, B, R"),
+        (Op.NOISE, np.array([0, 25.5, 4, 5, 6, 7]), "noise of 0.0 levels in the mean, sigma 25.5"),
         (Op.HUE, np.array([-0.1]), "hue turned by -36 degrees"),
         (Op.GRAYSCALE, np.zeros(6), "gray"),
     ],
@@ -333,8 +337,22 @@ def test_steps_in_words(op: Op, values: np.ndarray, words: str) -> None:
 
 @pytest.mark.parametrize("op", list(Op))
 def test_every_step_has_words(op: Op) -> None:
-    values = np.array([1, 0, 0.25, 0, 1, 0.5]) if op.name.startswith("AFFINE") else np.array([0.5, 0.25, 0, 0, 0, 0])
+    values = np.array([1, 0, 0.25, 0, 1, 0.5]) if op.name.startswith("AFFINE") else np.array([1, 0.25, 0, 0, 0, 0])
     assert step_in_words(op, values.astype(np.float32), (40, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\udcff\0\u202e", "???"),
+        ("<a b=\"'&", "&lt;a b=&quot;&#x27;&amp;"),
+        ("two\nlines", "two lines"),
+        ("نمی\u200cخواهم",) * 2,
+    ],
+)
+def test_any_text_is_safe(text: str, shown: str) -> None:
+    assert safe(text) == shown
+    assert safe(text).encode()
 
 
 # In a browser.

@@ -63,7 +63,8 @@ def bars(counts: Mapping[str, int], what: str) -> str:
             f'<rect class="bar" x="{NAME}" y="{y + 3}" width="{max(1, room * count / most):.1f}" height="{ROW - 6}"/>'
             f"{_text(NAME + room * count / most + 6, y + 14, count)}</g>"
         )
-    said = f"{what}: {len(counts)} classes, of each {ordered[-1][1]} to {ordered[0][1]}"
+    spread = " to ".join(str(count) for count in sorted({ordered[-1][1], ordered[0][1]}))
+    said = f"{what}: {len(counts)} classes, of each {spread}"
     rest = len(ordered) - len(rows)
     said += f"; {rest} others have {ordered[MOST][1]} or fewer" if rest else ""
     return _figure(said, ROW * len(rows), "".join(parts))

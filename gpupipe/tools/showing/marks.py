@@ -72,16 +72,11 @@ def marks_of(source: Source, image: str, values: Mapping[str, Any]) -> Marks:
         else:
             corners = _corners(np.asarray(values[name], np.float64).reshape(-1, 4), field.format)
             label = next(iter(schema.labels_of(name)), None)
-            given = [None] * len(corners) if label is None else [_plain(value) for value in values[label]]
+            given = [None] * len(corners) if label is None else np.asarray(values[label]).tolist()
             for box, value in zip(corners.tolist(), given, strict=False):  # a padded field may have more labels
-                number = value if isinstance(value, int) else 0
-                said = value if isinstance(value, str | None) else name_of(source, str(label), value)
-                boxes.append((tuple(box), number, said or ""))
+                said = "" if label is None or isinstance(value, list) else name_of(source, label, value)
+                boxes.append((tuple(box), value if isinstance(value, int) else 0, said))
     return Marks(masks, boxes, points)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _corners(boxes: NDArray[np.float64], format: str) -> NDArray[np.float64]:

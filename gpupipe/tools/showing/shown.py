@@ -100,17 +100,17 @@ def _shown(loader: Loader, wanted: int, epoch: int, position: int) -> Shown:
     several = source.fields.per_view(len(views)) if len(views) > 1 else set()
     pictures = []
     for view, recipe in enumerate(views):
-        values = {name: (column[view] if name in several else column)[row] for name, column in batch.items()}
+        values = {name: _on_cpu((column[view] if name in several else column)[row]) for name, column in batch.items()}
         for name in source.fields.images:
-            pixels = _levels(values[name].cpu(), recipe)
-            pictures.append(Picture(name, view, drawn(pixels, marks_of(source, name, _on_cpu(values)))))
+            marks = marks_of(source, name, values)
+            pictures.append(Picture(name, view, drawn(_levels(values[name], recipe), marks)))
     label = _label(loader, batch, epoch, position, row)
     texts = tuple(text for name in source.fields.of_kind(Text) if isinstance(text := batch[name][row], str))
     return Shown(wanted, int(loader.last_indices[row]), epoch, position, label, texts, tuple(pictures))
 
 
-def _on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.cpu() if hasattr(value, "cpu") else value for name, value in values.items()}
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if hasattr(value, "cpu") else value
 
 
 def _levels(image: torch.Tensor, recipe: Recipe) -> NDArray[np.uint8]:

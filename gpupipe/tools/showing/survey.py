@@ -88,10 +88,6 @@ def _count(surveyed: Survey, source: Source, fetched: list[Fetched], labels: lis
                 surveyed.add([part.failures[row]])
                 continue
             for name, counter in counts.items():
-                counter.update(_named(source, name, part.columns[name][row]))
+                values = np.asarray(part.columns[name][row]).reshape(-1).tolist()
+                counter.update(name_of(source, name, value) for value in values)
     surveyed.classes |= {name: dict(counter) for name, counter in counts.items() if counter}
-
-
-def _named(source: Source, name: str, values: object) -> list[str]:
-    array = np.asarray(values).reshape(-1)
-    return [name_of(source, name, value) if not isinstance(value, str) else value for value in array.tolist()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,6 +135,8 @@ WORDS: dict[Op, Callable[[Values], str]] = {
     Op.EQUALIZE: lambda _: "histogram flattened",
     Op.INVERT: lambda _: "inverted",
     Op.GRAYSCALE: lambda _: "gray",
+    Op.CHANNELS: lambda values: f"channels in the order {', '.join(list(permutations('RGB'))[int(values[0])])}",
+    Op.NOISE: lambda values: f"noise of {values[0]:.1f} levels in the mean, sigma {values[1]:.1f}",
 }
 
 
@@ -143,16 +146,20 @@ def _affine_in_words(values: Values, size: Size) -> str:
     forward = np.linalg.inv([[a, b], [d, e]])
     middle = np.array([(size[1] - 1) / 2, (size[0] - 1) / 2])
     right, down = forward @ (middle - (c, f)) - middle
-    (xx, xy), (yx, yy) = forward.tolist()
     parts = []
+    if np.linalg.det(forward) < 0:
+        parts.append("mirrored top to bottom")
+        forward = forward @ np.diag([1, -1])
+    (xx, xy), (yx, yy) = forward.tolist()
     if abs(xx - 1) < 1e-4 and abs(yy - 1) < 1e-4 and (abs(xy) < 1e-4 or abs(yx) < 1e-4):
         sheared = (("x", xy), ("y", yx))
         parts += [f"sheared along {axis} by {math.degrees(math.atan(by)):.1f} degrees" for axis, by in sheared if by]
     else:
-        turn, across = math.atan2(yx, xx), math.hypot(xx, yx)
-        along = (xx * yy - xy * yx) / across
-        shear = math.degrees(math.atan((math.cos(turn) * xy + math.sin(turn) * yy) / along))
-        parts += [f"turned by {math.degrees(turn):.1f} degrees clockwise"]
+        turn, across = math.degrees(math.atan2(yx, xx)), math.hypot(xx, yx)
+        along, slant = (xx * yy - xy * yx) / across, (xx * xy + yx * yy) / across
+        shear = math.degrees(math.atan(slant / along))
+        side = "clockwise" if turn > 0 else "counterclockwise"
+        parts += [f"turned by {abs(turn):.1f} degrees {side}"] * (abs(turn) >= 0.05)
         parts += [f"sheared by {shear:.1f} degrees"] * (abs(shear) >= 0.05)
         parts += [f"scaled by {across:.2f} and {along:.2f}"] * (max(abs(across - 1), abs(along - 1)) >= 0.005)
     if max(abs(right), abs(down)) >= 0.05:

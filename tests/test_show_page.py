@@ -154,18 +154,22 @@ def test_the_words_say_how_to_make_each_picture(tmp_path: Path) -> None:
     own.write_text(
         "import gpupipe\npair = gpupipe.MultiCrop((\n"
         f"    gpupipe.Recipe((gpupipe.RandomResizedCrop({SIDE}), gpupipe.RandomHorizontalFlip()), dtype='uint8'),\n"
-        f"    gpupipe.Recipe((gpupipe.ResizeCenterCrop({SIDE}, 60, 'bicubic'),), dtype='uint8'),\n))\n"
+        f"    gpupipe.Recipe((gpupipe.ResizeCenterCrop({SIDE}, 60, 'bicubic'),), dtype='uint8'),\n"
+        f"    gpupipe.Recipe((gpupipe.LetterBox({SIDE}, fill=0),), dtype='uint8'),\n))\n"
     )
     flags = ["--html", str(tmp_path / "a.html"), "--engine", "torch", "--recipe", f"{own}:pair", "--repeat", "2"]
     assert main(["show", str(folder), *flags]) == 0
     page = Parsed((tmp_path / "a.html").read_text())
     pictures = page.pictures("png")
-    assert len(pictures) == 6 * 2 * 2
-    files = [path for path in sorted(folder.rglob("*.jpg")) for _ in range(4)]
+    assert len(pictures) == 6 * 2 * 3
+    files = [path for path in sorted(folder.rglob("*.jpg")) for _ in range(6)]
     captions = [text for text in page.texts["figcaption"] if "epoch" in text]
     for file, caption, made in zip(files, captions, pictures, strict=True):
         np.testing.assert_array_equal(made, remade(Image.open(file), caption), err_msg=caption)
     assert {"mirrored", "not mirrored"} <= {text.partition(": ")[2] for text in page.texts["li"]}
+
+
+SQUARE = re.fullmatch(r"(\d+) (\d+) (\d+) (\d+)", f"{SIDE} {SIDE} 0 0")  # what fits as it is
 
 
 def remade(image: Image.Image, caption: str) -> np.ndarray:
@@ -174,10 +178,12 @@ def remade(image: Image.Image, caption: str) -> np.ndarray:
         width, height, left, top, *size = map(int, box.groups())
         view = image.crop((left, top, left + width, top + height)).resize(size, Image.Resampling.BILINEAR)
         return np.asarray(ImageOps.mirror(view) if ": mirrored" in caption else view)
-    size = re.search(r"all of \d+ x \d+ pixels, resized to (\d+) x (\d+) \(bicubic\)", caption)
-    part = re.search(r"of that (\d+) x (\d+) pixels at left (\d+), top (\d+)", caption)
+    size = re.search(r"all of \d+ x \d+ pixels, resized to (\d+) x (\d+) \((?:bicubic|bilinear)\)", caption)
+    part = re.search(r"of that (\d+) x (\d+) pixels at left (-?\d+), top (-?\d+)", caption) or SQUARE
     width, height, left, top = map(int, part.groups())
-    view = image.resize(tuple(map(int, size.groups())), Image.Resampling.BICUBIC)
+    how = Image.Resampling.BICUBIC if "bicubic" in caption else Image.Resampling.BILINEAR
+    view = image.resize(tuple(map(int, size.groups())), how)
+    assert ("filled where" in caption) == (min(left, top) < 0)
     return np.asarray(view.crop((left, top, left + width, top + height)))
 
 
@@ -201,6 +207,18 @@ def test_what_is_stored_is_turned_as_by_the_recipe(tmp_path: Path, exif: bool) -
     differs = [np.abs(stored.astype(int) - turned).mean() for turned in (expected, np.rot90(expected, 2))]
     assert 2 * differs[0] < differs[1]  # it is compressed, and has a rectangle on it
     assert ("60 x 100 pixels" if exif else "100 x 60 pixels") in " ".join(page.texts["figcaption"])
+
+
+def test_the_part_that_is_shown_stands_on_what_is_stored(tmp_path: Path) -> None:
+    """The square in the middle of 200 x 100 pixels, of which the shorter side becomes 55 and 48 are left."""
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "0.jpg").write_bytes(encode(np.full((100, 200, 3), 128, np.uint8)))
+    page = page_of(tmp_path / "images", tmp_path / "a.html", "--recipe", "imagenet_eval")
+    (stored,) = page.pictures("jpeg")
+    line = np.abs(stored[30].astype(int) - 128).max(axis=1) > 60
+    side = 100 * SIDE / 55  # of the crop, in pixels of what is stored
+    assert np.flatnonzero(line).tolist()[0] == pytest.approx(100 - side / 2, abs=1.5)
+    assert np.flatnonzero(line).tolist()[-1] == pytest.approx(100 + side / 2, abs=1.5)
 
 
 def test_the_pictures_are_the_loaders(tmp_path: Path) -> None:

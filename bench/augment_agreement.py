@@ -27,7 +27,17 @@ from PIL import Image
 from torchvision.transforms.v2 import InterpolationMode, functional as F
 
 from gpupipe.host.machine import machine
-from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native, noise, noise_key
+from gpupipe.kernels import (
+    Op,
+    affine_matrix,
+    augment,
+    augment_reference,
+    gaussian_weights,
+    native,
+    noise,
+    noise_key,
+    perspective_matrix,
+)
 
 __all__ = ["Case", "cases", "made_images", "main"]
 
@@ -36,6 +46,10 @@ KERNEL_SIZES = (3, 13, 23)
 INTERPOLATIONS = {
     Op.AFFINE_NEAREST: InterpolationMode.NEAREST,
     Op.AFFINE_BILINEAR: InterpolationMode.BILINEAR,
+}
+PERSPECTIVES = {
+    Op.PERSPECTIVE_NEAREST: InterpolationMode.NEAREST,
+    Op.PERSPECTIVE_BILINEAR: InterpolationMode.BILINEAR,
 }
 Way = Callable[..., torch.Tensor]
 
@@ -98,6 +112,7 @@ def cases(height: int, width: int, steps: int) -> Iterator[Case]:
                 blur = partial(F.gaussian_blur, kernel_size=[size, size], sigma=[float(sigma)] * 2)
                 yield Case(Op.GAUSSIAN_BLUR, gaussian_weights(size, sigma), blur)
     yield from affine_cases(height, width, steps)
+    yield from perspective_cases(height, width, steps)
 
 
 def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:
@@ -132,6 +147,22 @@ def same_noise(images: torch.Tensor, key: tuple[int, int], mean: float, sigma: f
     normal = torch.from_numpy(noise(key, *images.shape[-2:])).permute(2, 0, 1).expand(images.shape)
     with patch.object(torch, "randn_like", lambda images, dtype: normal):
         return F.gaussian_noise(images, mean, sigma)
+
+
+def perspective_cases(height: int, width: int, steps: int) -> Iterator[Case]:
+    """Corners moved inwards by up to a quarter of the sides, as RandomPerspective's default does."""
+    whole = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+    draw = np.random.default_rng(height)
+    for fill in (None, GRAY):
+        for _ in range(steps):
+            inwards = draw.integers(0, np.array([width, height]) // 4 + 1, (4, 2))
+            ends = whole + np.where(whole > 0, -inwards, inwards)
+            values = perspective_matrix((height, width), ends)
+            for op, interpolation in PERSPECTIVES.items():
+                how = {"interpolation": interpolation, "fill": fill}
+                if values.any():  # no corners on one line
+                    truth = partial(F.perspective, startpoints=whole.tolist(), endpoints=ends.tolist(), **how)
+                    yield Case(op, values, truth, fill)
 
 
 def pillow_bicubic(images: torch.Tensor, matrix: NDArray[np.float32], fill: tuple[float, ...] | None) -> torch.Tensor:

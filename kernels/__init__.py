@@ -8,7 +8,7 @@ from gpupipe.kernels.crops import Crops
 from gpupipe.kernels.decode import BadImage, Decoded, Limits, Walked, crop_resize, decode_crops, walk_jpegs
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish, finish_reference
-from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights, noise_key
+from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights, noise_key, perspective_matrix
 
 __all__ = [
     "BadImage",
@@ -29,6 +29,7 @@ __all__ = [
     "gaussian_weights",
     "noise",
     "noise_key",
+    "perspective_matrix",
     "soft_targets",
     "walk_jpegs",
 ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.augment_reference import augment_reference
-from gpupipe.kernels.operations import LIMITS, VALUES, Op
+from gpupipe.kernels.operations import LIMITS, PERSPECTIVE, VALUES, Op
 
 __all__ = ["augment"]
 
@@ -36,7 +36,7 @@ def augment(
 
     images: uint8 (N, height, width, 3), contiguous, on the CPU or a GPU.
     ops:    int32 (N, K), numbers of `Op`; values: float32 (N, K, 6 or more), what each operation takes, see `Op`.
-    fill:   R, G, B, 0 to 255, of what an affine operation draws from outside the image; None for black.
+    fill:   R, G, B, 0 to 255, of what is drawn from outside the image where it is moved; None for black.
     out:    uint8, as `images`, written in place; it may be `images` itself. Default: new memory.
 
     Returns `out`. Levels are those of torchvision v2's functions on uint8, within 1 (see `augment_reference`), and the
@@ -49,6 +49,8 @@ def augment(
     """
     _check(images, ops, values, out)
     _check_values(ops, values)
+    if values.shape[2] < PERSPECTIVE and np.isin(ops, (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR)).any():
+        values = np.pad(values, ((0, 0), (0, 0), (0, PERSPECTIVE - values.shape[2])))
     color = None if fill is None else _color(fill)
     out = torch.empty_like(images) if out is None else out
     if images.device.type == "cpu" and native.library() is not None:

@@ -22,6 +22,8 @@ __all__ = ["augment_reference"]
 
 GRAY = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B
 ORDERS = tuple(permutations(range(3)))
+NEAREST = (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST)
+BILINEAR = (Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR)
 Fill = Sequence[float] | None
 
 
@@ -41,8 +43,8 @@ def _step(image: torch.Tensor, op: Op, values: torch.Tensor, fill: Fill) -> torc
     """One operation on one image, uint8 (height, width, 3)."""
     if op is Op.IDENTITY:
         return image
-    if op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC):
-        return _affine(image, values, op, fill)
+    if op in (*NEAREST, *BILINEAR, Op.AFFINE_BICUBIC):
+        return _moved(image, values, op, fill)
     return FUNCTIONS[op](image, values)
 
 
@@ -165,14 +167,17 @@ def _noise(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return _levels(image.float() + exact.clamp(-255, 255).trunc())  # more changes nothing
 
 
-def _affine(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> torch.Tensor:
+def _moved(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> torch.Tensor:
     height, width = image.shape[:2]
     down = torch.arange(height, device=image.device).float().unsqueeze(1)
     right = torch.arange(width, device=image.device).float().unsqueeze(0)
     x = values[0] * right + (values[1] * down + values[2])
     y = values[3] * right + (values[4] * down + values[5])
+    if op in (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR):
+        part = values[6] * right + (values[7] * down + 1)
+        x, y = x / part, y / part
     color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill, dtype=torch.float32, device=image.device)
-    if op is Op.AFFINE_NEAREST:
+    if op in NEAREST:
         pixels, inside = _pixels(image, y.round(), x.round())  # half to even, as torch's grid_sample
         return torch.where(inside, pixels, color).round().to(torch.uint8)
     if op is Op.AFFINE_BICUBIC:

@@ -8,10 +8,16 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LIMITS", "Op", "VALUES", "affine_matrix", "gaussian_weights", "noise_key"]  # noqa: RUF022, plain alphabetical order
+__all__ = [
+    *("LIMITS", "Op", "PERSPECTIVE", "VALUES", "affine_matrix", "gaussian_weights", "noise_key", "perspective_matrix"),
+]
 
 VALUES = 6
-"""Values that every operation has room for; blurs of more than 11 pixels need more, see `gaussian_weights`."""
+"""Values that every operation has room for; perspectives take 8, and blurs of more than 11 pixels more, see
+`gaussian_weights`. What is beyond the room of an array is 0."""
+
+PERSPECTIVE = 8
+"""So many values a perspective takes."""
 
 
 class Op(IntEnum):
@@ -60,6 +66,11 @@ class Op(IntEnum):
     NOISE = 21
     """Mean and standard deviation, in levels, of normal numbers that are added, cut to whole levels; then the key that
     decides them, see `noise_key`."""
+    PERSPECTIVE_NEAREST = 40
+    """As AFFINE_NEAREST, with two values more, g and h, by which both coordinates are divided: g*x + h*y + 1. See
+    `perspective_matrix`."""
+    PERSPECTIVE_BILINEAR = 41
+    """The same as AFFINE_BILINEAR."""
 
 
 _FACTORS = (0, 1e30)  # whose products with levels float32 holds
@@ -115,6 +126,41 @@ def affine_matrix(
         down + middle_y + c * middle_x - a * middle_y,
     )
     return np.stack(np.broadcast_arrays(*values), axis=-1).astype(np.float32)
+
+
+def perspective_matrix(size: tuple[int, int], corners: ArrayLike) -> NDArray[np.float32]:
+    """The values of a perspective, as torchvision's `perspective` from the image's corners to these.
+
+    size: (height, width) of the image. corners: (*S, 4, 2), x and y of where the first pixel comes to lie, the last one
+    of the first row, the last one and the first one of the last row. Returns float32 (*S, 8); what is not finite, or
+    has no inverse, is all 0: corners of which three lie on a line may give that.
+    """
+    height, width = size
+    first, second, third, fourth = np.moveaxis(np.asarray(corners, np.float64), -2, 0)
+    # From the unit square (Heckbert 1989, "Fundamentals of texture mapping and image warping", 2.2.3).
+    along, down, rest = second - third, fourth - third, first - second + third - fourth
+    area, right, below = (_cross(*pair) for pair in ((along, down), (rest, down), (along, rest)))
+    columns = (second * (area + right)[..., None] - first * area[..., None],
+               fourth * (area + below)[..., None] - first * area[..., None],
+               first * area[..., None])  # fmt: skip
+    forward = np.concatenate(
+        [np.stack(columns, axis=-1), np.stack([right, below, area], axis=-1)[..., None, :]], axis=-2
+    )
+    rows = np.moveaxis(forward, -2, 0)
+    back = np.stack([np.cross(rows[at - 2], rows[at - 1]) for at in range(3)], axis=-1)  # the inverse, but for a factor
+    back = np.array([width - 1, height - 1, 1])[:, None] * back
+    # torchvision's coordinates are halves, in the middle of pixels.
+    back = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]]) @ back @ np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        values = (back / back[..., 2:, 2:]).reshape(*back.shape[:-2], 9)[..., :8].astype(np.float32)
+    good = np.isfinite(values).all(axis=-1) & (np.linalg.det(back) != 0)
+    out: NDArray[np.float32] = np.where(good[..., None], values, np.float32(0))
+    return out
+
+
+def _cross(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    area: NDArray[np.float64] = first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]
+    return area
 
 
 def gaussian_weights(kernel_size: int, sigma: ArrayLike) -> NDArray[np.float32]:

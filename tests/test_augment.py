@@ -15,10 +15,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.transforms.functional import _get_inverse_affine_matrix
+from torchvision.transforms.functional import _get_inverse_affine_matrix, _get_perspective_coeffs
 from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel1d
 
-from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native
+from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native, perspective_matrix
 
 augment_module = importlib.import_module("gpupipe.kernels.augment")  # the package's attribute is the function
 needs_kernels = pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
@@ -36,6 +36,7 @@ EXACT = {
     Op.AFFINE_NEAREST,
     Op.CHANNELS,
     Op.NOISE,
+    Op.PERSPECTIVE_NEAREST,
 }
 FILL = (124.0, 116.4, 103.5)
 
@@ -75,9 +76,10 @@ def program(*steps: tuple[Op, Any]) -> tuple[NDArray[np.int32], NDArray[np.float
 def near_a_tie(matrix: NDArray[np.float32], height: int, width: int) -> torch.Tensor:
     """Where a coordinate lies in the middle between two pixels, so that its last bit decides which is the nearest, or
     whether it lies outside."""
-    a, b, c, d, e, f = matrix.astype(np.float64)
+    a, b, c, d, e, f, *more = matrix.astype(np.float64)
     y, x = np.mgrid[:height, :width]
-    x, y = a * x + b * y + c, d * x + e * y + f
+    part = more[0] * x + more[1] * y + 1 if more else 1
+    x, y = (a * x + b * y + c) / part, (d * x + e * y + f) / part
     return torch.from_numpy((np.abs(x % 1 - 0.5) < 1e-4) | (np.abs(y % 1 - 0.5) < 1e-4)).view(1, height, width, 1)
 
 
@@ -89,12 +91,13 @@ def test_levels_are_torchvisions(size: tuple[int, int]) -> None:
         wanted = case.truth(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         got = augment_reference(images, *case.program(len(images)), case.fill)
         apart = (got.int() - wanted.int()).abs()
-        if case.op in (Op.AFFINE_NEAREST, Op.AFFINE_BICUBIC):
+        if case.op in (Op.AFFINE_NEAREST, Op.AFFINE_BICUBIC, Op.PERSPECTIVE_NEAREST):
             apart = apart * ~near_a_tie(case.values, *size)
         assert apart.max() <= (0 if case.op in EXACT else 1), case
         seen.add(case.op)
-    assert seen >= set(Op) - {Op.IDENTITY, Op.GAUSSIAN_BLUR}  # which torchvision refuses for small images
-    assert min(size) < 2 or Op.GAUSSIAN_BLUR in seen
+    # Which torchvision refuses for small images, or which are nothing of a line of pixels.
+    large = {Op.GAUSSIAN_BLUR, Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR}
+    assert seen >= set(Op) - {Op.IDENTITY} - (large if min(size) < 2 else set())
 
 
 def test_the_matrix_is_torchvisions() -> None:
@@ -121,6 +124,31 @@ def test_matrices_of_arrays_are_those_of_numbers() -> None:
     assert together.shape == (5, 6)
     for row, angle, move in zip(together, angles, right, strict=True):
         assert np.array_equal(row, affine_matrix((20, 30), angle=angle, translate=(move, 2.0)))
+
+
+def test_perspectives_are_torchvisions() -> None:
+    """Their coefficients are those of halves."""
+    height, width = 31, 44
+    start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    ends = np.random.default_rng(2).integers(-6, 7, (20, 4, 2)) + start
+    made = perspective_matrix((height, width), ends).astype(np.float64)
+    x, y = np.meshgrid([0, 7, 43], [0, 9, 30])
+    for row, values in zip(ends.tolist(), made, strict=True):
+        c = _get_perspective_coeffs(start, row)
+        part = c[6] * (x + 0.5) + c[7] * (y + 0.5) + 1
+        wanted = [(c[at] * (x + 0.5) + c[at + 1] * (y + 0.5) + c[at + 2]) / part - 0.5 for at in (0, 3)]
+        ours = values[6] * x + values[7] * y + 1
+        got = [(values[at] * x + values[at + 1] * y + values[at + 2]) / ours for at in (0, 3)]
+        np.testing.assert_allclose(got, wanted, atol=1e-3)
+    assert made.shape == (20, 8)
+
+
+@pytest.mark.parametrize("size", [(1, 9), (9, 1), (9, 9)])
+def test_perspectives_without_an_inverse_are_none(size: tuple[int, int]) -> None:
+    on_a_line = [[0, 0], [4, 4], [8, 8], [2, 7]]
+    assert not perspective_matrix(size, on_a_line).any()
+    one_point = [[3, 3]] * 4
+    assert not perspective_matrix(size, [one_point, one_point]).any()
 
 
 @pytest.mark.parametrize("size", [1, 3, 13, 23])
@@ -174,6 +202,11 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
         for op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC)
         for matrix in [*turned, *halves, *wild]
     ]
+    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+    seen = [perspective_matrix(size, corners * share + draw.uniform(-3, 3, (4, 2))) for share in (0.5, 0.8, 1.1)]
+    # Over the horizon, divided by 0, and what is no perspective.
+    odd = [[*halves[0], -1, 0], [*halves[0], -0.3, 0.1], [*wild[0], 0, 0], [*turned[0], -1e38, 3e38], turned[0]]
+    steps += [(op, values) for op in (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR) for values in (*seen, *odd)]
     for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.SHARPNESS):
         steps += [(op, factor) for factor in (0, 0.1, 0.73, 1, 1.9, 17, 1e30)]
     steps += [(Op.HUE, turn) for turn in (*np.linspace(-0.5, 0.5, 7), 0.1)]

@@ -211,7 +211,9 @@ class Spots(Source):
 def test_what_moves_an_image_moves_the_rest(engine: dict[str, Any]) -> None:
     """On the batch or in the workers, with their image's draws in each view."""
     affine = gpupipe.RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10, fill=255)
-    moves = (gpupipe.RandomVerticalFlip(), gpupipe.RandomRotation(30, fill=255), gpupipe.RandomApply((affine,)))
+    seen_aside = gpupipe.RandomPerspective(0.2, 0.3, "nearest", 255)
+    turned = gpupipe.RandomRotation(30, fill=255)
+    moves = (gpupipe.RandomVerticalFlip(), turned, gpupipe.RandomApply((affine,)), seen_aside)
     whole = gpupipe.ResizeCenterCrop(Spots.size, Spots.size)
     recipe = gpupipe.Recipe((whole, gpupipe.RandomHorizontalFlip(), *moves), dtype="uint8", views=2)
     for batch, _ in batches(Spots(), recipe, 8, **engine):

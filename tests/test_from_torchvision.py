@@ -98,6 +98,7 @@ TRAIN = gpupipe.RandomResizedCrop(32)
 TO_UINT8 = v2.PILToTensor()
 HALF = v2.ToDtype(torch.float16, scale=True)
 FIRST = v2.RandomResizedCrop(32)
+NEAREST = v1.InterpolationMode.NEAREST
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,9 @@ FIRST = v2.RandomResizedCrop(32)
         ([FIRST, v2.RandomApply([v1.RandomAffine(5, (0.1, 0.2), (0.5, 2), (1, 2, 3, 4), fill=(7, 8, 9))])],
          (gpupipe.RandomApply((
              gpupipe.RandomAffine(5, (0.1, 0.2), (0.5, 2), (1, 2, 3, 4), fill=(7, 8, 9)),)),), "uint8"),
+        ([FIRST, v2.RandomPerspective(0.3, 0.4, fill=5), v1.RandomPerspective(interpolation=NEAREST, fill=5)],
+         (gpupipe.RandomPerspective(0.3, 0.4, fill=5), gpupipe.RandomPerspective(interpolation="nearest", fill=5)),
+         "uint8"),
         ([FIRST, v2.AutoAugment(v1.AutoAugmentPolicy.SVHN, 2, 7)],
          (gpupipe.AutoAugment("svhn", "bilinear", 7),), "uint8"),
         ([FIRST, v1.TrivialAugmentWide(9, fill=(1, 2, 3))], (gpupipe.TrivialAugmentWide(9, fill=(1, 2, 3)),), "uint8"),

@@ -11,6 +11,7 @@ from scipy import stats
 from test_draws import SURELY
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.functional import _get_perspective_coeffs
 
 from gpupipe.decode.masks import move_masks
 from gpupipe.kernels import Crops, Op, augment
@@ -20,6 +21,7 @@ from gpupipe.recipe import (
     RandomAffine,
     RandomApply,
     RandomChoice,
+    RandomPerspective,
     RandomRotation,
     RandomVerticalFlip,
     Recipe,
@@ -82,21 +84,37 @@ ALIKE: dict[str, tuple[Augmenting, Any]] = {
 }
 
 
+def between_no_pixels(values: np.ndarray) -> np.ndarray:
+    """Where a pixel is read that does not lie in the middle between two, so that float32's last bit decides."""
+    a, b, c, d, e, f, g, h = np.pad(values.astype(np.float64), (0, 8 - len(values)))
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]]
+    part = g * x + h * y + 1
+    places = np.stack([(a * x + b * y + c) / part, (d * x + e * y + f) / part])
+    clear: np.ndarray = (np.abs(places % 1 - 0.5) > 1e-4).all(axis=0)
+    assert clear.mean() > 0.99
+    return clear
+
+
 @pytest.mark.parametrize("name", ALIKE)
 def test_all_move_as_torchvisions(name: str) -> None:
-    """Where nothing is left to chance. Nearest pixels but for those that lie in the middle between two."""
+    """Where nothing is left to chance."""
     ours, theirs = ALIKE[name]
-    given, program, moved = sample(), drawn(ours, count=1), moves(ours)
+    assert_alike(ours, theirs)
+
+
+def assert_alike(ours: Augmenting, theirs: Any, row: int = 0) -> None:
+    given, program, moved = sample(), drawn(ours, count=row + 1), moves(ours, count=row + 1)
     expected = theirs(given)
     image = given["image"].permute(1, 2, 0).contiguous()[None]
-    made = augment(image, program.ops, program.values, fill=program.fill)[0].permute(2, 0, 1)
+    made = augment(image, program.ops[row:], program.values[row:], fill=program.fill)[0].permute(2, 0, 1)
     apart = (made.int() - expected["image"].int()).abs()
-    nearest = program.ops[0, 0] == Op.AFFINE_NEAREST
-    assert (apart > (0 if nearest else 1)).float().mean() <= (0.001 if nearest else 0)
+    clear = between_no_pixels(program.values[row, 0])
+    nearest = program.ops[row, 0] in (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST)
+    assert (apart[:, clear] == 0).all() if nearest else apart.max() <= 1
     mask = given["mask"].numpy()[None].copy()
-    move_masks(mask, moved, 255 if expected["mask"].max() == 255 else 0)
-    assert (mask[0] != expected["mask"].numpy()).mean() <= 0.001
-    matrices = moved.matrices(0)
+    move_masks(mask, Moves(moved.ops[row:], moved.values[row:]), 255 if expected["mask"].max() == 255 else 0)
+    np.testing.assert_array_equal(mask[0, clear], expected["mask"].numpy()[clear])
+    matrices = moved.matrices(row)
     boxes, _ = follow_boxes(given["boxes"].numpy(), "xyxy", WHOLE, 0, 0, matrices)
     np.testing.assert_allclose(boxes, expected["boxes"].numpy(), atol=1e-3)
     points, _ = follow_points(given["points"].numpy(), "keep", WHOLE, 0, matrices)
@@ -146,20 +164,71 @@ def test_affine_draws_each_number_for_itself() -> None:
     assert np.abs(np.corrcoef([right, down, scale, tall, wide]) - np.eye(5)).max() < 0.08
 
 
+def corners(program: Augmentation, size: tuple[int, int]) -> np.ndarray:
+    """Where the image's corners come to lie, (N, 4, 2), to the pixel."""
+    whole = np.array([[0, 0, 1], [size[1] - 1, 0, 1], [size[1] - 1, size[0] - 1, 1], [0, size[0] - 1, 1]])
+    ends = np.stack([Moves(program.ops, program.values).matrices(row) @ whole.T for row in range(len(program.ops))])
+    found = (ends[:, 0, :2] / ends[:, 0, 2:]).swapaxes(1, 2)
+    assert np.abs(found - np.rint(found)).max() < 1e-3
+    return np.rint(found).astype(int)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_perspectives_are_torchvisions(interpolation: Any) -> None:
+    operation = RandomPerspective(0.6, 1.0, interpolation, (9, 90, 200))
+    ends = corners(drawn(operation, count=12), SIZE)
+    whole = [[0, 0], [SIZE[1] - 1, 0], [SIZE[1] - 1, SIZE[0] - 1], [0, SIZE[0] - 1]]
+    for row in range(12):
+
+        class Fixed(v2.RandomPerspective):
+            def make_params(self, flat_inputs: list[Any], row: int = row) -> dict[str, Any]:
+                return {"coefficients": _get_perspective_coeffs(whole, ends[row].tolist())}
+
+        assert_alike(operation, Fixed(0.6, 1.0, InterpolationMode(interpolation), FILLS), row)
+
+
+def test_corners_are_drawn_as_torchvisions() -> None:
+    height, width = 20, 31
+    ends = corners(drawn(RandomPerspective(0.5, 1.0), size=(height, width)), (height, width)).reshape(COUNT, 8).T
+    # torchvision's ranges: of int(0.5 * half) + 1 pixels from each border.
+    near_x, near_y, far_x, far_y = range(8), range(6), range(width - 8, width), range(height - 6, height)
+    for places, span in zip(ends, (near_x, near_y, far_x, near_y, far_x, far_y, near_x, far_y), strict=True):
+        counts = np.array([(places == place).sum() for place in span])
+        assert counts.sum() == COUNT
+        assert stats.chisquare(counts).pvalue > SURELY
+    assert np.abs(np.corrcoef(ends) - np.eye(8)).max() < 0.08
+    some = drawn(RandomPerspective(0.5, 0.3), size=(height, width)).ops[:, 0] == Op.PERSPECTIVE_BILINEAR
+    assert stats.binomtest(int(some.sum()), COUNT, 0.3).pvalue > SURELY
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 2), (4, 3)])
+def test_corners_on_a_line_leave_the_image_as_it_is(size: tuple[int, int]) -> None:
+    made = drawn(RandomPerspective(1.0, 1.0), size=size, count=300)
+    done = made.ops[:, 0] != Op.IDENTITY
+    assert not done.all()
+    assert np.isfinite(made.values).all()
+    assert not made.values[~done].any()
+    for row in range(300):
+        assert np.isfinite(Moves(made.ops, made.values).matrices(row)).all()
+
+
 def test_golden_programs() -> None:
     """A saved run must see the same moves with every later version."""
     choice = RandomChoice((RandomApply((RandomVerticalFlip(),)), RandomRotation(9), RandomAffine(9, (0.1, 0.1))))
-    all_of_them = (RandomVerticalFlip(), RandomRotation(30), RandomAffine(20, (0.1, 0.2), (0.5, 2), 10), choice)
+    all_of_them = (
+        RandomVerticalFlip(),
+        RandomRotation(30),
+        RandomAffine(20, (0.1, 0.2), (0.5, 2), 10),
+        choice,
+        RandomPerspective(),
+    )
+
     recipe = Recipe((ResizeCenterCrop(SIZE, SIZE), *all_of_them))
     made = augmentation(recipe, 42, 3, np.array([0, 1, 2**40 + 5]), view=2)
     assert made is not None
-    assert made.ops.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]]
+    assert made.ops.tolist() == [[1, 1, 1, 1, 0], [1, 1, 1, 1, 0], [0, 1, 1, 1, 41]]
     np.testing.assert_allclose(
         np.abs(made.values).sum(axis=2),
-        [
-            [49.0, 7.324999809265137, 28.69300079345703, 8.871999740600586],
-            [49.0, 6.041999816894531, 30.04400062561035, 8.989999771118164],
-            [0.0, 14.083999633789062, 16.402999877929688, 9.743000030517578],
-        ],
+        [[49.0, 7.325, 28.693, 8.872, 0.0], [49.0, 6.042, 30.044, 8.99, 0.0], [0.0, 14.084, 16.403, 9.743, 59.584]],
         atol=1e-3,
     )

@@ -34,6 +34,8 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.RandomRotation(one.degrees, **warp(one))
         case gpupipe.RandomAffine():
             return v2.RandomAffine(one.degrees, one.translate, one.scale, one.shear, **warp(one))
+        case gpupipe.RandomPerspective():
+            return v2.RandomPerspective(one.distortion_scale, one.p, **warp(one))
         case gpupipe.ColorJitter():
             return v2.ColorJitter(one.brightness, one.contrast, one.saturation, one.hue)
         case gpupipe.RandomPhotometricDistort():

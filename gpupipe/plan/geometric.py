@@ -1,4 +1,4 @@
-"""Draws of RandomVerticalFlip, RandomRotation and RandomAffine."""
+"""Draws of RandomVerticalFlip, RandomRotation, RandomAffine and RandomPerspective."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Op, affine_matrix
+from gpupipe.kernels import Op, affine_matrix, perspective_matrix
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
-from gpupipe.recipe import RandomAffine, RandomRotation, RandomVerticalFlip
+from gpupipe.plan.stream import below
+from gpupipe.recipe import RandomAffine, RandomPerspective, RandomRotation, RandomVerticalFlip
 
 __all__ = ["KINDS"]
 
@@ -46,6 +47,23 @@ def affine(operation: RandomAffine, words: Words, size: Size) -> Steps:
     return _step(affine_op(operation.interpolation), matrix)
 
 
+def perspective(operation: RandomPerspective, words: Words, size: Size) -> Steps:
+    """One step, of three blocks: where the corners come to lie along x, along y; whether."""
+    height, width = size
+    inwards = [
+        below(words[:, block], int(operation.distortion_scale * (side // 2)) + 1)
+        for block, side in enumerate((width, height))
+    ]  # each (4, N)
+    far = np.array([[0, 1, 1, 0], [0, 0, 1, 1]])[..., None]  # right and lower corners
+    x, y = (
+        np.where(at, side - 1 - moved, moved) for at, side, moved in zip(far, (width, height), inwards, strict=True)
+    )
+    matrix = perspective_matrix(size, np.stack([x.T, y.T], axis=-1))
+    # Corners on a line leave the image as it is.
+    done = (uniform(words[0, 2]) < operation.p) & matrix.any(axis=1)
+    return _step(Op[f"PERSPECTIVE_{operation.interpolation.upper()}"], matrix, done)
+
+
 def _between(ends: Any, word: NDArray[np.uint64]) -> Floats:
     low, high = ends
     drawn: Floats = low + uniform(word) * (high - low)
@@ -63,4 +81,5 @@ KINDS: dict[type, Kind] = {
     RandomVerticalFlip: Kind(21, lambda _: 1, vertical_flip),
     RandomRotation: Kind(22, lambda _: 1, rotation),
     RandomAffine: Kind(23, lambda _: 2, affine),
+    RandomPerspective: Kind(24, lambda _: 3, perspective),
 }

@@ -16,6 +16,7 @@ __all__ = ["Moves", "moving"]
 NEAREST = np.zeros(max(Op) + 1, np.int32)
 """The operation that moves the pixels of a mask as an operation moves an image's; IDENTITY for those that do not."""
 NEAREST[[Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC]] = Op.AFFINE_NEAREST
+NEAREST[[Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR]] = Op.PERSPECTIVE_NEAREST
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Moves:
         values = self.values[row, self.ops[row] != Op.IDENTITY].astype(np.float64)
         back = np.tile(np.eye(3), (len(values), 1, 1))  # from pixels of the output, whose centres are whole numbers
         back[:, :2] = values[:, :6].reshape(-1, 2, 3)
+        back[:, 2, : values.shape[1] - 6] = values[:, 6:8]  # 0 but for perspectives
         matrices: NDArray[np.float64] = np.linalg.inv(TO_CORNERS @ back @ TO_CENTRES)
         return matrices
 

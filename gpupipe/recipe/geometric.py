@@ -14,7 +14,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.recipe.augmentations import Augmenting
 from gpupipe.recipe.checks import PROBABILITY, Fill, filling, floats, named, settle, span
 
-__all__ = ["SAMPLING", "RandomAffine", "RandomRotation", "RandomVerticalFlip", "Sampling"]
+__all__ = ["SAMPLING", "RandomAffine", "RandomPerspective", "RandomRotation", "RandomVerticalFlip", "Sampling"]
 
 Sampling: TypeAlias = Literal["nearest", "bilinear"]
 SAMPLING = (named, "nearest", "bilinear")
@@ -75,6 +75,26 @@ class RandomAffine(Augmenting):
         settle(self, degrees=(_ranges, 2), translate=_shares, interpolation=SAMPLING, fill=filling)
         settle(self, scale=lambda said, scale: None if scale is None else span(said, scale))
         settle(self, shear=lambda said, shear: None if shear is None else _ranges(said, shear, 2, 4))
+
+
+@dataclass(frozen=True)
+class RandomPerspective(Augmenting):
+    """With probability `p` the image as seen from the side: each corner is moved inwards by a number of pixels drawn
+    for itself along x and y.
+
+    distortion_scale: so much of half the width and of half the height at most, 0 to 1.
+    The rest: as in `RandomRotation`.
+    """
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: Sampling = "bilinear"
+    fill: float | Fill = 0
+
+    moves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        settle(self, distortion_scale=PROBABILITY, p=PROBABILITY, interpolation=SAMPLING, fill=filling)
 
 
 def _ranges(said: str, value: Any, *lengths: int) -> tuple[float, ...]:

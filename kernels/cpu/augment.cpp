@@ -162,17 +162,20 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
                       int width) {
   const size_t pixels = static_cast<size_t>(height) * width, bytes = pixels * 3;
   const float value = step.values[0];
+  const Mapping map = {step.values, step.op == Op::perspective_nearest || step.op == Op::perspective_bilinear};
   switch (step.op) {
     case Op::identity: return;
     case Op::affine_nearest:
+    case Op::perspective_nearest:
     case Op::affine_bicubic: {
-      const auto moved = step.op == Op::affine_nearest ? loops.affine_nearest : loops.affine_bicubic;
+      const auto moved = step.op == Op::affine_bicubic ? loops.bicubic : loops.nearest;
       uint8_t* source = copied(image, bytes);
       for (int c = 0; c < 3; ++c) source[bytes + c] = fill == nullptr ? 0 : nearest_level(fill[c]);
-      return moved(source, image, height, width, step.values, static_cast<int32_t>(bytes));
+      return moved(source, image, height, width, map, static_cast<int32_t>(bytes));
     }
     case Op::affine_bilinear:
-      return loops.affine_bilinear(copied(image, bytes), image, height, width, step.values, fill);
+    case Op::perspective_bilinear:
+      return loops.bilinear(copied(image, bytes), image, height, width, map, fill);
     case Op::brightness: return brightness(value).apply(image, pixels);
     case Op::contrast: {
       const float mean = static_cast<float>(loops.gray_sum(image, pixels)) / static_cast<float>(pixels);

@@ -28,6 +28,8 @@ enum class Op : int32_t {
   affine_bicubic = 16,
   channels = 20,
   noise = 21,
+  perspective_nearest = 40,
+  perspective_bilinear = 41,
 };
 
 // Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
@@ -41,6 +43,12 @@ constexpr int kBlurBlock = 32;
 
 // Bytes before and after a copy that loops may read.
 constexpr size_t kCopySlack = 16;
+
+// Where an operation reads: `matrix` has six numbers, and two more for a perspective.
+struct Mapping {
+  const float* matrix;
+  bool perspective;
+};
 
 // The loops over pixels, in variants for what the CPU can do. All give the same bits. Images are `pixels` or `height`
 // times `width` interleaved pixels of 3 bytes; `source` has kCopySlack bytes more on both sides.
@@ -62,15 +70,13 @@ struct AugmentLoops {
   // A part of a row: rows[0] is the middle, rows[-d] and rows[d] its neighbours, all of which can be read to a multiple
   // of kBlurBlock. The result is rounded.
   void (*blur_columns)(const float* const* rows, size_t begin, size_t end, const float* weights, int taps, uint8_t* out);
-  // `matrix` has six numbers. `outside` is where the pixel lies, in bytes from `source`, that stands for those outside.
-  void (*affine_nearest)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                         int32_t outside);
+  // `outside` is where the pixel lies, in bytes from `source`, that stands for those outside.
+  void (*nearest)(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map, int32_t outside);
   // The same.
-  void (*affine_bicubic)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                         int32_t outside);
+  void (*bicubic)(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map, int32_t outside);
   // Of `fill` null is black.
-  void (*affine_bilinear)(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                          const float* fill);
+  void (*bilinear)(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map,
+                   const float* fill);
 };
 
 // What four pixels add to each pixel of a row: upper left, upper right, lower left, lower right. 0 for those outside.

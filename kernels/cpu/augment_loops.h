@@ -263,9 +263,19 @@ struct Coordinates {
   float x[kChunk], y[kChunk];
 };
 
-GP_TARGET inline void coordinates(const float* matrix, int x, int y, int count, Coordinates& at) {
+GP_TARGET inline void coordinates(const Mapping& map, int x, int y, int count, Coordinates& at) {
+  const float* matrix = map.matrix;
   const float a = matrix[0], d = matrix[3], down = static_cast<float>(y);
   const float right = matrix[1] * down + matrix[2], below = matrix[4] * down + matrix[5];
+  if (map.perspective) {
+    const float g = matrix[6], rest = matrix[7] * down + 1.0f;
+    for (int i = 0; i < count; ++i) {
+      const float across = static_cast<float>(x + i), part = g * across + rest;
+      at.x[i] = near((a * across + right) / part);
+      at.y[i] = near((d * across + below) / part);
+    }
+    return;
+  }
   for (int i = 0; i < count; ++i) {
     const float across = static_cast<float>(x + i);
     at.x[i] = near(a * across + right);
@@ -273,14 +283,14 @@ GP_TARGET inline void coordinates(const float* matrix, int x, int y, int count, 
   }
 }
 
-GP_TARGET void affine_nearest(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                              int32_t outside) {
+GP_TARGET void nearest(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map,
+                       int32_t outside) {
   Coordinates at;
   int32_t from[kChunk];
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; x += kChunk) {
       const int count = width - x < kChunk ? width - x : kChunk;
-      coordinates(matrix, x, y, count, at);
+      coordinates(map, x, y, count, at);
       for (int i = 0; i < count; ++i) {
         const int32_t column = static_cast<int32_t>(rounded(at.x[i])), line = static_cast<int32_t>(rounded(at.y[i]));
         const bool inside = (column >= 0) & (column < width) & (line >= 0) & (line < height);
@@ -318,14 +328,14 @@ GP_TARGET inline Pixel weighed(const Pixel* pixels, const float* shares) {
   return total;
 }
 
-GP_TARGET void affine_bicubic(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                              int32_t outside) {
+GP_TARGET void bicubic(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map,
+                       int32_t outside) {
   const float bottom = static_cast<float>(height) - 0.5f, right = static_cast<float>(width) - 0.5f;
   Coordinates at;
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; x += kChunk) {
       const int count = width - x < kChunk ? width - x : kChunk;
-      coordinates(matrix, x, y, count, at);
+      coordinates(map, x, y, count, at);
       for (int i = 0; i < count; ++i) {
         uint8_t* out = image + (static_cast<size_t>(y) * width + x + i) * 3;
         if (!((at.y[i] >= -0.5f) & (at.y[i] < bottom) & (at.x[i] >= -0.5f) & (at.x[i] < right))) {
@@ -369,19 +379,19 @@ GP_TARGET inline void find_shares(const Coordinates& at, int count, int height, 
   }
 }
 
-GP_TARGET void affine_bilinear(const uint8_t* source, uint8_t* image, int height, int width, const float* matrix,
-                               const float* fill) {
+GP_TARGET void bilinear(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map,
+                        const float* fill) {
   Coordinates at;
   Shares from;
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; x += kChunk) {
       const int count = width - x < kChunk ? width - x : kChunk;
-      coordinates(matrix, x, y, count, at);
+      coordinates(map, x, y, count, at);
       find_shares(at, count, height, width, from);
       interpolate(source, from, count, fill, image + (static_cast<size_t>(y) * width + x) * 3);
     }
   }
 }
 
-const AugmentLoops kLoops = {gray_sum, extremes,  saturation, grayscale,    hue,            channels,      noise,
-                             sharpness, blur_row, blur_columns, affine_nearest, affine_bicubic, affine_bilinear};
+const AugmentLoops kLoops = {gray_sum, extremes, saturation,   grayscale, hue,     channels, noise,
+                             sharpness, blur_row, blur_columns, nearest,   bicubic, bilinear};

@@ -74,8 +74,9 @@ void one() {
   std::vector<float> numbers(ops.size() * values);
   for (float& number : numbers) number = any_value();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = static_cast<int32_t>(draw(19));
+    ops[i] = static_cast<int32_t>(draw(21));
     if (ops[i] > 16) ops[i] += 3;  // 20 and 21
+    if (ops[i] > 21) ops[i] += values < 8 ? -22 : 18;  // 40 and 41, which need the room
     numbers[i * values] = first_value(ops[i], numbers[i * values]);
     if (ops[i] != 14) continue;
     if (draw(4) == 0) {  // weights may overflow, and what becomes of no number is left open

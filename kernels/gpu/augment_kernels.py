@@ -16,6 +16,8 @@ __all__ = ["apply", "filter_rows"]
 AFFINE_NEAREST = tl.constexpr(int(Op.AFFINE_NEAREST))
 AFFINE_BILINEAR = tl.constexpr(int(Op.AFFINE_BILINEAR))
 AFFINE_BICUBIC = tl.constexpr(int(Op.AFFINE_BICUBIC))
+PERSPECTIVE_NEAREST = tl.constexpr(int(Op.PERSPECTIVE_NEAREST))
+PERSPECTIVE_BILINEAR = tl.constexpr(int(Op.PERSPECTIVE_BILINEAR))
 SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
 GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
 NOISE = tl.constexpr(int(Op.NOISE))
@@ -59,10 +61,13 @@ def apply(
     offset = tl.load(record).to(tl.int64) * count * 3
     image = source + offset
     pixels = start + tl.arange(0, PIXELS)
-    if lead == AFFINE_NEAREST:
-        red, green, blue = leads.moved_nearest(image, values, pixels, height, width, fill0, fill1, fill2)
-    elif lead == AFFINE_BILINEAR:
-        red, green, blue = leads.moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fill2, FILL)
+    if (lead == AFFINE_NEAREST) | (lead == PERSPECTIVE_NEAREST):
+        divided = lead == PERSPECTIVE_NEAREST
+        red, green, blue = leads.moved_nearest(image, values, divided, pixels, height, width, fill0, fill1, fill2)
+    elif (lead == AFFINE_BILINEAR) | (lead == PERSPECTIVE_BILINEAR):
+        red, green, blue = leads.moved_bilinear(
+            image, values, lead == PERSPECTIVE_BILINEAR, reach, pixels, height, width, fill0, fill1, fill2, FILL
+        )
     elif lead == AFFINE_BICUBIC:
         red, green, blue = pixels, pixels, pixels
         if BICUBIC:  # else no image is moved so, and threads need 80 registers, not 126

@@ -46,12 +46,15 @@ def _float(values, at):
 
 
 @triton.jit
-def _mapped(values, pixels, width):
-    """Where the pixels come from: y and x."""
+def _mapped(values, pixels, width, perspective):
+    """Where the pixels come from: y and x. perspective: whether they are divided, by two values more."""
     down = (pixels // width).to(tl.float32)
     right = (pixels % width).to(tl.float32)
     x = _float(values, 0) * right + (_float(values, 1) * down + _float(values, 2))
     y = _float(values, 3) * right + (_float(values, 4) * down + _float(values, 5))
+    if perspective:
+        part = _float(values, 6) * right + (_float(values, 7) * down + 1.0)
+        y, x = tl.div_rn(y, part), tl.div_rn(x, part)
     return y, x
 
 
@@ -65,8 +68,8 @@ def _read(image, y, x, height, width, mask):
 
 
 @triton.jit
-def moved_nearest(image, values, pixels, height, width, fill0, fill1, fill2):
-    y, x = _mapped(values, pixels, width)
+def moved_nearest(image, values, perspective, pixels, height, width, fill0, fill1, fill2):
+    y, x = _mapped(values, pixels, width, perspective)
     red, green, blue, inside = _read(image, _rounded(y), _rounded(x), height, width, pixels < height * width)
     red = _rounded(tl.where(inside, red.to(tl.float32), fill0)).to(tl.int32)
     green = _rounded(tl.where(inside, green.to(tl.float32), fill1)).to(tl.int32)
@@ -82,8 +85,8 @@ def _filled(total, covered, fill, FILL: tl.constexpr):
 
 
 @triton.jit
-def moved_bilinear(image, values, reach, pixels, height, width, fill0, fill1, fill2, FILL: tl.constexpr):
-    y, x = _mapped(values, pixels, width)
+def moved_bilinear(image, values, perspective, reach, pixels, height, width, fill0, fill1, fill2, FILL: tl.constexpr):
+    y, x = _mapped(values, pixels, width, perspective)
     top, left = tl.floor(y), tl.floor(x)
     lower, right = y - top, x - left
     mask = pixels < height * width
@@ -131,7 +134,7 @@ def _cubic_row(image, row, left, right, width, reach, mask):
 
 @triton.jit
 def moved_bicubic(image, values, reach, pixels, height, width, fill0, fill1, fill2):
-    y, x = _mapped(values, pixels, width)
+    y, x = _mapped(values, pixels, width, False)
     inside = (y >= -0.5) & (y < height.to(tl.float32) - 0.5) & (x >= -0.5) & (x < width.to(tl.float32) - 0.5)
     y, x = tl.where(inside, y, 0.0), tl.where(inside, x, 0.0)
     top, left = tl.floor(y).to(tl.int32), tl.floor(x).to(tl.int32)

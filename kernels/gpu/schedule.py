@@ -1,7 +1,7 @@
 """Which pass over memory does which operations: NumPy alone, on the host, and a pure function of a batch's program.
 
 A *pass* reads each of its images once and writes it once. It may begin with one operation that needs more than a pixel
-and its value, its *lead*: one that reads other pixels of the image (affine, sharpness, blur), one that needs the
+and its value, its *lead*: one that reads other pixels of the image (moves, sharpness, blur), one that needs the
 image's statistics and then is a lookup table (contrast, autocontrast, equalize), or noise. Any number of *steps*
 follow, which take a pixel for itself. A sample's next lead begins its next pass. Most samples of RandAugment(2) need
 one pass, some two, whatever the others drew.
@@ -18,7 +18,10 @@ from gpupipe.kernels.operations import Op
 
 __all__ = ["FIELDS", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
 
-READERS = (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.SHARPNESS, Op.GAUSSIAN_BLUR)
+READERS = (
+    *(Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR),
+    *(Op.SHARPNESS, Op.GAUSSIAN_BLUR),
+)
 STATISTICS = (Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE)
 FIELDS = 6
 """Words of a task before the values of its lead: row, last, lead, first, count, reach."""
@@ -31,7 +34,7 @@ _RANK[list(STATISTICS)] = 0
 _RANK[Op.GAUSSIAN_BLUR] = 1
 # How many pixels away from a place a lead reads, but for blurs, whose weights say so.
 _REACH = np.zeros(max(Op) + 1, np.int64)
-_REACH[[Op.AFFINE_BILINEAR, Op.SHARPNESS]] = 1
+_REACH[[Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR, Op.SHARPNESS]] = 1
 _REACH[Op.AFFINE_BICUBIC] = 2
 
 

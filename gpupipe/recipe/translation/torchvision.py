@@ -23,7 +23,7 @@ from gpupipe.recipe.augmentations import (
 )
 from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
 from gpupipe.recipe.checks import floats
-from gpupipe.recipe.geometric import RandomAffine, RandomRotation, RandomVerticalFlip
+from gpupipe.recipe.geometric import RandomAffine, RandomPerspective, RandomRotation, RandomVerticalFlip
 from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.collating import mixing_of
@@ -128,6 +128,10 @@ def _affine(
 ) -> None:
     _check_center(reading, center)
     reading.augment(RandomAffine(degrees, translate, scale, shear, *_moved(reading, interpolation, fill)))
+
+
+def _perspective(reading: Reading, distortion_scale: float, p: float, interpolation: Any, fill: Any) -> None:
+    reading.augment(RandomPerspective(distortion_scale, p, *_moved(reading, interpolation, fill)))
 
 
 def _check_center(reading: Reading, center: Any) -> None:
@@ -326,6 +330,7 @@ READERS: dict[str, Reader] = {
     "RandomVerticalFlip": _vertical_flip,
     "RandomRotation": _rotation,
     "RandomAffine": _affine,
+    "RandomPerspective": _perspective,
     "ToTensor": _to_tensor,
     "PILToTensor": _pil_to_tensor,
     "ToImage": _to_image,

@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 14 };
+enum { GP_ABI = 15 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -218,7 +218,7 @@ def test_the_part_that_is_shown_stands_on_what_is_stored(tmp_path: Path) -> None
     line = np.abs(stored[30].astype(int) - 128).max(axis=1) > 60
     side = 100 * SIDE / 55  # of the crop, in pixels of what is stored
     assert np.flatnonzero(line).tolist()[0] == pytest.approx(100 - side / 2, abs=1.5)
-    assert np.flatnonzero(line).tolist()[-1] == pytest.approx(100 + side / 2, abs=1.5)
+    assert np.flatnonzero(line).tolist()[-1] == pytest.approx(100 + side / 2 - 1, abs=1.5)
 
 
 def test_the_pictures_are_the_loaders(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tars import write_samples
 
 import gpupipe
 from gpupipe.kernels import Op, affine_matrix, gaussian_weights
+from gpupipe.kernels.operations import perspective_matrix
 from gpupipe.tools.cli import main
 from gpupipe.tools.showing.charts import safe
 from gpupipe.tools.showing.words import step_in_words
@@ -343,6 +344,11 @@ TWICE = np.array([0.5, 0, 14.75, 0, 0.5, 9.75])  # as large, about the middle of
         (Op.AFFINE_NEAREST, affine_matrix((40, 60)), "left as it is"),
         (Op.GAUSSIAN_BLUR, gaussian_weights(9, 1.25), "blurred, sigma 1.25"),
         (Op.AFFINE_NEAREST, np.array([1.0, 0, 0, 0, -1, 39]), "mirrored top to bottom"),
+        (
+            Op.PERSPECTIVE_BILINEAR,
+            perspective_matrix((40, 60), [(3, 4), (50, 2), (55, 38), (1, 30)]),
+            "corners moved to (3, 4), (50, 2), (55, 38), (1, 30)",
+        ),
         (Op.CHANNELS, np.array([3.0]), "channels in the order G, B, R"),
         (Op.NOISE, np.array([0, 25.5, 4, 5, 6, 7]), "noise of 0.0 levels in the mean, sigma 25.5"),
         (Op.HUE, np.array([-0.1]), "hue turned by -36 degrees"),
@@ -355,7 +361,8 @@ def test_steps_in_words(op: Op, values: np.ndarray, words: str) -> None:
 
 @pytest.mark.parametrize("op", list(Op))
 def test_every_step_has_words(op: Op) -> None:
-    values = np.array([1, 0, 0.25, 0, 1, 0.5]) if op.name.startswith("AFFINE") else np.array([1, 0.25, 0, 0, 0, 0])
+    moves = op.name.startswith(("AFFINE", "PERSPECTIVE"))
+    values = np.array([1, 0, 0.25, 0, 1, 0.5, 0, 0] if moves else [1, 0.25, 0, 0, 0, 0])
     assert step_in_words(op, values.astype(np.float32), (40, 60))
 
 

@@ -112,6 +112,8 @@ def step_in_words(op: Op, values: Values, size: Size) -> str:
         return told(values)
     if op.name.startswith("AFFINE"):
         return _affine_in_words(values, size)
+    if op.name.startswith("PERSPECTIVE"):
+        return _perspective_in_words(values, size)
     given = " ".join(f"{value:g}" for value in values[: int(np.flatnonzero(values).max(initial=-1)) + 1])
     return f"{op.name.lower().replace('_', ' ')} {given}".strip()
 
@@ -165,3 +167,13 @@ def _affine_in_words(values: Values, size: Size) -> str:
     if max(abs(right), abs(down)) >= 0.05:
         parts.append(f"moved by {right:.1f} pixels right and {down:.1f} down")
     return " and ".join(parts) or "left as it is"
+
+
+def _perspective_in_words(values: Values, size: Size) -> str:
+    """By where the image's corners come to lie, as torchvision's `perspective` has them."""
+    forward = np.linalg.inv(np.append(values[:8].astype(np.float64), 1).reshape(3, 3))
+    height, width = size
+    corners = np.array([(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)]) - 0.5
+    moved = forward @ np.column_stack([corners, np.ones(4)]).T
+    places = (f"({x:.0f}, {y:.0f})" for x, y in (moved[:2] / moved[2] + 0.5).T)
+    return f"corners moved to {', '.join(places)}"

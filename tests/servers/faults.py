@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -85,12 +85,14 @@ class FaultServer:
             ... read server.url + "/a.tar"
             assert [request.status for request in server.requests("a.tar")] == [503, 503, 206]
 
+    guard: asked of each request, what it gives goes before the scripts: another fault, or None.
     upstream: the address of another server, such as moto's: what was not put here is asked of it, so that faults
     come in front of it.
     """
 
     def __init__(self, upstream: str | None = None) -> None:
         self.log: list[Request] = []
+        self.guard: Callable[[Request], Fault | None] = lambda request: None
         self._objects: dict[str, bytes] = {}
         self._scripts: dict[str, _Script] = {}
         self._upstream = None if upstream is None else urlsplit(upstream)
@@ -238,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         with owner._lock:
             owner.log.append(found)
         asked = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = owner._next_fault(path, self.command)
+        fault = owner.guard(found) or owner._next_fault(path, self.command)
         try:
             if fault.silent or owner._closing.wait(fault.delay):
                 self._wait_for_the_end()

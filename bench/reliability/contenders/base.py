@@ -55,6 +55,9 @@ class Stored:
     cache:  a folder for what was read; None for what a contender does where it is told nothing.
     limit:  bytes that the cache may take; None for as many as it likes.
     query:  behind the URL of each object, where the contender reads by HTTP: the right to read it, a secret.
+    role:   a URL that gives clients of S3 credentials, which end, as the role of a container does; where it is set, all
+            read by S3.
+    local:  the folder that has the data itself; where it is set no storage is asked.
     """
 
     server: str
@@ -63,6 +66,8 @@ class Stored:
     limit: int | None = None
     workers: int = 1
     query: str = ""
+    role: str = ""
+    local: Path | None = None
 
 
 class Stream(ABC):

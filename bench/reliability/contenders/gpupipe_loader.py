@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import gpupipe
 from gpupipe.sources import open_source
 from reliability.contenders.base import Setup, Stored, Stream
-from reliability.contenders.stores import BATCH, TARS, split_into_tars
+from reliability.contenders.stores import BATCH, TARS, settings_of, split_into_tars
 
 __all__ = ["GpupipeStream"]
 
@@ -63,9 +64,12 @@ class GpupipeStream(Stream):
 
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
-        """With the disk cache that it has by default, in the folder."""
-        cache = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
-        source = open_source(f"{stored.server}/{stored.bucket}/{{0..{TARS - 1}}}.tar{stored.query}", cache=cache)
+        """With the disk cache that it has by default, in the folder; files of a disk are not kept again."""
+        os.environ |= settings_of(stored) if stored.role else {}
+        where = stored.local or (f"s3://{stored.bucket}" if stored.role else f"{stored.server}/{stored.bucket}")
+        kept: Any = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
+        shards = f"{where}/{{0..{TARS - 1}}}.tar{stored.query}"
+        source = open_source(shards, **({} if stored.local else {"cache": kept}))
         recipe = gpupipe.imagenet_train(8, dtype="uint8")
         options = {"num_workers": stored.workers, "engine": "torch", "device": "cpu"}
         with gpupipe.Loader(source, recipe, BATCH, shuffle=True, **options) as loader:

@@ -19,7 +19,7 @@ from reliability.case import NoFunction
 from reliability.contenders.base import Setup, Stored, Stream
 from reliability.data import gray, write_samples
 
-__all__ = ["BATCH", "KEY", "TARS", "Connector", "LitData", "Streaming", "split_into_tars"]
+__all__ = ["BATCH", "KEY", "TARS", "Connector", "LitData", "Streaming", "settings_of", "split_into_tars"]
 
 BATCH, TARS, PER_FILE = 4, 4, 12
 REGION, KEY = "us-east-1", "secret-of-the-case"
@@ -29,6 +29,14 @@ def split_into_tars(folder: Path, samples: Mapping[int, bytes]) -> None:
     """As `number.tar`."""
     for number in range(TARS):
         write_samples(folder / f"{number}.tar", {key: samples[key] for key in list(samples)[number::TARS]})
+
+
+def settings_of(stored: Stored) -> dict[str, str]:
+    """Of clients of S3: the server, and keys, or where they are given."""
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": KEY}
+    role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": stored.role}
+    servers = dict.fromkeys(("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL"), stored.server)
+    return (role if stored.role else keys) | servers | {"AWS_DEFAULT_REGION": REGION}
 
 
 def _apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
@@ -95,8 +103,9 @@ class OfStores(Stream):
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
         if stored.cache is not None and not cls.caches:
             raise NoFunction("it has no cache")
-        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": KEY}
-        os.environ |= keys | {"AWS_DEFAULT_REGION": REGION, "S3_ENDPOINT_URL": stored.server}
+        if stored.local is not None and not cls.caches:
+            raise NoFunction("it reads S3 only")
+        os.environ |= settings_of(stored)
         for numbers, levels in _apart(cls.batches, stored):
             yield from zip(numbers, levels, strict=True)
 
@@ -138,7 +147,7 @@ class LitData(OfStores):
             options["cache_dir"] = str(stored.cache)
         if stored.limit is not None:
             options["max_cache_size"] = stored.limit
-        url = f"s3://{stored.bucket}"
+        url = str(stored.local or f"s3://{stored.bucket}")
         dataset = StreamingDataset(url, shuffle=True, transform=_decoded, **options)
         return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=stored.workers))
 
@@ -169,8 +178,10 @@ class Streaming(OfStores):
             def __getitem__(self, index: Any) -> Any:
                 return _decoded(super().__getitem__(index))
 
-        options = {"local": str(stored.cache or Path(os.environ["TMPDIR"]) / "mds"), "cache_limit": stored.limit}
-        dataset = Decoded(remote=f"s3://{stored.bucket}", shuffle=True, batch_size=BATCH, **options)
+        local = stored.local or stored.cache or Path(os.environ["TMPDIR"]) / "mds"
+        remote = None if stored.local else f"s3://{stored.bucket}"
+        options = {"local": str(local), "remote": remote, "cache_limit": stored.limit}
+        dataset = Decoded(shuffle=True, batch_size=BATCH, **options)
         for stream in dataset.streams:
             stream._downloader.clean_up()  # forked workers would share its connection, and read each other's answers
         return iter(DataLoader(dataset, batch_size=BATCH, num_workers=stored.workers))

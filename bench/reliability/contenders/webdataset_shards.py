@@ -85,6 +85,8 @@ class WebDatasetStream(Stream):
         """By curl, or with its cache of whole shards where a folder is given, which has no limit."""
         if stored.limit is not None:
             raise NoFunction("its cache has no limit: cache_size is not looked at")
+        if stored.role:
+            raise NoFunction("it asks by curl, without credentials of S3")
         urls = [f"{stored.server}/{stored.bucket}/{number}.tar{stored.query}" for number in range(TARS)]
         kept = {} if stored.cache is None else {"cache_dir": str(stored.cache)}
         dataset = webdataset.WebDataset(urls, shardshuffle=TARS, **kept).shuffle(BUFFER).to_tuple("cls", "jpg")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from reliability.victim import Victim
 
 sys.path.append(str(Path(__file__).parents[3] / "tests"))
 
-from servers.faults import Fault, FaultServer, deaf_server
+from servers.faults import Fault, FaultServer, Request, deaf_server
 
 __all__ = ["ROWS"]
 
@@ -27,6 +30,7 @@ SAMPLES, STEP, APART = 48, 5, 3.0  # gray levels between samples, and that JPEG 
 PATIENCE = "10"  # seconds for a read, in gpupipe's words; others have none
 
 BUCKET = "first"
+LIFE = 4.0  # seconds of credentials
 
 
 def levels(other: bool = False) -> list[int]:
@@ -317,6 +321,51 @@ def same_names(context: Context) -> None:
         read_all(context, stored(context, server, "second", cache=folder), other=True)
 
 
+def the_only_copy(context: Context) -> None:
+    """Data on this disk are no cache, whatever the limit of one is."""
+    folder = context.folder / "data"
+    folder.mkdir()
+    context.contender.write(folder, gray_jpegs(levels()))
+    before = {file: file.read_bytes() for file in large_files(folder)}
+    where = Stored("", "", limit=round(0.4 * sum(map(len, before.values()))), local=folder)
+    for _ in range(2):
+        refused = None
+        try:
+            expect_right(list(context.contender.read(where)))
+        except (RuntimeError, ValueError) as error:
+            refused = error
+        gone = [file.name for file in before if not file.exists() or file.read_bytes() != before[file]]
+        expect(not gone, f"{gone} were deleted{'' if refused is None else f'; {refused}'}")
+        expect(refused is None or "limit" in str(refused), f"{refused}")
+
+
+def credentials_end(context: Context) -> None:
+    """They are good for some seconds, as they say; in the middle of an epoch those that were there first have ended."""
+    given: list[float] = []
+
+    def guard(request: Request) -> Fault | None:
+        if request.path == "role":
+            given.append(time.monotonic())
+            until = datetime.now(timezone.utc) + timedelta(seconds=LIFE)
+            keys = {"AccessKeyId": f"N{len(given)}", "SecretAccessKey": KEY, "Token": "token"}
+            return Fault(200, body=json.dumps(keys | {"Expiration": until.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode())
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        found = re.search(r"Credential=N(\d+)/", headers.get("authorization", ""))
+        if found is not None and time.monotonic() - given[int(found[1]) - 1] < LIFE:
+            return None
+        return Fault(400, body=b"<Error><Code>ExpiredToken</Code></Error>")
+
+    with storage(context) as server:
+        server.guard = guard
+        found = []
+        for one in context.contender.read(stored(context, server, role=f"{server.url}/role", workers=1)):
+            found.append(one)
+            if len(found) == 1:
+                time.sleep(LIFE + 1.0)
+        expect_right(found)
+        expect(len(given) > 1, "credentials were asked for once")
+
+
 def replaced_midway(context: Context) -> None:
     """Samples of one data set, or an error: never of both."""
     with storage(context) as server:
@@ -419,9 +468,11 @@ ROWS = (
         f"{ALL}; the limit holds",
         (Case("small limit", partial(limited, part=0.1)),),
     ),
+    Row(44, "The only copy", f"{ALL}; no file of it is deleted", (Case("limit on a disk", the_only_copy),)),
     Row(45, "Leftovers of killed runs", ALL, (Case("killed", killed),)),
     Row(46, "Runs that share a cache", ALL, (Case("four runs", shared),)),
     Row(47, "The same names in two buckets", ALL, (Case("two buckets", same_names),)),
+    Row(48, "Credentials that end", ALL, (Case("an epoch longer than they are good for", credentials_end),)),
     Row(
         49,
         "Data replaced under the same URL",

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from reliability.case import Case, Context, NoFunction, expect_equal
-from reliability.contenders.base import Setup, Stream
+from reliability.contenders.base import Setup, Stored, Stream
+from reliability.contenders.gpupipe_loader import GpupipeStream
 from reliability.rows import engines, resume
 from reliability.traces import SHM
 from reliability.victim import Victim
@@ -314,3 +315,21 @@ def says_little(context: Context) -> None:
 def says_nothing(context: Context) -> None:
     with mock.patch("gpupipe.loader.state.LoaderState.check"):
         resume.refused_by_name(context)
+
+
+class Evicts(GpupipeStream):
+    """Takes the data for a cache."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        yield from super().read(stored)
+        assert stored.local is not None
+        next(stored.local.glob("*.tar")).unlink()
+
+
+class Keyless(GpupipeStream):
+    """Asks for no credentials."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        return super().read(replace(stored, role=""))

@@ -132,6 +132,8 @@ def test_who_does_all_that_is_asked_passes(sandbox: Sandbox, case: Case) -> None
         (resume.after_the_last, fakes.Hasty, "resumed after the epoch"),
         (resume.full_queue, fakes.Hasty, "batches ahead"),
         (resume.refused, fakes.Gullible, "changed: dataset, seed, order, drop_last, global batch"),
+        (network.the_only_copy, fakes.Evicts, "were deleted"),
+        (network.credentials_end, fakes.Keyless, "credentials have ended"),
         (fakes.goes_on_a_step_late, fakes.Right, "samples"),
         (fakes.has_other_pixels, fakes.Right, "levels off in the mean"),
         (fakes.draws_other_boxes, fakes.Right, "what is done to step 0"),

@@ -63,7 +63,7 @@ def play(plan: Plan, say: Callable[[str], None]) -> list[Result]:
     shared = [turn for turn in turns if not turn.case.alone]
     lone = [turn for turn in turns if turn.case.alone]
     progress = _Progress(len(turns), say)
-    found = _together(shared, AT_A_TIME, progress) | _together(lone, 1, progress)
+    found = _together(shared, min(AT_A_TIME, len(shared)), progress) | _together(lone, min(1, len(lone)), progress)
     return [found[turn] for turn in turns]
 
 
@@ -83,7 +83,7 @@ def _together(turns: Iterable[Turn], at_a_time: int, progress: _Progress) -> dic
                 found[turn] = _result(turn, sandbox.run_case(turn.case, contender(turn.contender), turn.seed))
                 progress(found[turn])
 
-    with ThreadPoolExecutor(at_a_time) as pool:
+    with ThreadPoolExecutor(max(1, at_a_time)) as pool:
         parts = [pool.submit(work) for _ in range(at_a_time)]
         return {turn: result for part in parts for turn, result in part.result().items()}
 

@@ -60,7 +60,7 @@ class Sandbox:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(600)  # on a busy machine it may still import
         self._process.stdout.close()
 
     def __enter__(self) -> Sandbox:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from reliability.case import Failed
+from reliability.case import Failed, NoFunction
 from reliability.warm import end_like_a_script
 
 __all__ = ["Report", "Victim"]
@@ -49,9 +49,12 @@ class Victim:
         if not self._connection.poll(seconds):
             raise Failed(f"the process said nothing for {seconds:g} s; it printed: {self.printed()}")
         try:
-            return self._connection.recv()
+            found = self._connection.recv()
         except EOFError:
             raise Failed(f"the process ended without a word; it printed: {self.printed()}") from None
+        if isinstance(found, NoFunction):
+            raise found
+        return found
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -94,6 +97,8 @@ def _run(function: Callable[..., None], report: Report, arguments: tuple[Any, ..
         os.dup2(log, 2)
         os.close(log)
         function(report, *arguments)
+    except NoFunction as error:
+        report(error)
     except KeyboardInterrupt:
         interrupted = True  # first, as a second one may come while this one is printed
         traceback.print_exc()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliability.case import Case, Context, Row, expect, expect_equal
+from reliability.case import Case, Context, NoFunction, Row, expect, expect_equal
 from reliability.contenders.base import Stored
 from reliability.contenders.stores import KEY
 from reliability.data import gray_jpegs
@@ -104,6 +104,8 @@ def read_or_say(context: Context, where: Stored, path: str | None = None) -> Exc
     try:
         for one in context.contender.read(where):
             found.append(one)
+    except NoFunction:
+        raise
     except Exception as error:
         expect_right(found, whole=False)
         name = path and path.rpartition("/")[2]
@@ -306,6 +308,8 @@ def limited(context: Context, part: float) -> None:
                 for one in context.contender.read(where):
                     found.append(one)
                     most = max(most, taken(folder))
+            except NoFunction:
+                raise
             except Exception as error:
                 expect(not found and "limit" in str(error), f"after {len(found)} samples: {error}")
                 return  # refused by name

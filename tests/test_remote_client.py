@@ -118,6 +118,30 @@ def test_parts_are_read_with_few_requests_that_are_pinned(served, child):
     assert {request.headers["if-match"] for request in server.requests("d/a.bin")} == {found.etag}
 
 
+def one_by_one(wanted):
+    return use(lambda client: [client.read([each])[0].result().tobytes() for each in wanted])
+
+
+@pytest.mark.parametrize(
+    ("fault", "ours"),
+    [
+        (None, [True, True]),
+        (Fault(cut=100), [True, True]),  # closed behind a whole answer: the connection is not there any more
+        (Fault(headers={"Connection": "close"}), [True, True]),
+        (Fault(headers={"X-Long": "x" * 5000}), [True, False, False]),
+        (Fault(headers={"ETag": "", "Last-Modified": ""}), [True, False, False]),
+    ],
+)
+def test_ranges_of_the_web_are_read_by_sockets_of_our_own_where_answers_are_understood(served, child, fault, ours):
+    server, found = served
+    server.script("d/a.bin", fault)
+    extents = [Extent(found._replace(etag=""), offset, 100) for offset in (50, 1000)]
+    parts, counts, _ = child(one_by_one, extents)
+    assert parts == [DATA[50:150], DATA[1000:1100]]
+    assert (counts.requests, counts.retries) == (2, 0)
+    assert [request.headers.get("user-agent") == "gpupipe" for request in server.requests("d/a.bin")] == ours
+
+
 def long_one(url, size):
     def ask(client):
         (found,) = client.head([url])

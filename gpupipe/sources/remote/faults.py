@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["LISTING", "MISSING", "NETWORK", "Fault", "Kind", "fault_of", "panics_told"]
+__all__ = ["LISTING", "MISSING", "NETWORK", "Fault", "Kind", "fault_of", "fault_of_status", "panics_told"]
 
 
 class Kind(Enum):
@@ -105,7 +105,7 @@ def fault_of(error: Exception) -> Fault:
     found = STATUS.search(text)
     if found is not None:
         code = CODE.search(text)
-        return _of_status(int(found[1]), code[1] if code else "", text)
+        return fault_of_status(int(found[1]), code[1] if code else "")
     unexpected = re.search(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)", text)
     if unexpected is not None:
         return Fault(Kind.REPLACED, f"the storage has only bytes {unexpected[3]} to {unexpected[4]} of it")
@@ -120,7 +120,8 @@ def fault_of(error: Exception) -> Fault:
     return Fault(Kind.BROKEN, "the answer broke off, or none came", NETWORK)
 
 
-def _of_status(status: int, code: str, text: str) -> Fault:
+def fault_of_status(status: int, code: str) -> Fault:
+    """The fault that an answer tells of, whose text names this code, if any."""
     said = f"the storage answered {status}" + (f" ({code})" if code else "")
     if status == 404:
         return Fault(Kind.MISSING, f"{said}: it is not there", MISSING)

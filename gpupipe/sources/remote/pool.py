@@ -56,12 +56,12 @@ class Pool:
                     self._ready.acquire()
                     self._busy -= 1
                 self._flight.answered(size, time.monotonic(), bool(self._tasks))
-                self._fill()
+                self._fill(but=1)
             self._threads -= 1
 
-    def _fill(self) -> None:
-        """Have as many threads at work as may be."""
-        more = min(len(self._tasks), self._flight.limit - self._busy)
+    def _fill(self, but: int = 0) -> None:
+        """Have as many threads at work as may be; but: so many are about to take a task anyway."""
+        more = min(len(self._tasks), self._flight.limit - self._busy) - but
         if more > 0:
             self._ready.notify(more)
         idle = self._threads - self._busy

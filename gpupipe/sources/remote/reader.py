@@ -446,8 +446,9 @@ class Reader:
 
     def _claimed(self, parts: list[_Part], cache: BlockCache) -> tuple[dict[str, _Part], list[_Part]]:
         """What the cache has, by key, and what is to be asked for."""
-        keys = {key: part for part in parts if (key := key_of(part.extent))}
-        asked = [part for part in parts if not key_of(part.extent)]
+        named = [(key_of(part.extent), part) for part in parts]
+        keys = {key: part for key, part in named if key}
+        asked = [part for key, part in named if not key]
         there, elsewhere = set[str](), set[str]()
         for keep in (True, None):
             wanted = [key for key, part in keys.items() if part.keep is keep]
@@ -531,7 +532,8 @@ class Reader:
                 self._urgent.appendleft(partial(self._put, [part]))
             if not asked.left:
                 self._steps.append(partial(self._put, asked.parts))
-            self._work()
+            if self._urgent or self._steps:  # not for each answer: a change of threads costs as much as its bytes
+                self._work()
 
 
 def _close(cache: BlockCache, pid: int) -> None:

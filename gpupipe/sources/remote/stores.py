@@ -26,6 +26,7 @@ from gpupipe.sources.remote.credentials import CLASSES, provider_of, remedy_of
 from gpupipe.sources.remote.faults import Fault, Kind, fault_of
 from gpupipe.sources.remote.foreign import ForeignStore
 from gpupipe.sources.remote.objects import Object, is_web, login_apart, scheme
+from gpupipe.sources.remote.plain import Plain
 from gpupipe.sources.remote.store import Found, Store
 
 __all__ = ["ENDPOINTS", "Place", "Stores", "object_at", "placed"]
@@ -112,7 +113,8 @@ def _made(root: str, timeout: float) -> Store:
         if is_web(root):
             address, header = _password(root)
             options |= {"default_headers": header}
-            return ObjectStore(stores.HTTPStore.from_url(address, **settings), dated=True)
+            plain = Plain(address, header, CONNECT, timeout)
+            return ObjectStore(stores.HTTPStore.from_url(address, **settings), plain)
         make = getattr(stores, CLASSES[kind])
         return ObjectStore(make.from_url(root, credential_provider=provider_of(kind), **settings))
     except Fault:
@@ -139,18 +141,21 @@ def _password(root: str) -> tuple[str, dict[str, str]]:
 class ObjectStore:
     """One that obstore knows.
 
-    dated: where there is no ETag the time of change is what tells versions apart. In buckets it does not: AIStore
-    gives the time of the last access.
+    plain: what reads ranges of the web's, where it can. There, where no ETag is told, the time of change is what tells
+    versions apart. In buckets it does not: AIStore gives the time of the last access.
     """
 
-    def __init__(self, store: Any, dated: bool = False) -> None:
+    def __init__(self, store: Any, plain: Plain | None = None) -> None:
         self._store = store
-        self._dated = dated
+        self._plain = plain
 
     def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
+        pinned = etag if etag.startswith('"') else ""  # a weak one never matches
+        if self._plain is not None and (answer := self._plain.read(path, offset, size, pinned)) is not None:
+            return answer
         options: dict[str, Any] = {} if size < 0 else {"range": (offset, offset + size)}
-        if etag.startswith('"'):  # a weak one never matches
-            options["if_match"] = etag
+        if pinned:
+            options["if_match"] = pinned
         try:
             answer = self._store.get(path, options=options)
             found = self._found(answer.meta)
@@ -187,7 +192,7 @@ class ObjectStore:
         if etag:
             quoted = etag.startswith(('"', "W/"))  # in listings of Azure and Google it is not
             return Found(meta["size"], etag if quoted else f'"{etag}"')
-        known = self._dated and changed.timestamp() > 0
+        known = self._plain is not None and changed.timestamp() > 0
         return Found(meta["size"], f"modified {changed.isoformat()}" if known else "")
 
 

@@ -17,7 +17,8 @@ __all__ = ["augmentations", "collate", "tail"]
 
 
 def augmentation(one: Augmenting) -> Callable[[Any], Any]:
-    """Its transform. timm's RandAugment becomes the nearest that torchvision has: magnitudes without a spread."""
+    """Its transform. timm's RandAugment becomes the nearest that torchvision has: magnitudes without a spread, and no
+    bicubic filter, which its functions on tensors lack."""
     match one:
         case gpupipe.RandAugment():
             return v2.RandAugment(one.num_ops, one.magnitude, one.num_magnitude_bins, **warp(one))
@@ -67,7 +68,8 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
 
 def warp(one: Any) -> dict[str, Any]:
     """Interpolation and fill."""
-    return {"interpolation": InterpolationMode(one.interpolation), "fill": one.fill and list(one.fill)}
+    filter = "bilinear" if one.interpolation == "bicubic" else one.interpolation
+    return {"interpolation": InterpolationMode(filter), "fill": one.fill and list(one.fill)}
 
 
 def augmentations(some: tuple[Augmenting, ...]) -> list[Callable[[Any], Any]]:

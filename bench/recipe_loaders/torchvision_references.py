@@ -53,17 +53,20 @@ class TorchvisionReferences(Way):
 
     def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
-        recipe = self.entry.recipe(settings.size)
-        dataset = ImageFolder(settings.data, Views(recipe))
+        dataset = ImageFolder(settings.data, self.views(settings.size))
         loader = DataLoader(
             dataset,
             batch_size=settings.batch_size,
             sampler=EndlessShuffle(len(dataset)),
             num_workers=settings.workers,
             prefetch_factor=PREFETCH_FACTOR,
-            collate_fn=collate(recipe),
+            collate_fn=collate(self.entry.recipe(settings.size)),
         )
         return FirstView(loader)
+
+    def views(self, size: int) -> Callable[[Any], list[torch.Tensor]]:
+        """What a Pillow image becomes."""
+        return Views(self.entry.recipe(size))
 
 
 def __getattr__(recipe: str) -> Callable[[], Way]:

@@ -25,6 +25,7 @@ class Crops:
     size:    (height, width) of every output.
     fill:    R, G and B of what lies outside: the window may reach out of the image, whose surroundings are resized with
              it, and the output out of the resized window. None where neither does.
+    centres: whether only those boxes follow whose centre lies in the window.
     """
 
     windows: Ints
@@ -34,6 +35,7 @@ class Crops:
     bicubic: NDArray[np.bool_]
     size: tuple[int, int]
     fill: tuple[int, int, int] | None = None
+    centres: bool = False
 
     @classmethod
     def of(
@@ -62,4 +64,4 @@ class Crops:
         """That of one image, N = 1."""
         at = slice(row, row + 1)
         boxes = self.windows[at], self.resized[at], self.anchors[at]
-        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill)
+        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill, self.centres)

@@ -20,8 +20,8 @@ from gpupipe.errors import DataError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.kernels import Crops, Limits, augment, decode_crops, native
-from gpupipe.plan import Moves, augmentation, cropping, follow_boxes, follow_mask, follow_points, moving
-from gpupipe.recipe import OnBatch, PerImage, Recipe, Views
+from gpupipe.plan import Moves, augmentation, box_corners, cropping, follow_boxes, follow_mask, follow_points, moving
+from gpupipe.recipe import OnBatch, PerImage, RandomIoUCrop, Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
 from gpupipe.workers.board import BATCH
@@ -148,16 +148,37 @@ def crops_of(schema: Schema, views: Views, job: Job, columns: Columns, first: in
     for name in schema.images:
         leader = schema.drawn_as(name)
         if leader not in drawn:
-            drawn[leader] = _crops(views, job, columns[leader], schema.number(leader), first)
+            chosen = any(isinstance(recipe.crop, RandomIoUCrop) for recipe in views)
+            boxes = _boxes(schema, leader, columns) if chosen else []
+            drawn[leader] = _crops(views, job, columns[leader], schema.number(leader), first, boxes)
         drawn[name] = drawn[leader]
     return drawn
 
 
-def _crops(views: Views, job: Job, images: Images, field: int, first: int) -> list[Crops]:
+def _boxes(schema: Schema, leader: str, columns: Columns) -> list[NDArray[np.float64]]:
+    """All boxes of each image of a field; none where they are malformed, as that fails the sample when they follow."""
+    fields = [
+        (columns[name], field.format)
+        for name, field in schema.items()
+        if isinstance(field, Boxes) and schema.drawn_as(name) == leader
+    ]
+
+    def one(row: int) -> NDArray[np.float64]:
+        try:
+            return np.concatenate([box_corners(column[row], format).reshape(-1, 4) for column, format in fields])
+        except ValueError:
+            return np.zeros((0, 4))
+
+    return [one(row) for row in range(len(columns[leader]))]
+
+
+def _crops(
+    views: Views, job: Job, images: Images, field: int, first: int, boxes: list[NDArray[np.float64]]
+) -> list[Crops]:
     assert images.sizes is not None
     sizes = upright(images.sizes) if views[0].exif_orientation else images.sizes
     return [
-        cropping(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field)
+        cropping(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field, boxes)
         for view, recipe in enumerate(views, first)
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.captions import captions
 from gpupipe.plan.crops import cropping, erasing
-from gpupipe.plan.follow import follow_boxes, follow_mask, follow_points
+from gpupipe.plan.follow import box_corners, follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
 from gpupipe.plan.moves import Moves, moving
 from gpupipe.plan.own import own_words
@@ -21,6 +21,7 @@ __all__ = [
     "Mixing",
     "Moves",
     "augmentation",
+    "box_corners",
     "captions",
     "cropping",
     "erasing",

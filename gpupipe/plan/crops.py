@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.elementary import coarse, exp
+from gpupipe.plan.iou_crops import iou_windows
 from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
 from gpupipe.recipe import (
     Crop,
     LetterBox,
     RandomCrop,
     RandomErasing,
+    RandomIoUCrop,
     RandomResizedCrop,
     Recipe,
     ResizeCenterCrop,
@@ -44,12 +46,14 @@ def cropping(
     widths: Ints,
     view: int = 0,
     field: int = 0,
+    boxes: Sequence[NDArray[np.float64]] = (),
 ) -> Crops:
     """The crops of the images at these positions of an epoch.
 
     positions: int64 (N,), global positions, 0 or more; heights, widths: int32 (N,), in pixels. view: which view of the
     samples, 0 to 255; each is drawn by itself. field: which of a sample's images, 0 to 255, the first one 0; each is
-    drawn by itself, but what shares another's geometry takes that one's number.
+    drawn by itself, but what shares another's geometry takes that one's number. boxes: of each image (M, 4), left, top,
+    right, bottom; `RandomIoUCrop` alone reads them.
     The same arguments give the same crops on every machine, in any batch, in any order. Images whose size is unknown
     (height or width 0) get those of a 1 x 1 image.
     """
@@ -58,8 +62,11 @@ def cropping(
     crop = recipe.crop
     shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[crop.interpolation]
     flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
-    if isinstance(crop, RandomResizedCrop):
-        windows = _random_boxes(crop, stream, tall, wide)
+    if isinstance(crop, RandomResizedCrop | RandomIoUCrop):
+        if isinstance(crop, RandomIoUCrop):
+            windows = iou_windows(crop, stream, np.stack([tall, wide], axis=1), boxes)
+        else:
+            windows = _random_boxes(crop, stream, tall, wide)
         resized = np.full((len(tall), 2), crop.output_size, np.int64)
         anchors = np.zeros((len(tall), 2), np.int64)
     else:
@@ -74,6 +81,7 @@ def cropping(
         bicubic,
         crop.output_size,
         crop.color,
+        centres=isinstance(crop, RandomIoUCrop),
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.kernels import Crops
 
-__all__ = ["follow_boxes", "follow_mask", "follow_points"]
+__all__ = ["box_corners", "follow_boxes", "follow_mask", "follow_points"]
 
 Floats = NDArray[np.float64]
 Kept = NDArray[np.bool_]
@@ -43,6 +43,19 @@ def follow_mask(mask: NDArray[Any], crops: Crops, row: int, out: NDArray[Any], i
     out[np.ix_(down, across)] = mask[np.ix_(rows[down], columns[across])]
 
 
+def box_corners(boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"]) -> Floats:
+    """Left top and right bottom of each of the boxes (M, 4), float64 (M, 2, 2)."""
+    given = _rows(boxes, 4, "boxes")
+    first, last = given[:, :2], given[:, 2:]
+    if format == "xywh":
+        last = first + last
+    elif format == "cxcywh":
+        first, last = first - last / 2, first + last / 2
+    corners = np.stack([first, last], axis=1)
+    _check_boxes(given, corners, format)
+    return corners
+
+
 def follow_boxes(
     boxes: ArrayLike,
     format: Literal["xyxy", "xywh", "cxcywh"],
@@ -54,9 +67,7 @@ def follow_boxes(
     """The boxes (M, 4) of one image, clipped to what the crop and each matrix show, float32 (K, 4) in the same format;
     and which of them were kept, bool (M,): those with `min_area` square pixels of the output or more left after each,
     since what was cut off must not come back when it is turned."""
-    given = _rows(boxes, 4, "boxes")
-    corners = _corners(given, format)
-    _check_boxes(given, corners, format)
+    corners = box_corners(boxes, format)
     height, width = crops.size
     moved = _moved(corners, crops, row)
     if crops.fill is not None:  # what lies beside the window has no place there
@@ -66,6 +77,10 @@ def follow_boxes(
     if crops.flips[row]:
         moved[:, :, 0] = width - moved[:, ::-1, 0]
     kept: Kept = _area(moved) >= min_area
+    if crops.centres:
+        top, left, tall, wide = crops.windows[row].tolist()
+        centres = corners.mean(axis=1)
+        kept &= ((centres > (left, top)) & (centres < (left + wide, top + tall))).all(axis=1)
     for matrix in matrices:
         carried = _carried(np.stack([moved[:, [0, 1, 1, 0], 0], moved[:, [0, 0, 1, 1], 1]], axis=-1), matrix)
         moved = np.clip(np.stack([carried.min(axis=1), carried.max(axis=1)], axis=1), 0, (width, height))
@@ -147,16 +162,6 @@ def _rows(given: ArrayLike, numbers: int, what: str) -> Floats:
             f"{what} are {array.dtype} {array.shape}, but (M, {numbers}) is needed: {numbers} numbers for each"
         )
     return array.astype(np.float64)
-
-
-def _corners(boxes: Floats, format: str) -> Floats:
-    """Left top and right bottom of each, (M, 2, 2)."""
-    first, last = boxes[:, :2], boxes[:, 2:]
-    if format == "xywh":
-        last = first + last
-    elif format == "cxcywh":
-        first, last = first - last / 2, first + last / 2
-    return np.stack([first, last], axis=1)
 
 
 def _check_boxes(given: Floats, corners: Floats, format: str) -> None:

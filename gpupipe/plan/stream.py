@@ -16,6 +16,7 @@ __all__ = ["Stream", "below"]
 # its page from bit 24 on. Fourth words from 2**24 on are the orders'. Augmentations take the operations from 16 on.
 CROP, FLIP, ERASE, MIX, DECODER, DATASET, WORKERS = 0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16
 PER_IMAGE, ON_BATCH, CAPTION = 7 << 16, 8 << 16, 9 << 16
+IOU, ZOOM = 10 << 16, 11 << 16
 POSITIONS = 1 << 48
 PAGE, FIELD, OPERATION = np.uint64(16), np.uint64(24), np.uint64(24)
 FOURTH, LOW = np.uint64((1 << 24) - 1), np.uint64(0xFFFFFFFF)

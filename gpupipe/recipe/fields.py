@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpupipe.batch import Array, Image, Schema
+from gpupipe.batch import Array, Boxes, Image, Schema
 from gpupipe.errors import ConfigError
+from gpupipe.recipe.operations import RandomIoUCrop
 from gpupipe.recipe.own import OnBatch
 from gpupipe.recipe.recipe import MultiCrop, Recipe
 
@@ -17,6 +18,7 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
 
     Crops, flips and operations that move pixels are followed. Those that change colors, and erasing, touch images
     alone, as torchvision v2's. Operations of the user's own that may move pixels can't be followed, nor can mixing.
+    `RandomIoUCrop` needs boxes.
     """
     followers = [name for name, field in schema.items() if field.geometric and not isinstance(field, Image)]
     listed = ", ".join(f"{name!r} ({type(schema[name]).__name__})" for name in followers)
@@ -27,8 +29,20 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
                 f"recipe: {', '.join(own)} may move the images' pixels, and fields={listed} can't follow; pass it "
                 "geometric=False if each pixel stays where it is, or leave the fields out"
             )
+        if isinstance(view.crop, RandomIoUCrop):
+            _check_boxes(schema)
         if view.mixing is not None:
             _check_mixing(type(view.mixing).__name__, schema, listed)
+
+
+def _check_boxes(schema: Schema) -> None:
+    having = {schema.drawn_as(name) for name in schema.of_kind(Boxes)}
+    lacking = [name for name in schema.images if schema.drawn_as(name) not in having]
+    if lacking:
+        raise ConfigError(
+            f"recipe: RandomIoUCrop is chosen by boxes, and {', '.join(map(repr, lacking))} has none; give the fields "
+            "gpupipe.Boxes that follow it, or take another crop"
+        )
 
 
 def _check_mixing(name: str, schema: Schema, followers: str) -> None:

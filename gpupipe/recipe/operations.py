@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import PROBABILITY, count, filling, floats, named, pair, settle, shown, span, triple
+from gpupipe.recipe.checks import PROBABILITY, count, filling, floats, named, number, pair, settle, shown, span, triple
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -20,6 +20,7 @@ __all__ = [
     "RandomCrop",
     "RandomErasing",
     "RandomHorizontalFlip",
+    "RandomIoUCrop",
     "RandomResizedCrop",
     "ResizeCenterCrop",
     "ResizeCornerCrop",
@@ -213,6 +214,53 @@ class ScaleJitter(Crop):
         self._settle()
         _filled(self)
         settle(self, scale=span)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomIoUCrop(Crop):
+    """A part of the image that is chosen by its boxes, maybe with `fill` around the image, resized to `size`: SSD's
+    (Liu et al. 2016, arXiv 1512.02325).
+
+    zoom_out: (low, high): with probability `p` the image lies somewhere on a canvas whose sides are that many times its
+              own; None: never.
+    min_scale, max_scale, min_aspect_ratio, max_aspect_ratio: of the part, its sides as shares of the canvas's.
+    sampler_options: one is drawn: the part has that IoU or more with a box whose centre it has; 1 or more: all of the
+              canvas. After so many `trials` without another is drawn, 50 times at most, then it is all of the canvas.
+
+    The same as torchvision's `v2.RandomZoomOut(fill, zoom_out, p)`, `v2.RandomIoUCrop` and `v2.Resize(size)` on both
+    sides, with `SanitizeBoundingBoxes`: boxes whose centres lie outside are dropped. Samples need boxes.
+    `interpolation` is "bilinear" or "bicubic".
+    """
+
+    size: int | tuple[int, int]
+    zoom_out: tuple[float, float] | None = None
+    p: float = 0.5
+    min_scale: float = 0.3
+    max_scale: float = 1.0
+    min_aspect_ratio: float = 0.5
+    max_aspect_ratio: float = 2.0
+    sampler_options: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+    trials: int = 40
+    fill: Filling = 0
+    interpolation: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        self._settle()
+        _filled(self)
+        settle(self, p=PROBABILITY, trials=(count, 1, 255), sampler_options=_options)
+        settle(self, max_scale=(number, 0, 1), max_aspect_ratio=(number, 0))
+        settle(self, min_scale=(number, 0, self.max_scale), min_aspect_ratio=(number, 0, self.max_aspect_ratio))
+        if self.zoom_out is not None:
+            settle(self, zoom_out=span)
+            if self.zoom_out[0] < 1:
+                raise ConfigError(f"RandomIoUCrop: zoom_out={self.zoom_out} must be (low, high) from 1 on, or None")
+
+
+def _options(said: str, value: Any) -> tuple[float, ...]:
+    numbers = () if isinstance(value, str) else floats(value)
+    if not numbers or not all(option >= 0 for option in numbers):
+        raise ConfigError(f"{said} must be one number of 0 or more, or several")
+    return numbers
 
 
 def _filled(crop: Crop) -> None:

@@ -175,3 +175,16 @@ def test_packing(folder, tmp_path, monkeypatch):
     for row in rows:
         assert 0 < float(row["img_per_s_min"]) <= float(row["img_per_s"]) <= float(row["img_per_s_max"])
     assert 0 < float(rows[0]["read_back"]) < 1
+
+
+def test_augmentations(tmp_path):
+    options = ["--size", 32, "--batch-size", 2, "--rounds", 1, "--only", "RandomInvert,GaussianNoise"]
+    said = run("augmentations.py", *options, "--out", tmp_path).splitlines()
+    assert [line.split("`")[1].split("(")[0] for line in said[2:]] == ["RandomInvert", "GaussianNoise"]
+    with open(tmp_path / "augmentations.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["operation"] for row in rows if not row["median_us"]] == [
+        "GaussianNoise(mean=0.0, sigma=0.1)"
+    ]  # Pillow
+    assert all(0 < float(row["low_us"]) <= float(row["high_us"]) for row in rows if row["median_us"])
+    assert (tmp_path / "results.md").read_text().splitlines() == said

@@ -57,8 +57,10 @@ void change_bits(uint8_t* image, size_t bytes, uint8_t keep, uint8_t turn) {
   for (size_t i = 0; i < bytes; ++i) image[i] = static_cast<uint8_t>((image[i] & keep) ^ turn);
 }
 
-Table solarize(float from) {
-  return Table::same([&](int value) { return static_cast<float>(value) >= from ? 255 - value : value; });
+void solarize(uint8_t* image, size_t bytes, float from) {
+  if (from > 255.0f) return;
+  const uint8_t first = static_cast<uint8_t>(level(std::ceil(from)));  // of one byte, so that 16 are compared at once
+  for (size_t i = 0; i < bytes; ++i) image[i] ^= static_cast<uint8_t>(image[i] >= first ? 0xFF : 0);
 }
 
 Table solarize_add(float more) {
@@ -188,7 +190,7 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
       return loops.sharpness(copied(image, bytes), image, height, width, value);
     case Op::posterize:
       return change_bits(image, bytes, static_cast<uint8_t>(0xFF00 >> std::min(level(value), 8)), 0);
-    case Op::solarize: return solarize(value).apply(image, pixels);
+    case Op::solarize: return solarize(image, bytes, value);
     case Op::autocontrast: {
       uint8_t low[3], high[3];
       loops.extremes(image, pixels, low, high);

@@ -97,17 +97,16 @@ def ways(operation: gpupipe.recipe.Augmenting, images: torch.Tensor) -> dict[str
 def measured(operation: gpupipe.recipe.Augmenting, images: torch.Tensor, rounds: int) -> list[Row]:
     """A row for each contender."""
     found = ways(operation, images)
-    times: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {name: [] for name in found}
     for number in range(rounds + 1):  # the first warms up
         for name, way in found.items():
             begin = time.thread_time()
             try:
                 way()
             except (TypeError, ValueError):  # torchvision's GaussianNoise takes no Pillow images
-                times[name] = []
                 continue
             if number:
-                times.setdefault(name, []).append(1e6 * (time.thread_time() - begin) / len(images))
+                times[name].append(1e6 * (time.thread_time() - begin) / len(images))
     return [
         Row(repr(operation), name, *((statistics.median(some), min(some), max(some)) if some else ()))
         for name, some in times.items()

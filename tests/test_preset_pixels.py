@@ -12,7 +12,8 @@ import torch
 from images import encode, picture
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision import transforms as v1
+from torchvision import transforms as v1, tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional as F
 
 import gpupipe
@@ -215,3 +216,81 @@ def test_pixels_are_torchvisions_of_the_same_draws(name: str) -> None:
             apart = (ours[row].int() - truth.int()).abs().float()
             assert apart.mean() <= 0.5, (number, row)
             assert apart.quantile(0.999) <= (4 if drawn else 1), (number, row)
+
+
+# Segmentation and detection.
+
+
+DENSE: dict[str, tuple[Recipe, bool, Any]] = {
+    "segmentation": (gpupipe.segmentation_train(96, base_size=104, dtype="uint8"), True, 0),
+    "segmentation, eval": (gpupipe.segmentation_eval(96, dtype="uint8"), True, 0),
+    "lsj": (gpupipe.detection_train("lsj", 96, dtype="uint8"), False, [123, 117, 104]),
+    "hflip": (gpupipe.detection_train("hflip", 96, dtype="uint8"), True, [123, 117, 104]),
+    "detection, eval": (gpupipe.detection_eval(96, dtype="uint8"), True, [123, 117, 104]),
+}
+
+
+def of_the_reference(sample: Any, crops: Crops, mirrored_first: bool, fill: Any) -> Any:
+    """Resize, flip, pad right and below, crop: in this order, or with the flip at the end, as its lsj."""
+    height, width = crops.resized[0].tolist()
+    top, left = crops.anchors[0].tolist()
+    sample = F.resize(sample, [height, width], InterpolationMode.BILINEAR)
+    if crops.flips[0] and mirrored_first:
+        sample, left = F.horizontal_flip(sample), width - left - crops.size[1]
+    assert min(top, left) >= 0
+    missing = [0, 0, max(0, left + crops.size[1] - width), max(0, top + crops.size[0] - height)]
+    fill = 255 if isinstance(sample, tv_tensors.Mask) else fill
+    sample = F.crop(F.pad(sample, missing, fill=fill), top, left, *crops.size)
+    return F.horizontal_flip(sample) if crops.flips[0] and not mirrored_first else sample
+
+
+@pytest.mark.parametrize("engine", [{"num_workers": 0}, {"engine": "dali", "num_workers": 1}], ids=["torch", "dali"])
+@pytest.mark.parametrize("name", DENSE)
+def test_images_masks_and_boxes_are_the_references_of_the_same_draws(name: str, engine: dict[str, Any]) -> None:
+    recipe, mirrored_first, fill = DENSE[name]
+    sides = SIDES * 3
+    images = [picture(*one, number) for number, one in enumerate(sides)]
+    masks = [np.ascontiguousarray(image[:, :, 0]) for image in images]
+    boxes = [np.array([[5, 8, 60, 50], [30, 20, one[1], one[0]]], np.float32) for one in sides]
+    data = [
+        {"image": encode(image, "PNG"), "mask": mask, "boxes": some}
+        for image, mask, some in zip(images, masks, boxes, strict=True)
+    ]
+    fields = {"image": gpupipe.Image(), "mask": gpupipe.Mask(), "boxes": gpupipe.Boxes(collate="list")}
+    source = gpupipe.open_source(data, fields=fields)  # type: ignore[arg-type]
+    options = {"engine": "torch", "seed": SEED, "device": "cpu"} | engine
+    with gpupipe.Loader(source, recipe, len(data), **options) as loader:  # type: ignore[arg-type]
+        batch = next(iter(loader))
+    planned = cropping(recipe, SEED, 0, np.arange(len(data)), *np.array(sides, np.int32).T)
+    assert 0 < planned.flips.sum() < len(data) or recipe.flip is None
+    for row, one in enumerate(sides):
+        how = planned.row(row), mirrored_first, fill
+        truth = of_the_reference(F.to_pil_image(torch.from_numpy(images[row].copy()).permute(2, 0, 1)), *how)
+        apart = (batch["image"][row].int() - F.pil_to_tensor(truth).int()).abs().float()
+        assert apart.mean() <= 0.5
+        assert apart.quantile(0.999) <= (1 if options["engine"] == "torch" else 6)
+        mask = of_the_reference(tv_tensors.Mask(torch.from_numpy(masks[row])[None]), *how)
+        assert torch.equal(batch["mask"][row], mask[0])
+        given = tv_tensors.BoundingBoxes(torch.from_numpy(boxes[row]), format="XYXY", canvas_size=one)  # type: ignore[call-overload]
+        moved = F.clamp_bounding_boxes(of_the_reference(given, *how))
+        kept = ((moved[:, 2:] - moved[:, :2]).prod(1) >= 1).tolist()
+        torch.testing.assert_close(batch["boxes"][row], torch.Tensor(moved)[kept], atol=1e-3, rtol=0)
+
+
+def test_segmentations_scales_are_the_references() -> None:
+    """As torchvision's RandomResize draws them: shorter sides from 260 to below 1040."""
+    recipe, count = gpupipe.segmentation_train(), 8000
+    assert (recipe.crop.output_size, recipe.statistics) == ((480, 480), gpupipe.imagenet_eval().statistics)
+    drawn = cropping(recipe, SEED, 0, np.arange(count), np.full(count, 300), np.full(count, 400)).resized[:, 0]
+    resize = v2.RandomResize(260, 1040)
+    theirs = [resize.make_params([])["size"] for _ in range(count)]
+    assert (drawn.min(), drawn.max()) == (260, 1039)
+    edges = np.linspace(260, 1040, 9)
+    ours_in, theirs_in = (np.histogram(some, edges)[0] for some in (drawn, theirs))
+    assert (abs(ours_in - theirs_in) < 200).all()  # 1,000 each
+
+
+def test_other_augmentations_of_detection_are_refused() -> None:
+    with pytest.raises(gpupipe.ConfigError, match="augmentation='multiscale' must be one of hflip, lsj"):
+        gpupipe.detection_train("multiscale")  # type: ignore[arg-type]
+    assert gpupipe.detection_train("lsj").normalize is None

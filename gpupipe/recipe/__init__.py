@@ -10,6 +10,7 @@ from gpupipe.recipe.geometric import *
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
 from gpupipe.recipe.own import *
+from gpupipe.recipe.presets.dense import *
 from gpupipe.recipe.presets.image_text import *
 from gpupipe.recipe.presets.imagenet import *
 from gpupipe.recipe.presets.self_supervised import *
@@ -62,6 +63,8 @@ __all__ = [
     "convnext_train",
     "deit3_eval",
     "deit3_train",
+    "detection_eval",
+    "detection_train",
     "dino_eval",
     "dino_train",
     "dinov2_train",
@@ -74,6 +77,8 @@ __all__ = [
     "openclip_train",
     "resnet50_v2_eval",
     "resnet50_v2_train",
+    "segmentation_eval",
+    "segmentation_train",
     "siglip_eval",
     "siglip_train",
     "simclr_train",

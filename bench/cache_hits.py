@@ -1,23 +1,20 @@
 """What nodes really fetch, beside what `gpupipe plan` says before and beside Belady's optimum.
 
-    python bench/cache_hits.py [--samples 4000] [--nodes 8] [--epochs 6] [--out FOLDER]
+    python bench/cache_hits.py [--held 800] [--nodes 8] [--epochs 5] [--out FOLDER]
 
 Processes stand for nodes: each is one rank with a cache of its own, on a web server of its own that counts the bytes
-of all bodies, and all go through each epoch at the same time. The caches take 5, 10 and 25 % of the data. Samples are
-small images that were made 40 to 60 kB long, in tar shards. For each node and epoch the server's bytes and requests,
-and the loader's hits, have to be those of the plan; what is not is listed. Belady's rule is written down here over a
-list of all that the node reads, with the future in it, and may use all of the cache, of which the plan leaves some for
-what is under way: 18 samples here, whatever the size.
+of all bodies, and all go through each epoch at the same time. The caches take 5, 10 and 25 % of the data, of which
+there is as much as makes room for some 800 samples in each. Samples are small images in tar shards, made 1 to 12 kB
+long. For each node and epoch the server's bytes and requests, and the loader's hits, have to be those of the plan; what
+is not is listed. Belady's rule (`belady.py`) goes through a list of all that the node reads, with the future in it, and
+may use all of the cache, of which the plan leaves some for what is under way: 14 samples here, whatever the size.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
-import math
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -26,9 +23,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
 
 import numpy as np
+from belady import belady
 from numpy.typing import NDArray
 from servers.faults import FaultServer
 from tars import jpeg, write_tar
@@ -46,8 +44,8 @@ __all__ = ["Node", "main"]
 
 SHARES = "0.05,0.1,0.25"
 SHARDS, IMAGES = 8, 8
-SMALLEST, LARGEST = 40_000, 60_000  # bytes of a sample, more than what is fetched rather than asked for once more
-BATCH, LOOKS_AHEAD = 1, 4  # of few samples little is under way
+SMALLEST, LARGEST = 1_000, 12_000  # bytes of a sample
+BATCH, LOOKS_AHEAD = 1, 1  # of few samples little is under way
 PATIENCE = 600.0
 
 
@@ -142,29 +140,12 @@ def ran(servers: Sequence[FaultServer], size: int, epochs: int) -> list[list[dic
     ]
 
 
-def belady(run: Run, space: NDArray[np.int64], size: int, node: int) -> int:
-    """The hits of a node whose cache has `size` bytes, where what is needed last goes, be it what was just read."""
+def optimum(run: Run, space: NDArray[np.int64], size: int, node: int) -> int:
+    """The hits of a node whose cache has `size` bytes, by Belady's rule."""
     future = run.future(node)
     steps = [(epoch, step) for epoch in range(4 * run.epochs) for step in range(len(future.cut(epoch)))]
-    reads = np.concatenate([future.uses(*step) for step in steps]).tolist()
-    following, last = [math.inf] * len(reads), {}
-    for at in range(len(reads) - 1, -1, -1):
-        following[at] = last.get(reads[at], math.inf)
-        last[reads[at]] = at
-    held: dict[int, float] = {}  # the next use of each
-    furthest: list[tuple[float, int]] = []
-    hits, room = 0, size
-    for at, sample in enumerate(reads[: len(reads) // 4]):
-        hits += sample in held
-        room -= 0 if sample in held else int(space[sample])
-        held[sample] = following[at]
-        heapq.heappush(furthest, (-following[at], sample))
-        while room < 0:
-            use, gone = heapq.heappop(furthest)
-            if held.get(gone) == -use:  # else it was used since
-                del held[gone]
-                room += int(space[gone])
-    return hits
+    reads = np.concatenate([future.uses(*step) for step in steps])
+    return sum(belady(reads, space, size)[: len(reads) // 4])
 
 
 def compared(plan: Plan, found: list[list[dict[str, int]]]) -> list[str]:
@@ -178,26 +159,30 @@ def compared(plan: Plan, found: list[list[dict[str, int]]]) -> list[str]:
     ]
 
 
-def measure(samples: int, nodes: int, epochs: int, shares: Sequence[float]) -> tuple[list[dict[str, Any]], list[str]]:
+def measure(held: int, nodes: int, epochs: int, shares: Sequence[float]) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each size of the caches, and all differences."""
     rows, differences = [], []
-    scratch = Path(tempfile.mkdtemp())
-    os.environ["GPUPIPE_CACHE"] = str(scratch / "index")
-    try:
-        (scratch / "data").mkdir()
-        made(scratch / "data", samples)
-        for share in shares:
-            with served(scratch / "data", nodes) as servers:
+    for share in shares:
+        with scratch() as folder:
+            made(folder, round(held / share))
+            with served(folder, nodes) as servers:
                 plan, space = plan_of(servers[0], nodes, epochs, share)
                 found = ran(servers, plan.cache, epochs)
-            differences += [f"{share:.0%}: {line}" for line in compared(plan, found)]
-            totals = {name: sum(counts[name] for node in found for counts in node) for name in found[0][0]}
-            optima = [sum(belady(plan.run, space, size, node) for node in range(nodes)) for size in sizes_of(plan)]
-            reads = int(plan.of("samples").sum())
-            rows.append({"cache": share, "reads": reads, **totals, "optimum": optima[0], "optimum_of_held": optima[1]})
-    finally:
-        shutil.rmtree(scratch)
+        differences += [f"{share:.0%}: {line}" for line in compared(plan, found)]
+        totals = {name: sum(counts[name] for node in found for counts in node) for name in found[0][0]}
+        optima = [[optimum(plan.run, space, size, node) for node in range(nodes)] for size in sizes_of(plan)]
+        nearest = [sum(counts["hits"] for counts in node) / max(1, best) for node, best in zip(found, optima[0], strict=True)]
+        row = {"cache": share, "samples": len(space), "reads": int(plan.of("samples").sum()), **totals}
+        rows.append(row | {"optimum": sum(optima[0]), "optimum_of_held": sum(optima[1]), "least": min(nearest)})
     return rows, differences
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder, in which indexes are kept as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GPUPIPE_CACHE"] = f"{folder}/index"
+        yield Path(folder)
 
 
 def sizes_of(plan: Plan) -> tuple[int, int]:
@@ -207,31 +192,34 @@ def sizes_of(plan: Plan) -> tuple[int, int]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown."""
-    names = ("cache of each", "hits", "Belady's optimum", "of what may be held", "GB from storage", "requests")
+    names = ("cache of each", "samples", "hits", "Belady's optimum", "of what may be held", "hits of the optimum's")
+    names += ("of the node with the fewest", "GB from storage", "requests")
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in rows:
         rates = [f"{row[name] / row['reads']:.4f}" for name in ("hits", "optimum", "optimum_of_held")]
-        lines.append(f"| {row['cache']:.0%} | {' | '.join(rates)} | {row['fetched'] / 1e9:.3f} | {row['requests']:,} |")
+        near = f"{row['hits'] / row['optimum']:.2%} | {row['least']:.2%}"
+        fetched = f"{row['fetched'] / 1e9:.3f} | {row['requests']:,}"
+        lines.append(f"| {row['cache']:.0%} | {row['samples']:,} | {' | '.join(rates)} | {near} | {fetched} |")
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run, print, write; 1 where something was another than planned."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=4000, metavar="N")
+    parser.add_argument("--held", type=int, default=800, metavar="N", help="samples that a cache has room for, some")
     parser.add_argument("--nodes", type=int, default=8, metavar="N")
-    parser.add_argument("--epochs", type=int, default=6, metavar="N")
+    parser.add_argument("--epochs", type=int, default=5, metavar="N")
     parser.add_argument("--shares", default=SHARES, metavar="X,X", help="of the data that a cache takes")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.md and results.json")
     args = parser.parse_args(argv)
     shares = [float(share) for share in args.shares.split(",")]
-    rows, differences = measure(args.samples, args.nodes, args.epochs, shares)
+    rows, differences = measure(args.held, args.nodes, args.epochs, shares)
     print(table(rows))
     print("\n".join(differences) or "every node's bytes, requests and hits of each epoch are as planned")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "results.md").write_text(table(rows) + "\n")
-        settings = {"samples": args.samples, "nodes": args.nodes, "epochs": args.epochs}
+        settings = {"held": args.held, "nodes": args.nodes, "epochs": args.epochs}
         content = {"environment": machine() | {"settings": settings}, "rows": rows, "differences": differences}
         (args.out / "results.json").write_text(json.dumps(content, indent=1) + "\n")
     return 1 if differences else 0

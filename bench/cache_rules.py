@@ -17,9 +17,7 @@ The orders are a full shuffle, and NodeBlocks with shards of 100 samples that ar
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from belady import belady
 
 from gpupipe.host.machine import machine
 from gpupipe.order import Future, NodeBlocks, Order, RankBatches, Shuffled
@@ -96,25 +95,10 @@ def pinned(node: Node) -> list[bool]:
     return hits
 
 
-def belady(node: Node) -> list[bool]:
+def furthest(node: Node) -> list[bool]:
     """Where what is needed last goes, be it what was just read."""
     reads = node.read(2 * (node.warm + node.epochs))
-    following, last = [math.inf] * len(reads), {}
-    for at in range(len(reads) - 1, -1, -1):
-        following[at] = last.get(reads[at], math.inf)
-        last[reads[at]] = at
-    held: dict[int, float] = {}  # the next use of each
-    furthest: list[tuple[float, int]] = []
-    hits = []
-    for at, sample in enumerate(reads[: len(reads) // 2]):
-        hits.append(sample in held)
-        held[sample] = following[at]
-        heapq.heappush(furthest, (-following[at], sample))
-        while len(held) > node.room:
-            use, gone = heapq.heappop(furthest)
-            if held.get(gone) == -use:  # else it was used since
-                del held[gone]
-    return hits
+    return belady(np.array(reads), np.ones(len(node.order), np.int64), node.room)[: len(reads) // 2]
 
 
 def plan(node: Node) -> list[bool]:
@@ -124,7 +108,7 @@ def plan(node: Node) -> list[bool]:
     return np.concatenate([retention.at(*step).hits for step in node.steps(node.warm + node.epochs)]).tolist()
 
 
-RULES = {"LRU": lru, "pinned": pinned, "Belady": belady, "gpupipe": plan}
+RULES = {"LRU": lru, "pinned": pinned, "Belady": furthest, "gpupipe": plan}
 
 
 def simulated(samples: int, epochs: int, counts: Sequence[int]) -> Iterator[tuple[str, float, Node]]:

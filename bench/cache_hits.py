@@ -171,7 +171,9 @@ def measure(held: int, nodes: int, epochs: int, shares: Sequence[float]) -> tupl
         differences += [f"{share:.0%}: {line}" for line in compared(plan, found)]
         totals = {name: sum(counts[name] for node in found for counts in node) for name in found[0][0]}
         optima = [[optimum(plan.run, space, size, node) for node in range(nodes)] for size in sizes_of(plan)]
-        nearest = [sum(counts["hits"] for counts in node) / max(1, best) for node, best in zip(found, optima[0], strict=True)]
+        nearest = [
+            sum(counts["hits"] for counts in node) / max(1, best) for node, best in zip(found, optima[0], strict=True)
+        ]
         row = {"cache": share, "samples": len(space), "reads": int(plan.of("samples").sum()), **totals}
         rows.append(row | {"optimum": sum(optima[0]), "optimum_of_held": sum(optima[1]), "least": min(nearest)})
     return rows, differences

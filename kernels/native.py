@@ -77,8 +77,8 @@ Feistel = _structure(
 )
 Line = _structure(
     "gp_line",
-    *("int64 count", "pointer samples begins moves region_begins a b keys regions within"),
-    *("int64 block_count region_count", "int32 rounds portable"),
+    *("int64 count", "pointer numbers begins moves region_begins a b keys regions found"),
+    *("int64 block_count region_count", "int32 rounds back portable"),
 )
 HeldStep = _structure(
     "gp_held_step", "pointer held", "int64 now busy count", "pointer indices sizes times hits keep", "int64 named"

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from gpupipe.kernels import native
-from gpupipe.kernels.feistel import feistel, feistel_reference, unlined, unlined_reference
-from gpupipe.order.blocks import moved, regions
+from gpupipe.kernels.feistel import feistel, feistel_reference, lined, lined_reference, unlined, unlined_reference
+from gpupipe.order.blocks import lined_up, moves_back, regions
 from gpupipe.order.feistel import ROUNDS, permute, round_keys, snug, square, subkeys, unpermute
 
 MASK = 2**64 - 1
@@ -90,16 +90,20 @@ def test_extreme_digits_agree_with_numpy() -> None:
 @pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
 @pytest.mark.parametrize("portable", BOTH)
 @pytest.mark.parametrize("largest", [3, 1000, 2**40])
-def test_the_kernel_leads_back_through_a_line_as_numpy_does(portable: bool, largest: int) -> None:
+def test_the_kernel_leads_through_a_line_and_back_as_numpy_does(portable: bool, largest: int) -> None:
     """Blocks and regions of all sizes, 0 among them, one alone as well."""
     rng = np.random.default_rng(largest)
     for blocks, count in ((1, 1), (2, 5), (40, 129), (300, 1000)):
         begins = np.concatenate([[0], np.cumsum(rng.integers(0, largest, blocks) + (np.arange(blocks) == 0))])
-        cuts = np.sort(rng.choice(begins, blocks // 3))
-        ends = np.concatenate([[0], cuts, begins[-1:]])
-        line = regions(begins, moved(begins, 4 << 24, 1, 2), ends, round_keys(5, 6, 7 << 24))
-        samples = rng.integers(0, begins[-1], count)
-        for ours, theirs in zip(unlined(samples, line, portable), unlined_reference(samples, line), strict=True):
+        line, keys = lined_up(begins, 4 << 24, 1, 2), round_keys(5, 6, 7 << 24)
+        ends = np.concatenate([[0], np.sort(rng.choice(begins, blocks // 3)), begins[-1:]])
+        there, back = regions(line.begins, line.moves, ends, keys), regions(begins, moves_back(line), ends, keys)
+        places = rng.integers(0, begins[-1], count)
+        samples = lined(places, there, portable)
+        np.testing.assert_array_equal(samples, lined_reference(places, there))
+        at, within = unlined(samples, back, portable)
+        np.testing.assert_array_equal(ends[at] + within, places)
+        for ours, theirs in zip((at, within), unlined_reference(samples, back), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 

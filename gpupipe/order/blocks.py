@@ -11,54 +11,39 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.kernels.feistel import Regions, unlined
-from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys
+from gpupipe.kernels.feistel import Regions, lined, unlined
+from gpupipe.order.feistel import Words, permute, round_keys, square
 from gpupipe.order.protocol import AHEAD, BLOCKS, LATEST, WINDOWS, EpochCache, Indices, OnceEach, as_array, digest
 
-__all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "moved", "regions", "shard_sizes"]
+__all__ = ["BlockShuffled", "Line", "begins_of", "lined_up", "moves_back", "regions", "shard_sizes"]
 
 
 class Line(NamedTuple):
-    """Blocks in the order in which they come: `begins` (B + 1,) where each one lies in the dataset, and where the last
-    ends; `blocks` (B,) which of them come first, second and so on; `ends` (B + 1,) where these begin in the line, and
-    where the last ends."""
+    """Blocks in the order in which they come: `blocks` (B,) which of them come first, second and so on; `begins`
+    (B + 1,) where these begin in the line, and where the last ends; `moves` (B,) from a place in each to its sample."""
 
-    begins: Indices
     blocks: Indices
-    ends: Indices
-
-    def at(self, places: Indices) -> Indices:
-        """The place of the line's block that has each of these places."""
-        found: Indices = np.searchsorted(self.ends, places, side="right") - 1
-        return found
-
-    def samples(self, places: Indices) -> Indices:
-        """The samples at these places."""
-        at = self.at(places)
-        found: Indices = self.begins[self.blocks[at]] + places - self.ends[at]
-        return found
+    begins: Indices
+    moves: Indices
 
 
 def lined_up(begins: Indices, operation: int, seed: int, epoch: int) -> Line:
-    """All blocks, shuffled by (seed, epoch, operation)."""
+    """All blocks, which begin there in the dataset, shuffled by (seed, epoch, operation)."""
     count = len(begins) - 1
     blocks = permute(np.arange(count), square(max(1, count)), round_keys(seed, epoch, operation))
-    return Line(begins, blocks, _summed(np.diff(begins)[blocks]))
+    line = _summed(np.diff(begins)[blocks])
+    return Line(blocks, line, begins[blocks] - line[:-1])
 
 
-def moved(begins: Indices, operation: int, seed: int, epoch: int) -> Indices:
-    """From a sample of each block to its place in that line, (B,)."""
-    return _moves(lined_up(begins, operation, seed, epoch))
-
-
-def _moves(line: Line) -> Indices:
-    found = np.empty_like(line.blocks)
-    found[line.blocks] = line.ends[:-1] - line.begins[line.blocks]
+def moves_back(line: Line) -> Indices:
+    """From a sample of each block of the dataset to its place in the line, (B,)."""
+    found = np.empty_like(line.moves)
+    found[line.blocks] = -line.moves
     return found
 
 
 def regions(begins: Indices, moves: Indices, ends: Indices, keys: Words) -> Regions:
-    """What goes back through a line and the permutations of its regions."""
+    """What goes through a line and the permutations of its regions, there or back."""
     _, a, b = square(np.maximum(1, np.diff(ends)))
     return Regions(begins, moves, ends, a, b, keys)
 
@@ -103,15 +88,15 @@ class BlockShuffled(OnceEach):
     block_sizes: ArrayLike
     window: int
     _begins: Indices = field(init=False, repr=False)
-    _line: EpochCache[Line] = field(init=False, repr=False)
-    _regions: EpochCache[Regions] = field(init=False, repr=False)
+    _there: EpochCache[Regions] = field(init=False, repr=False)
+    _back: EpochCache[Regions] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         begins = begins_of("BlockShuffled", self.block_sizes)
         whole("BlockShuffled: window", self.window, 1, 2**62)
         object.__setattr__(self, "_begins", begins)
-        object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, BLOCKS), keeps=LATEST))
-        object.__setattr__(self, "_regions", EpochCache(self._back, keeps=AHEAD))
+        object.__setattr__(self, "_there", EpochCache(partial(self._windows, False), keeps=LATEST))
+        object.__setattr__(self, "_back", EpochCache(partial(self._windows, True), keeps=AHEAD))
 
     @classmethod
     def of_shards(cls, source: Any, window: int) -> BlockShuffled:
@@ -127,33 +112,20 @@ class BlockShuffled(OnceEach):
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """Each position's window, its place there shuffled, and the sample that lies there."""
-        line = self._line(seed, epoch)
-        begins, domain, keys = self._windows(line, seed, epoch, line.at(positions))
-        return line.samples(begins + permute(positions - begins, domain, keys))
+        return lined(positions, self._there(seed, epoch))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        windows = self._regions(seed, epoch)
+        windows = self._back(seed, epoch)
         at, within = unlined(indices, windows)
         found: Indices = windows.ends[at] + within
         return found
 
-    def _back(self, seed: int, epoch: int) -> Regions:
+    def _windows(self, back: bool, seed: int, epoch: int) -> Regions:
         line = lined_up(self._begins, BLOCKS, seed, epoch)
-        ends = line.ends[np.minimum(np.arange(0, len(line.ends) + self._width - 1, self._width), len(line.blocks))]
-        return regions(self._begins, _moves(line), ends, round_keys(seed, epoch, WINDOWS))
-
-    def _windows(self, line: Line, seed: int, epoch: int, at: Indices) -> tuple[Indices, Domain, Words]:
-        """Where the window of each of these blocks of the line begins, and its permutation."""
-        count, width = len(line.blocks), self._width
-        windows = alike(at // width)
-        begins = line.ends[windows * width]
-        sizes = line.ends[np.minimum((windows + 1) * width, count)] - begins
-        return begins, square(sizes), subkeys(round_keys(seed, epoch, WINDOWS), windows)
-
-    @property
-    def _width(self) -> int:
-        """Blocks of a window."""
-        return min(int(self.window), max(1, len(self._begins) - 1))
+        count = len(line.blocks)
+        ends = line.begins[np.append(np.arange(0, count, min(self.window, max(1, count))), count)]
+        keys = round_keys(seed, epoch, WINDOWS)
+        return regions(*((self._begins, moves_back(line)) if back else line[1:]), ends, keys)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
-from gpupipe.kernels.feistel import unlined
-from gpupipe.order.blocks import Line, begins_of, lined_up, moved, regions, shard_sizes
-from gpupipe.order.feistel import Domain, Words, alike, permute, round_keys, square, subkeys
+from gpupipe.kernels.feistel import lined, unlined
+from gpupipe.order.blocks import Line, begins_of, lined_up, moves_back, regions, shard_sizes
+from gpupipe.order.feistel import round_keys
 from gpupipe.order.protocol import AHEAD, DEALS, LATEST, SHARES, EpochCache, Indices, OnceEach, digest
 
 __all__ = ["NodeBlocks"]
@@ -61,7 +61,7 @@ class NodeBlocks(OnceEach):
             )
         object.__setattr__(self, "_begins", begins)
         object.__setattr__(self, "_line", EpochCache(partial(lined_up, begins, DEALS), keeps=LATEST))
-        object.__setattr__(self, "_moves", EpochCache(partial(moved, begins, DEALS), keeps=AHEAD))
+        object.__setattr__(self, "_moves", EpochCache(self._moved, keeps=AHEAD))
         # Where each share begins in the line, and the last one ends.
         last = np.minimum(np.arange(self.nodes + 1) * self._last_rows, len(self) % self.batch_size)
         object.__setattr__(self, "_shares", np.arange(self.nodes + 1) * self._steps * self._rows + last)
@@ -82,9 +82,9 @@ class NodeBlocks(OnceEach):
         steps, offsets = np.divmod(positions, self.batch_size)
         rows = np.where(steps < self._steps, self._rows, self._last_rows)
         shares = offsets // rows
-        domain, keys = self._within(seed, epoch, shares)
-        places = self._shares[shares] + permute(steps * self._rows + offsets - shares * rows, domain, keys)
-        return self._line(seed, epoch // self.every).samples(places)
+        places = self._shares[shares] + steps * self._rows + offsets - shares * rows
+        line, keys = self._line(seed, epoch // self.every), round_keys(seed, epoch, SHARES)
+        return lined(places, regions(line.begins, line.moves, self._shares, keys))
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
         moves, keys = self._moves(seed, epoch // self.every), round_keys(seed, epoch, SHARES)
@@ -94,11 +94,8 @@ class NodeBlocks(OnceEach):
         found: Indices = steps * (self.batch_size - self._rows) + shares * rows + within
         return found
 
-    def _within(self, seed: int, epoch: int, shares: Indices) -> tuple[Domain, Words]:
-        """The permutation of each one's share."""
-        shares = alike(shares)
-        domain = square(np.maximum(1, self._shares[shares + 1] - self._shares[shares]))
-        return domain, subkeys(round_keys(seed, epoch, SHARES), shares)
+    def _moved(self, seed: int, dealing: int) -> Indices:
+        return moves_back(lined_up(self._begins, DEALS, seed, dealing))
 
     @property
     def _steps(self) -> int:

@@ -96,20 +96,21 @@ struct gp_feistel {
   int32_t portable;            /* without what only some CPUs have */
 };
 
-/* Of an order that has blocks in a line and shuffles within its regions: where each sample is. */
+/* Of an order that has blocks in a line and shuffles within its regions: the samples at places, or the way back. */
 struct gp_line {
   int64_t count;
-  const int64_t* samples;       /* (count,) */
-  const int64_t* begins;        /* (block_count,) the first sample of each block, ascending from 0 */
-  const int64_t* moves;         /* (block_count,) from a sample to its place in the line */
+  const int64_t* numbers;       /* (count,) places, or samples */
+  const int64_t* begins;        /* (block_count,) of the blocks in the line, or in the dataset, ascending from 0 */
+  const int64_t* moves;         /* (block_count,) from a place to its sample, or back */
   const int64_t* region_begins; /* (region_count + 1,) the first place of each region, and the end of the last */
   const int64_t* a;             /* (region_count,) the values of a region's digits, from 1 to 2^31 */
   const int64_t* b;             /* likewise */
   const uint64_t* keys;         /* (rounds,) which a region's number makes its own */
   int64_t* regions;             /* (count,) written */
-  int64_t* within;              /* (count,) written: the place in its region before that was shuffled */
+  int64_t* found;               /* (count,) written: samples, or places within the regions */
   int64_t block_count, region_count;
   int32_t rounds;
+  int32_t back;
   int32_t portable;             /* without what only some CPUs have */
 };
 
@@ -139,7 +140,7 @@ void gp_walk_files(const gp_walks* files);
    width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
 int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);
 void gp_feistel_numbers(const gp_feistel* all);
-void gp_line_places(const gp_line* line);
+void gp_line_numbers(const gp_line* line);
 /* Philox4x32-10 of `count` counters, in place. words: (4, count), below 2**32. */
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1);
 /* Null where memory was refused. */

@@ -103,34 +103,37 @@ GP_ALWAYS void last_below(const int64_t* ascending, int64_t total, const int64_t
   std::memcpy(found, at, sizeof(int64_t) * count);
 }
 
-// Goes back through a line's two permutations: where a sample's block lies, and where the sample is in its region.
-GP_ALWAYS void unline(const gp_line& line, int64_t at, int count) {
-  int64_t *regions = line.regions + at, *within = line.within + at;
-  int64_t places[kBlock], sizes[kBlock];
-  last_below(line.begins, line.block_count, line.samples + at, count, places);
-  for (int i = 0; i < count; ++i) places[i] = line.samples[at + i] + line.moves[places[i]];
+// Through a line's two permutations: to the samples at places, or back to the regions and places of samples.
+GP_ALWAYS void go_through(const gp_line& line, int64_t at, int count) {
+  int64_t *regions = line.regions + at, *found = line.found + at;
+  int64_t places[kBlock], blocks[kBlock], begins[kBlock], sizes[kBlock];
+  std::memcpy(places, line.numbers + at, sizeof(int64_t) * count);
+  if (line.back) {
+    last_below(line.begins, line.block_count, places, count, blocks);
+    for (int i = 0; i < count; ++i) places[i] += line.moves[blocks[i]];
+  }
   last_below(line.region_begins, line.region_count, places, count, regions);
   Block block;
   block.count = count;
   uint64_t numbers[kBlock];  // of the regions
   int rows[kBlock];
   for (int i = 0; i < count; ++i) {
-    const int64_t begin = line.region_begins[regions[i]];
-    sizes[i] = line.region_begins[regions[i] + 1] - begin;
-    block.numbers[i] = static_cast<uint64_t>(places[i] - begin);
+    begins[i] = line.region_begins[regions[i]];
+    sizes[i] = line.region_begins[regions[i] + 1] - begins[i];
+    block.numbers[i] = static_cast<uint64_t>(places[i] - begins[i]);
     block.values[0][i] = line.a[regions[i]];
     block.values[1][i] = line.b[regions[i]];
     numbers[i] = static_cast<uint64_t>(regions[i]);
     rows[i] = i;
   }
   while (block.count > 0) {
-    network(block, line.rounds, true, [&](int round, int64_t* keys) {
+    network(block, line.rounds, line.back != 0, [&](int round, int64_t* keys) {
       for (int i = 0; i < block.count; ++i) keys[i] = static_cast<int64_t>(mixed(line.keys[round] ^ numbers[i]));
     });
     int again = 0;  // those that are led beyond the size
     for (int i = 0; i < block.count; ++i) {
-      within[rows[i]] = static_cast<int64_t>(block.numbers[i]);
-      if (within[rows[i]] < sizes[rows[i]]) continue;
+      places[rows[i]] = static_cast<int64_t>(block.numbers[i]);
+      if (places[rows[i]] < sizes[rows[i]]) continue;
       block.numbers[again] = block.numbers[i];
       block.values[0][again] = block.values[0][i];
       block.values[1][again] = block.values[1][i];
@@ -139,23 +142,29 @@ GP_ALWAYS void unline(const gp_line& line, int64_t at, int count) {
     }
     block.count = again;
   }
+  if (!line.back) {
+    for (int i = 0; i < count; ++i) places[i] += begins[i];
+    last_below(line.begins, line.block_count, places, count, blocks);
+    for (int i = 0; i < count; ++i) places[i] += line.moves[blocks[i]];
+  }
+  std::memcpy(found, places, sizeof(int64_t) * count);
 }
 
 void portable(const gp_feistel& all, int64_t at, int count) { permute(all, at, count); }
-void portable(const gp_line& line, int64_t at, int count) { unline(line, at, count); }
+void portable(const gp_line& line, int64_t at, int count) { go_through(line, at, count); }
 
 #if defined(__x86_64__)
 #define GP_AVX512 __attribute__((target("avx512f,avx512dq,avx512vl")))
 // For its conversions of 64-bit integers, which AVX2 lacks.
 GP_AVX512 void avx512(const gp_feistel& all, int64_t at, int count) { permute(all, at, count); }
-GP_AVX512 void avx512(const gp_line& line, int64_t at, int count) { unline(line, at, count); }
+GP_AVX512 void avx512(const gp_line& line, int64_t at, int count) { go_through(line, at, count); }
 
 bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #else
 void avx512(const gp_feistel& all, int64_t at, int count) { permute(all, at, count); }
-void avx512(const gp_line& line, int64_t at, int count) { unline(line, at, count); }
+void avx512(const gp_line& line, int64_t at, int count) { go_through(line, at, count); }
 bool has_avx512() { return false; }
 #endif
 
@@ -172,4 +181,4 @@ void in_blocks(const All& all) {
 }  // namespace gpupipe
 
 void gp_feistel_numbers(const gp_feistel* all) { gpupipe::in_blocks(*all); }
-void gp_line_places(const gp_line* line) { gpupipe::in_blocks(*line); }
+void gp_line_numbers(const gp_line* line) { gpupipe::in_blocks(*line); }

@@ -3,7 +3,7 @@
     python bench/lookahead.py [--samples 1281167,1000000000] [--rounds 5] [--out FOLDER]
     python bench/lookahead.py --scale [--samples 1000000000] [--shards 1000000] [--nodes 32] [--ranks 8] [--out FOLDER]
 
-Without `--scale`: nanoseconds a sample of `Future.next_use`, of what a node of 1, 8 and 32 reads, 8,192 samples at
+Without `--scale`: nanoseconds a sample of `Future.next_use`, of what a node of 1, 8 and 32 reads, 16,384 samples at
 once, for the epochs that the plan of a cache of a tenth of the data looks ahead; and of that plan (`Retention`) in all:
 what is read, when it comes again, what is kept. CPU time of the working thread in epoch 50, the median of the rounds,
 the smallest and the largest.
@@ -42,7 +42,7 @@ __all__ = ["main"]
 
 SHARE = 0.1
 AHEAD = {1: 5, 8: 8, 32: 21}  # epochs that are looked ahead with so many nodes and that share
-AT_ONCE = 8192
+AT_ONCE = 16384
 BATCH = 256  # of a rank
 BYTES = 110_000  # of a sample
 EPOCH = 50

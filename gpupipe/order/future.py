@@ -51,7 +51,11 @@ class Future:
 
     def cut(self, epoch: int) -> RankBatches:
         """How an epoch is cut into steps."""
-        return self.batches if epoch == self.begin else replace(self.batches, origin=0)
+        return self.batches if epoch == self.begin else self._whole
+
+    @cached_property
+    def _whole(self) -> RankBatches:
+        return replace(self.batches, origin=0)
 
     @property
     def passes(self) -> int:

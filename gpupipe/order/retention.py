@@ -28,7 +28,7 @@ __all__ = ["Met", "Retention", "Step", "enough_epochs", "walk"]
 
 SizesOf = Callable[[Indices], Indices]
 
-BLOCK = 8192  # samples whose next uses are found at once: a round of calls costs what a thousand samples do
+BLOCK = 16384  # samples whose next uses are found at once: a round of calls costs what a thousand samples do
 MOST_WARMED = 1 << 22
 """Samples that are gone through before a resume, for what the cache holds there: some seconds. Those of 26 epochs of
 ImageNet on each of 8 nodes."""

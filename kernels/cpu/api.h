@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 15 };
+enum { GP_ABI = 16 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -195,12 +195,13 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
         for shear, move in [(both[:2], both[2:])]
     ]
     halves = [[1, 0, 0.5, 0, 1, 0.5], [1, 0, -0.5, 0, 1, 1.5], [0.5, 0, -1, 0, 0.5, -1], [0, 0, 1.5, 0, 0, -0.5]]
+    rows = [[1, 0, 0, 0, -1, height - 1], [1, 0, 0, 0, 1, 2], [1, 0, 0, 0, 0.4, -0.7], [1, 0, 0, 0, 3e38, 3e38]]
     # Coordinates that overflow to infinity, that are no numbers, that no int32 holds.
     wild = [[1e38] * 6, [3e38, -3e38, 1, -3e38, 3e38, 1], [3e38, 3e38, -3e38, 0, 1, 0], [1, 0, 2**31, 0, 1, -(2**31)]]
     steps: list[tuple[Op, Any]] = [
         (op, matrix)
         for op in (Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC)
-        for matrix in [*turned, *halves, *wild]
+        for matrix in [*turned, *halves, *rows, *wild]
     ]
     corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
     seen = [perspective_matrix(size, corners * share + draw.uniform(-3, 3, (4, 2))) for share in (0.5, 0.8, 1.1)]

@@ -4,6 +4,7 @@ torchvision v2's functions make them of the same draws."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,7 @@ TORCHVISION: dict[Op, Callable[[torch.Tensor, NDArray[np.float32]], torch.Tensor
     Op.INVERT: lambda image, values: F.invert(image),
     Op.GRAYSCALE: lambda image, values: F.rgb_to_grayscale(image, 3),
     Op.GAUSSIAN_BLUR: lambda image, values: blurred(image, values),
+    Op.CHANNELS: lambda image, values: F.permute_channels(image, list(permutations(range(3)))[int(values[0])]),
     Op.AFFINE_BICUBIC: lambda image, values: moved(image, values),
 }
 
@@ -180,6 +182,11 @@ def by_torchvision(pixels: torch.Tensor, crops: Crops, ops: Any, values: Any) ->
     """One view of one decoded image, by functional calls on uint8."""
     top, left, height, width = crops.windows[0].tolist()
     filter = InterpolationMode.BICUBIC if crops.bicubic[0] else InterpolationMode.BILINEAR
+    if crops.fill is not None:
+        beyond = [left + width - pixels.shape[2], top + height - pixels.shape[1]]
+        padding = [max(0, side) for side in (-left, -top, *beyond)]
+        pixels = F.pad(pixels, padding, fill=list(crops.fill))
+        left, top = left + padding[0], top + padding[1]
     image = F.resized_crop(F.to_pil_image(pixels), top, left, height, width, crops.resized[0].tolist(), filter)
     image = F.crop(F.pil_to_tensor(image), *crops.anchors[0].tolist(), *crops.size)
     if crops.flips[0]:
@@ -277,6 +284,45 @@ def test_images_masks_and_boxes_are_the_references_of_the_same_draws(name: str, 
         torch.testing.assert_close(batch["boxes"][row], torch.Tensor(moved)[kept], atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["ssd", "ssdlite"])
+def test_ssds_pixels_are_torchvisions_of_the_same_draws(name: Any) -> None:
+    recipe = gpupipe.detection_train(name, dtype="uint8")
+    assert recipe.crop.output_size == {"ssd": (300, 300), "ssdlite": (320, 320)}[name]
+    recipe, sides = gpupipe.detection_train(name, 96, dtype="uint8"), SIDES * 2
+    images = [picture(*one, number) for number, one in enumerate(sides)]
+    boxes = [np.array([[5, 8, 60, 50], [30, 20, one[1], one[0]]], np.float32) for one in sides]
+    data = [{"image": encode(image, "PNG"), "boxes": some} for image, some in zip(images, boxes, strict=True)]
+    source = gpupipe.open_source(data, fields={"image": gpupipe.Image(), "boxes": gpupipe.Boxes()})  # type: ignore[arg-type]
+    with gpupipe.Loader(source, recipe, len(data), seed=SEED, engine="torch", num_workers=0, device="cpu") as loader:
+        ours = next(iter(loader))["image"]
+    positions, (heights, widths) = np.arange(len(data)), np.array(sides, np.int32).T
+    given = [one.astype(np.float64) for one in boxes]
+    crops = cropping(recipe, SEED, 0, positions, heights, widths, boxes=given)
+    drawn = augmentation(recipe, SEED, 0, positions)
+    assert (name == "ssd") == bool((crops.windows[:, :2] < 0).any())
+    for row, image in enumerate(images):
+        program = (drawn.ops[row], drawn.values[row]) if drawn else ((), ())
+        truth = by_torchvision(torch.from_numpy(image.copy()).permute(2, 0, 1), crops.row(row), *program)
+        apart = (ours[row].int() - truth.int()).abs().float()
+        assert apart.mean() <= 0.5, row
+        assert apart.quantile(0.999) <= (4 if drawn else 1), row
+
+
+def test_ssds_settings_are_torchvisions() -> None:
+    crop, zoom, part = gpupipe.detection_train("ssd").crop, v2.RandomZoomOut(), v2.RandomIoUCrop()
+    assert (crop.zoom_out, crop.p, crop.color) == (tuple(zoom.side_range), zoom.p, (123, 117, 104))
+    for kind in ("ssd", "ssdlite"):
+        crop = gpupipe.detection_train(kind).crop
+        scales = part.min_scale, part.max_scale, part.min_aspect_ratio, part.max_aspect_ratio
+        assert (crop.min_scale, crop.max_scale, crop.min_aspect_ratio, crop.max_aspect_ratio) == scales
+        assert (list(crop.sampler_options), crop.trials) == (part.options, part.trials)
+    assert crop.zoom_out is None
+    distort, theirs = gpupipe.RandomPhotometricDistort(), v2.RandomPhotometricDistort()
+    for name in ("brightness", "contrast", "saturation", "hue"):
+        assert tuple(getattr(distort, name)) == tuple(getattr(theirs, name))
+    assert gpupipe.detection_eval(300, squash=True).crop.resize == (300, 300)
+
+
 def test_segmentations_scales_are_the_references() -> None:
     """As torchvision's RandomResize draws them: shorter sides from 260 to below 1040."""
     recipe, count = gpupipe.segmentation_train(), 8000
@@ -291,6 +337,6 @@ def test_segmentations_scales_are_the_references() -> None:
 
 
 def test_other_augmentations_of_detection_are_refused() -> None:
-    with pytest.raises(gpupipe.ConfigError, match="augmentation='multiscale' must be one of hflip, lsj"):
+    with pytest.raises(gpupipe.ConfigError, match="augmentation='multiscale' must be one of hflip, lsj, ssd, ssdlite"):
         gpupipe.detection_train("multiscale")  # type: ignore[arg-type]
     assert gpupipe.detection_train("lsj").normalize is None

@@ -9,13 +9,23 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.operations import RandomCrop, RandomHorizontalFlip, ResizeCornerCrop, ScaleJitter
+from gpupipe.recipe.augmentations import RandomPhotometricDistort
+from gpupipe.recipe.operations import (
+    Crop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    ResizeCenterCrop,
+    ResizeCornerCrop,
+    ScaleJitter,
+)
 from gpupipe.recipe.presets.parts import normalization, resized_center
 from gpupipe.recipe.recipe import Recipe
 
 __all__ = ["detection_eval", "detection_train", "segmentation_eval", "segmentation_train"]
 
 GRAY = (123, 117, 104)
+SIZES = {"hflip": 1024, "lsj": 1024, "ssd": 300, "ssdlite": 320}
 
 
 def segmentation_train(size: int = 480, *, base_size: int = 520, **settings: Any) -> Recipe:
@@ -40,30 +50,41 @@ def segmentation_eval(size: int = 520, **settings: Any) -> Recipe:
     return resized_center(size, (size, size), settings, "bilinear")
 
 
-def detection_train(augmentation: Literal["hflip", "lsj"], size: int = 1024, **settings: Any) -> Recipe:
+def detection_train(
+    augmentation: Literal["hflip", "lsj", "ssd", "ssdlite"], size: int | None = None, **settings: Any
+) -> Recipe:
     """torchvision's training of detection, of levels from 0 to 1: its models normalize.
 
-    augmentation: "hflip", a flip alone; "lsj": large scale jitter, the image in a scale of 0.1 to 2, a part of it.
+    augmentation: "hflip", a flip alone; "lsj": large scale jitter, the image in a scale of 0.1 to 2, a part of it;
+                  "ssd": on a canvas of up to 4 times its sides, a part that is chosen by the boxes, colours distorted;
+                  "ssdlite": such a part alone.
+    size:         by default 1024, for "ssd" 300 and for "ssdlite" 320, to which their models squash what they get.
 
     Source: DetectionPresetTrain in references/detection/presets.py of pytorch/vision.
 
-    Not the loader's: the models' own resize and normalization, SGD, 26 epochs.
+    Not the loader's: the models' own normalization, SGD, 26 to 660 epochs.
     Differs: with "hflip" the image fits into a square, top left on gray, where the reference leaves it as it is, and
-    its models resize (shorter side 800, longer one 1,333 at most) and pad; boxes of less than a pixel's area are
-    dropped, the reference's those with a side below 1 (`Boxes(min_area=...)`).
+    its models resize (shorter side 800, longer one 1,333 at most) and pad. With "ssd" colours are distorted last, the
+    canvas's gray too, and on the resized image. Boxes of less than a pixel's area are dropped, the reference's those
+    with a side below 1 (`Boxes(min_area=...)`).
     """
-    if augmentation not in ("hflip", "lsj"):
-        raise ConfigError(f"detection_train: augmentation={augmentation!r} must be one of hflip, lsj")
-    crop = _fitted(size) if augmentation == "hflip" else ScaleJitter(size, fill=GRAY)
-    return Recipe((crop, RandomHorizontalFlip()), **settings)
+    if augmentation not in SIZES:
+        raise ConfigError(f"detection_train: augmentation={augmentation!r} must be one of {', '.join(SIZES)}")
+    side = SIZES[augmentation] if size is None else size
+    crops: dict[str, Crop] = {"hflip": _fitted(side), "lsj": ScaleJitter(side, fill=GRAY)}
+    crops |= {"ssd": RandomIoUCrop(side, (1.0, 4.0), fill=GRAY), "ssdlite": RandomIoUCrop(side)}
+    colors = (RandomPhotometricDistort(),) if augmentation == "ssd" else ()
+    return Recipe((crops[augmentation], RandomHorizontalFlip(), *colors), **settings)
 
 
-def detection_eval(size: int = 1024, **settings: Any) -> Recipe:
+def detection_eval(size: int = 1024, *, squash: bool = False, **settings: Any) -> Recipe:
     """The evaluation that goes with `detection_train`: the image fits into a square, top left on gray.
+
+    squash: to the square in its place, as SSD's models do it.
 
     Source: DetectionPresetEval in references/detection/presets.py of pytorch/vision, which leaves sizes to its models.
     """
-    return Recipe((_fitted(size),), **settings)
+    return Recipe((ResizeCenterCrop(size, (size, size)) if squash else _fitted(size),), **settings)
 
 
 def _fitted(size: int) -> ResizeCornerCrop:

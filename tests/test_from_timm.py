@@ -184,8 +184,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "border": ({"is_training": False, "crop_mode": "border"}, r"crop_mode='border'.*crop_mode='center' or 'squash'"),
     "trimmed": ({"is_training": False, "crop_border_pixels": 4}, r"border_size=4.*crop_border_pixels=None"),
     "no square": ({"is_training": False, "input_size": (3, 48, 40)}, r"size=\(54, 45\).*'squash', or a square"),
-    "padded": ({"is_training": False, "crop_pct": 1.2}, r"CenterCrop\(size=\(48, 48\)\).*would be padded"),
 }
+
+
+def test_a_center_crop_that_pads() -> None:
+    recipe = gpupipe.Recipe.from_timm(input_size=(3, 48, 48), is_training=False, crop_pct=1.2)
+    assert recipe.crop == gpupipe.ResizeCenterCrop(48, 40, recipe.crop.interpolation, fill=0)
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED.keys())

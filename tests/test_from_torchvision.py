@@ -166,6 +166,32 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v1.Resize((72, 99)), v1.CenterCrop((64, 90))], gpupipe.ResizeCenterCrop((64, 90), (72, 99))),
         ([v1.Resize((48, 56))], gpupipe.ResizeCenterCrop((48, 56), (48, 56))),
         ([v1.Resize((48, 56)), v1.RandomGrayscale(0.0)], gpupipe.ResizeCenterCrop((48, 56), (48, 56))),
+        ([v1.Resize(30), v1.CenterCrop(32)], gpupipe.ResizeCenterCrop(32, 30, fill=0)),
+        ([v1.Resize((32, 31)), v1.CenterCrop(32)], gpupipe.ResizeCenterCrop(32, (32, 31), fill=0)),
+        ([v2.Resize(32, max_size=50), v2.CenterCrop(20)], gpupipe.ResizeCenterCrop(20, 32, max_size=50, fill=0)),
+        ([v2.Resize(None, max_size=50), v2.CenterCrop(50)], gpupipe.ResizeCenterCrop(50, None, max_size=50, fill=0)),
+        ([v1.RandomCrop(32, padding=4)], gpupipe.RandomCrop(32, padding=4)),
+        ([v2.RandomCrop(32, padding=4, fill=[9])], gpupipe.RandomCrop(32, padding=4, fill=9)),
+        ([v2.Pad(2, (1, 2, 3)), v2.RandomCrop((32, 30))], gpupipe.RandomCrop((32, 30), padding=2, fill=(1, 2, 3))),
+        ([v2.Pad([3, 3]), v2.RandomCrop(32, 4)], gpupipe.RandomCrop(32, padding=7)),
+        ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, 40, interpolation="bicubic")),
+        (
+            [
+                *(v2.RandomResize(20, 80), v2.RandomHorizontalFlip(0.0)),
+                v2.RandomCrop(48, pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 7}),
+            ],
+            gpupipe.RandomCrop(48, (20, 80), fill=7),
+        ),
+        ([v2.RandomIoUCrop(trials=9), v2.Resize((30, 40))], gpupipe.RandomIoUCrop((30, 40), trials=9)),
+        (
+            [
+                v2.RandomZoomOut({tv_tensors.Image: (1, 2, 3), "others": 0}, (2, 3), 0.3),
+                v2.RandomIoUCrop(0.2, 0.9, 0.4, 3, [0.5, 1.0]),
+                v2.RandomHorizontalFlip(0.0),
+                v2.Resize((30, 40)),
+            ],
+            gpupipe.RandomIoUCrop((30, 40), (2, 3), 0.3, 0.2, 0.9, 0.4, 3, (0.5, 1), fill=(1, 2, 3)),
+        ),
     ],
 )
 def test_resized_images(transforms: list[Any], crop: Any) -> None:
@@ -725,8 +751,24 @@ def replaced() -> Any:
         ([v1.Resize(32)], "Resize(size=32)", "CenterCrop next"),
         ([v1.Resize(32), GRAY, v1.CenterCrop(32)], "Resize(size=32)", "CenterCrop next"),
         ([v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "Resize before it"),
-        ([v1.Resize(30), v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "no less"),
-        ([v1.Resize((32, 31)), v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "no less"),
+        ([v1.Resize(30), *F32, NORM, v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "before Normalize"),
+        ([v2.RandomResize(30, 40)], "RandomResize", "RandomCrop next"),
+        ([v2.RandomResize(30, 40), v2.CenterCrop(32)], "CenterCrop(size=(32, 32))", "Resize before it"),
+        ([v2.Resize((40, 50)), v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "shorter side alone"),
+        ([v2.Resize(40, max_size=60), v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "shorter side alone"),
+        ([BOX, v2.RandomCrop(32)], "RandomCrop", "one crop alone"),
+        ([v2.Resize(40), *F32, NORM, v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "first"),
+        ([v2.RandomCrop(32, [1, 2])], "RandomCrop(padding=[1, 1, 2, 2])", "one number"),
+        ([v1.RandomCrop(32, 4, padding_mode="reflect")], "RandomCrop(padding_mode='reflect')", "constant"),
+        ([v2.Pad(4, 9), v2.RandomCrop(32, 4)], "RandomCrop(fill=0)", "one color"),
+        ([v2.Pad(4)], "Pad", "RandomCrop next"),
+        ([v2.Pad(4), GRAY, v2.RandomCrop(32)], "Pad", "RandomCrop next"),
+        ([*F32, v2.RandomCrop(32, 4, fill=0.5)], "RandomCrop(fill=0.5)", "before the conversion"),
+        ([v2.RandomZoomOut(), v2.Resize((32, 32))], "Resize(size=(32, 32))", "RandomIoUCrop between"),
+        ([v2.RandomIoUCrop(), v2.Resize(32)], "Resize", "one crop alone"),
+        ([v2.RandomIoUCrop()], "RandomIoUCrop", "Resize((height, width)) next"),
+        ([v2.RandomIoUCrop(), v2.RandomZoomOut(), v2.Resize((32, 32))], "RandomZoomOut", "one crop alone"),
+        ([v2.ScaleJitter((32, 32))], "torchvision.transforms.v2._geometry.ScaleJitter", "gpupipe.ScaleJitter"),
         ([v1.Resize(40), FLIP, v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "before flip"),
         ([v1.Resize(40), BOX], "RandomResizedCrop", "one crop alone"),
         ([BOX, v1.Resize(40)], "Resize", "one crop alone"),
@@ -764,7 +806,6 @@ def replaced() -> Any:
         ([BOX, lambda image: image], "builtins.function", "from_dataloader"),
         ([BOX, v1.functional.hflip], "builtins.function", "from_dataloader"),
         ([Twice(BOX)], f"{__name__}.Twice", "from_dataloader"),
-        ([v1.RandomCrop(32, padding=4), *F32], "torchvision.transforms.transforms.RandomCrop", "RandomResizedCrop"),
         ([BOX, v1.RandomRotation(5, expand=True)], "RandomRotation(expand=True", "expand=False"),
         ([BOX, v2.RandomAffine(5, center=(1, 2))], "RandomAffine(center=(1, 2)", "center=None"),
         ([BOX, v2.RandomRotation(5, v2.InterpolationMode.BICUBIC)], "RandomRotation", "nearest or bilinear"),
@@ -843,7 +884,11 @@ def test_every_class_is_translated_or_refused_by_name(lib: Any, name: str) -> No
     transform = made(getattr(lib, name))
     before = {"CenterCrop": [v1.Resize(9)], "Resize": [], "RandomResizedCrop": [], "Grayscale": [BOX, *U8]}
     before |= {key: [BOX, *F32] for key in ("Normalize", "RandomErasing")}
-    whole = v1.Compose([*before.get(name, [BOX]), transform, *([v1.CenterCrop(8)] if name == "Resize" else [])])
+    before |= {key: [] for key in ("RandomCrop", "RandomResize", "Pad", "RandomZoomOut", "RandomIoUCrop")}
+    behind = {"Resize": [v1.CenterCrop(8)], "RandomIoUCrop": [v1.Resize((8, 8))]}
+    behind |= {"RandomZoomOut": [v2.RandomIoUCrop(), v1.Resize((8, 8))]}
+    behind |= {key: [v1.RandomCrop(8)] for key in ("RandomResize", "Pad")}
+    whole = v1.Compose([*before.get(name, [BOX]), transform, *behind.get(name, [])])
     if name in READERS:
         assert isinstance(translated(whole), gpupipe.Recipe)
     else:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.recipe.augmentations import Augmenting, walk
 from gpupipe.recipe.mixing import Mixing
-from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip, ResizeCenterCrop
+from gpupipe.recipe.operations import (
+    Crop,
+    Normalize,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    ResizeCenterCrop,
+)
 from gpupipe.recipe.recipe import DTYPES, Recipe
 from gpupipe.recipe.translation.alike import augmentation_like
 from gpupipe.recipe.translation.code import handed_on
@@ -22,6 +30,22 @@ HALF = ("float16", "bfloat16")
 
 Reader: TypeAlias = Callable[..., None]
 Known: TypeAlias = Mapping[str, Reader]
+
+
+KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
+"""By class and parameter the attribute under which a transform keeps it, where that has another name."""
+
+
+@dataclass(frozen=True)
+class Resized:
+    """A resize whose crop is still to come. size: of the shorter side, None for that of the longer one alone, or of
+    both sides; if it is `drawn`, the lowest of the shorter side and what it stays below."""
+
+    said: str
+    size: int | tuple[int, int] | None
+    interpolation: str
+    max_size: int | None = None
+    drawn: bool = False
 
 
 class Reading:
@@ -49,7 +73,9 @@ class Reading:
         self.augmentations: list[Augmenting] = []
         self.normalize: Normalize | None = None
         self.erasing: RandomErasing | None = None
-        self._resize: tuple[str, int | tuple[int, int], str] | None = None
+        self._resize: Resized | None = None
+        self._padding: tuple[str, int, Any] | None = None
+        self._chosen: tuple[str, dict[str, Any]] | None = None
         self._said = "the transform"
 
     def read(self, transform: Any) -> None:
@@ -118,29 +144,67 @@ class Reading:
                 continue
             if name not in known:
                 raise self.refuse(f"its parameter {name!r} is unknown to gpupipe")
-            values[name] = getattr(transform, name)
+            values[name] = getattr(transform, KEPT_AS.get((type(transform).__name__, name), name))
         if "transforms" in known and not values:
             values["transforms"] = tuple(transform)
         return values
 
     # What a transform does.
 
-    def resize_to(self, size: int | tuple[int, int], interpolation: str) -> None:
-        """The shorter side becomes `size` pixels, or the whole image (height, width)."""
-        self._begin_crop(interpolation)
-        self._resize = self._said, size, interpolation
+    def resize_to(self, size: int | tuple[int, int] | None, interpolation: str, **more: Any) -> None:
+        """The shorter side becomes `size` pixels, or the whole image (height, width). more: see `Resized`."""
+        if self._chosen is None or not isinstance(size, tuple) or more.get("drawn"):
+            self._begin_crop(interpolation)
+            self._resize = Resized(self._said, size, interpolation, **more)
+            return
+        settings = self._chosen[1]
+        if "trials" not in settings:
+            raise self.refuse("it follows RandomZoomOut alone", "put RandomIoUCrop between them", size=size)
+        self._chosen = None
+        self.crop = RandomIoUCrop(size, interpolation=interpolation, **settings)  # type: ignore[arg-type]
 
     def center_crop(self, size: tuple[int, int]) -> None:
         """The centre of what was resized."""
-        if self._resize is None:
+        if self._resize is None or self._resize.drawn or self._padding:
             raise self.refuse("it does not follow a Resize", "put Resize before it", size=size)
         if self.flip or self.erasing:
             raise self.refuse("the centre is not in the middle of a pixel", "put it before flip and erasing", size=size)
-        (_, resize, interpolation), self._resize = self._resize, None
-        tall, wide = resize if isinstance(resize, tuple) else (resize, resize)
-        if tall < size[0] or wide < size[1]:
-            raise self.refuse(f"an image resized to {resize} would be padded", "resize to no less than it", size=size)
-        self.crop = ResizeCenterCrop(size, resize, interpolation)  # type: ignore[arg-type]
+        resized, self._resize = self._resize, None
+        tall, wide = resized.size if isinstance(resized.size, tuple) else (resized.size or 0, resized.size or 0)
+        padded = resized.max_size is not None or tall < size[0] or wide < size[1]
+        if padded and self.normalize:
+            raise self.refuse("it may pad, after Normalize", "put it before Normalize", size=size)
+        fill = 0 if padded else None
+        self.crop = ResizeCenterCrop(size, resized.size, resized.interpolation, resized.max_size, fill)  # type: ignore[arg-type]
+
+    def pad(self, padding: int, fill: Any) -> None:
+        """So many pixels on each side, before a random crop."""
+        if self._resize is None or self._padding:
+            self._begin_crop()
+        self._padding = self._said, padding, fill
+
+    def random_crop(self, size: tuple[int, int], padding: int, pads: bool, fill: Any) -> None:
+        """A random part of what was resized and padded; it `pads` itself, or may do so."""
+        resized, padded = self._resize, self._padding
+        if resized is None and padded is None:
+            self._begin_crop()
+        if self.normalize or self.erasing:
+            raise self.refuse("it comes after other operations", "put it first", size=size)
+        if resized is not None and (resized.max_size or (isinstance(resized.size, tuple) and not resized.drawn)):
+            raise self.refuse("it follows a Resize of both sides", "give Resize the shorter side alone", size=size)
+        if padded is not None:
+            if pads and fill != padded[2]:
+                raise self.refuse(f"it is padded twice, also with {padded[2]!r}", "take one color", fill=fill)
+            padding, fill = padding + padded[1], padded[2]
+        self._resize = self._padding = None
+        how = "bilinear" if resized is None else resized.interpolation
+        self.crop = RandomCrop(size, resized and resized.size, padding, fill=fill, interpolation=how)  # type: ignore[arg-type]
+
+    def choose_by_boxes(self, **settings: Any) -> None:
+        """A canvas around the image, or a part of it that its boxes choose: settings of `RandomIoUCrop`."""
+        if self._chosen is None or not settings.keys().isdisjoint(self._chosen[1]) or "zoom_out" in settings:
+            self._begin_crop()
+        self._chosen = self._said, (self._chosen[1] if self._chosen else {}) | settings
 
     def crop_to(self, crop: Crop) -> None:
         """A crop that resizes what it cuts out."""
@@ -213,10 +277,10 @@ class Reading:
 
     # What does not go together.
 
-    def _begin_crop(self, interpolation: str) -> None:
+    def _begin_crop(self, interpolation: str = "bilinear") -> None:
         self._outermost()
         self._no_half()
-        if self._resize or self.crop:
+        if self._resize or self._padding or self._chosen or self.crop:
             raise self.refuse("the image was resized or cropped before", "take one crop alone")
         if self.augmentations or self.normalize or self.erasing:
             raise self.refuse("it comes after other operations", "put it first")
@@ -225,14 +289,21 @@ class Reading:
             raise self.refuse("it goes beyond 0 and 1 on floats", alternative, interpolation=interpolation)
 
     def _end_of_resize(self) -> None:
-        """No CenterCrop follows any more."""
+        """No crop of what was resized follows any more."""
+        reason = "it leaves images of different sizes"
+        if self._padding:
+            raise TranslationError(self._padding[0], reason, "put RandomCrop next")
+        if self._chosen:
+            raise TranslationError(self._chosen[0], reason, "put Resize((height, width)) next")
         if self._resize is None:
             return
-        (said, resize, interpolation), self._resize = self._resize, None
-        if not isinstance(resize, tuple):
-            reason = "it leaves images of different sizes"
-            raise TranslationError(f"{said}(size={resize})", reason, "put CenterCrop next, or give (height, width)")
-        self.crop = ResizeCenterCrop(resize, resize, interpolation)  # type: ignore[arg-type]
+        one, self._resize = self._resize, None
+        if one.drawn:
+            raise TranslationError(one.said, reason, "put RandomCrop next")
+        if not isinstance(one.size, tuple):
+            said = f"{one.said}(size={one.size}{f', max_size={one.max_size}' if one.max_size else ''})"
+            raise TranslationError(said, reason, "put CenterCrop next, or give (height, width)")
+        self.crop = ResizeCenterCrop(one.size, one.size, one.interpolation)  # type: ignore[arg-type]
 
     def _outermost(self) -> None:
         if self.within:

@@ -97,15 +97,70 @@ def _random_resized_crop(
 
 
 def _resize(reading: Reading, size: Any, interpolation: Any, max_size: Any, antialias: Any) -> None:
-    if max_size is not None or size is None:
-        alternative = "give the shorter side alone, with CenterCrop after it, or (height, width)"
-        raise reading.refuse("sizes of what comes out differ", alternative, size=size, max_size=max_size)
-    one = size if isinstance(size, int) else size[0] if len(size) == 1 else _pair(size)
-    reading.resize_to(one, _filter(reading, interpolation, antialias))
+    one = size if isinstance(size, int | None) else size[0] if len(size) == 1 else _pair(size)
+    reading.resize_to(one, _filter(reading, interpolation, antialias), max_size=max_size)
+
+
+def _random_resize(reading: Reading, min_size: int, max_size: int, interpolation: Any, antialias: Any) -> None:
+    reading.resize_to((min_size, max_size), _filter(reading, interpolation, antialias), drawn=True)
 
 
 def _center_crop(reading: Reading, size: Any) -> None:
     reading.center_crop(_pair(size))
+
+
+def _pad(reading: Reading, padding: Any, fill: Any, padding_mode: str) -> None:
+    reading.pad(_padding(reading, padding, padding_mode), _color(reading, fill))
+
+
+def _random_crop(reading: Reading, size: Any, padding: Any, pad_if_needed: bool, fill: Any, padding_mode: str) -> None:
+    pads = bool(padding) or pad_if_needed
+    width = _padding(reading, padding or 0, padding_mode) if pads else 0
+    reading.random_crop(_pair(size), width, pads, _color(reading, fill))
+
+
+def _zoom_out(reading: Reading, fill: Any, side_range: Any, p: float) -> None:
+    reading.choose_by_boxes(zoom_out=tuple(side_range), p=p, fill=_color(reading, fill))
+
+
+def _iou_crop(
+    reading: Reading,
+    min_scale: float,
+    max_scale: float,
+    min_aspect_ratio: float,
+    max_aspect_ratio: float,
+    sampler_options: Any,
+    trials: int,
+) -> None:
+    reading.choose_by_boxes(
+        min_scale=min_scale,
+        max_scale=max_scale,
+        min_aspect_ratio=min_aspect_ratio,
+        max_aspect_ratio=max_aspect_ratio,
+        sampler_options=tuple(sampler_options),
+        trials=trials,
+    )
+
+
+def _padding(reading: Reading, padding: Any, mode: str) -> int:
+    """The same on each side, with a color."""
+    sides = {padding} if isinstance(padding, int) else set(padding)
+    if len(sides) > 1:
+        raise reading.refuse("sides are padded differently", "give one number", padding=padding)
+    if mode != "constant":
+        raise reading.refuse("a crop is padded with one color", "take padding_mode='constant'", padding_mode=mode)
+    return int(sides.pop())
+
+
+def _color(reading: Reading, fill: Any) -> Any:
+    """That of images, where it depends on the class; masks are padded with what their field ignores."""
+    if isinstance(fill, dict):
+        names = {getattr(key, "__name__", key): value for key, value in fill.items()}
+        fill = names.get("Image", names.get("others"))
+    color = fill if fill is None or isinstance(fill, int | float) else tuple(fill) * (3 if len(fill) == 1 else 1)
+    if reading.dtype == "float32" and color not in (0, None, (0, 0, 0)):
+        raise reading.refuse("levels of images lie from 0 to 255", "put it before the conversion to floats", fill=fill)
+    return color or 0
 
 
 def _flip(reading: Reading, p: float) -> None:
@@ -326,6 +381,11 @@ READERS: dict[str, Reader] = {
     "RandomResizedCrop": _random_resized_crop,
     "Resize": _resize,
     "CenterCrop": _center_crop,
+    "RandomResize": _random_resize,
+    "RandomCrop": _random_crop,
+    "Pad": _pad,
+    "RandomZoomOut": _zoom_out,
+    "RandomIoUCrop": _iou_crop,
     "RandomHorizontalFlip": _flip,
     "RandomVerticalFlip": _vertical_flip,
     "RandomRotation": _rotation,
@@ -365,7 +425,8 @@ TORCHVISION: Known = {
 }
 
 ALTERNATIVES = {
-    "RandomCrop": f"RandomResizedCrop(size, scale=..., ratio=(1, 1)) comes near; {AS_IT_IS}",
+    "ScaleJitter": f"gpupipe.ScaleJitter(size, scale, fill) is it with the references' FixedSizeCrop; {AS_IT_IS}",
+    "PadIfSmaller": f"gpupipe.RandomCrop(size, resize, place='top_left') is it with RandomCrop; {AS_IT_IS}",
     "RandomOrder": f"ColorJitter has a random order of its own; else write one order, in Compose; {AS_IT_IS}",
     "AugMix": f"TrivialAugmentWide or RandAugment come near; {AS_IT_IS}",
     **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),

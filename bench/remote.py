@@ -19,7 +19,7 @@ end there is no warm one, nor is there of loaders that keep nothing. Writes resu
 
 from __future__ import annotations
 
-import shutil
+import os
 import statistics
 import sys
 import tempfile
@@ -140,12 +140,17 @@ class Bench:
 
     @contextmanager
     def place(self, server: Nginx) -> Iterator[Place]:
-        """With an empty cache."""
+        """With an empty cache.
+
+        Its files are emptied, and removed when all is over: before ext4 makes a file it looks at the inodes that were
+        freed in the last minutes. After turns that had removed theirs a fifth of a cold pass's reading went into that.
+        """
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         try:
             yield Place(self.settings.data, server.url, str(folder))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            for file in filter(Path.is_file, folder.rglob("*")):
+                os.truncate(file, 0)
 
     def check(self, name: str, server: Nginx, wanted: Looked | None) -> Looked:
         """What the loader gives. Raises ChildError if that is not what is wanted."""

@@ -26,6 +26,7 @@ namespace {
 
 constexpr size_t kHeader = 32;
 constexpr int kPixels = 1 << 16;  // the usual limit here: larger images only cost time
+constexpr uint8_t kFill[3] = {9, 99, 200};
 constexpr int kGood = 24;          // pixels along the sides of the good image
 
 void require(bool holds, const char* what) {
@@ -96,6 +97,7 @@ struct Plan {
   const char* variant;
   bool compare;  // to plain libjpeg
   bool repeat;   // after another image, with the portable passes
+  bool fills;    // windows and outputs may reach out of what they are of
   bool two;      // views: the second of the lower right part of the window, with the other filter
 };
 
@@ -122,6 +124,7 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   plan.out_width = 1 + head[3] % 48;
   plan.limits = {kPixels, int64_t{1} << 25, 12};
   plan.two = head[3] & 64;
+  plan.fills = head[2] & 128;
   if (more & 1) plan.limits.max_pixels = head[30];
   if (more & 2) plan.limits.max_memory = int64_t{head[30]} * 64 - 64;
   if (more & 4) plan.limits.max_scans = head[30] % 4;
@@ -144,6 +147,11 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   g.resized[1] = plan.out_width + head[21] % 16;
   g.anchor[0] = within(head[22], g.resized[0] - plan.out_height + 1);
   g.anchor[1] = within(head[23], g.resized[1] - plan.out_width + 1);
+  for (int axis = 0; plan.fills && axis < 2; ++axis) {
+    g.window[axis] -= head[25 + axis] % 64;
+    g.window[axis + 2] += head[27 - axis] % 64 + head[25 + axis] % 16;
+    g.anchor[axis] -= head[20 + axis] % 32;
+  }
   if (more & 8) g.size[0] = head[28], g.size[1] = head[29];
   return plan;
 }
@@ -193,9 +201,9 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   result.second.assign(plan.two ? result.out.size() : 0, 0);
   const Bytes filters(count, plan.bicubic), others(count, 1 - plan.bicubic);
   const gp_view views[2] = {{plan.out_height, plan.out_width, windows.data(), resized.data(), anchors.data(),
-                             flips.data(), filters.data(), result.out.data()},
+                             flips.data(), filters.data(), result.out.data(), plan.fills ? kFill : nullptr},
                             {plan.out_height, plan.out_width, parts.data(), resized.data(), anchors.data(),
-                             flips.data(), others.data(), result.second.data()}};
+                             flips.data(), others.data(), result.second.data(), plan.fills ? kFill : nullptr}};
   const gp_images images = {count, plan.two ? 2 : 1, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
                             orientations.data(), views, plan.limits, result.codes.data(),
                             reinterpret_cast<char*>(messages.data())};
@@ -231,6 +239,10 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   for (int y = g.window[0]; y < g.window[0] + g.window[2]; ++y) {
     for (int x = g.window[1]; x < g.window[1] + g.window[3]; ++x) {
       int row = transposed ? x : y, column = transposed ? y : x;
+      if (row < 0 || column < 0 || row >= height || column >= width) {
+        window.insert(window.end(), kFill, kFill + 3);
+        continue;
+      }
       if (bottom) row = height - 1 - row;
       if (right) column = width - 1 - column;
       const uint8_t* pixel = pixels.data() + (static_cast<size_t>(row) * width + column) * 3;
@@ -245,7 +257,7 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   gp_images images{};
   images.count = images.view_count = images.threads = 1;
   const gp_view view = {plan.out_height, plan.out_width, whole,      g.resized,
-                        g.anchor,        &g.flip,        &plan.bicubic, out.data()};
+                        g.anchor,        &g.flip,        &plan.bicubic, out.data(), plan.fills ? kFill : nullptr};
   images.variant = "portable";
   images.data = &data, images.views = &view, images.codes = &code, images.messages = message;
   require(gp_resize(&images) == 0 && code == GP_OK, "the resize fails");
@@ -294,6 +306,7 @@ void one(const uint8_t* input, size_t length) {
   if (first.codes[0] != GP_OK) return;
   ++accepted;
   if (!plan.compare || plan.fast) return;
+  if (int64_t{plan.geometry.window[2]} * plan.geometry.window[3] > int64_t{1} << 22) return;  // far out of the image
   ++compared;
   require(decode_whole(file.memory.get(), size, pixels, height, width, false), "libjpeg refuses what was accepted");
   require(expected(plan, pixels, height, width) == part(first, 0), "the pixels are not those of the whole image");

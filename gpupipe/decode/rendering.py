@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -293,11 +294,12 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
     """
     schema = fetched.source.fields
     columns = {name: column for name, column in fetched.columns.items() if name not in schema.images}
+    moves_of = _moves(fetched.job, views)
     for name, field in schema.items():
         one: Callable[[int], None]
         if not isinstance(field, Mask | Boxes | Points):
             continue
-        moves = [_moving(fetched.job, recipe, view, schema.number(name)) for view, recipe in enumerate(views)]
+        moves = moves_of(schema.number(name))
         if isinstance(field, Mask):
             del columns[name]
             one = _mask_follower(fetched, name, field, views[0].exif_orientation, crops, out[name])
@@ -318,8 +320,15 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
     return columns
 
 
-def _moving(job: Job, recipe: Recipe, view: int, number: int) -> Moves | None:
-    return moving(recipe, job.seed, job.epoch, job.positions, view, number)
+def _moves(job: Job, views: Views) -> Callable[[int], list[Moves | None]]:
+    """How an image field, by its number, moves in each view: drawn once for all that follows it."""
+
+    @cache
+    def of_number(number: int) -> list[Moves | None]:
+        where = job.seed, job.epoch, job.positions
+        return [moving(recipe, *where, view, number) for view, recipe in enumerate(views)]
+
+    return of_number
 
 
 def _judge(fetched: Fetched, name: str, field: Boxes, views: Sequence[list[Any]]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.remote.faults import NETWORK, Fault, Kind, fault_of, fault_of_status
-from gpupipe.sources.remote.store import Found
+from gpupipe.sources.remote.store import Found, found_of
 
 __all__ = ["Plain"]
 
@@ -142,14 +142,12 @@ class _Answer:
         begin, last, whole = map(int, match.groups())
         if (begin, last - begin + 1) != (offset, size) or said.get("content-length") != str(size):
             return None
-        etag = said.get("etag", "")
-        if etag:
-            return Found(whole, etag if etag.startswith(('"', "W/")) else f'"{etag}"')
         try:
-            changed = parsedate_to_datetime(said["last-modified"])
+            changed = None if said.get("etag") else parsedate_to_datetime(said["last-modified"])
         except (KeyError, ValueError, TypeError):
             return None
-        return Found(whole, f"modified {changed.isoformat()}")
+        found = found_of(whole, said.get("etag"), changed)
+        return found if found.etag else None
 
     def body(self, size: int) -> NDArray[np.uint8]:
         """All of it. The kernel waits for the last byte."""

@@ -27,7 +27,7 @@ from gpupipe.sources.remote.faults import Fault, Kind, fault_of
 from gpupipe.sources.remote.foreign import ForeignStore
 from gpupipe.sources.remote.objects import Object, is_web, login_apart, scheme
 from gpupipe.sources.remote.plain import Plain
-from gpupipe.sources.remote.store import Found, Store
+from gpupipe.sources.remote.store import Found, Store, found_of
 
 __all__ = ["ENDPOINTS", "Place", "Stores", "object_at", "placed"]
 
@@ -188,12 +188,7 @@ class ObjectStore:
         return [(meta["path"], self._found(meta)) for meta in answer["objects"]], [*answer["common_prefixes"]]
 
     def _found(self, meta: Any) -> Found:
-        etag, changed = meta["e_tag"], meta["last_modified"]
-        if etag:
-            quoted = etag.startswith(('"', "W/"))  # in listings of Azure and Google it is not
-            return Found(meta["size"], etag if quoted else f'"{etag}"')
-        known = self._plain is not None and changed.timestamp() > 0
-        return Found(meta["size"], f"modified {changed.isoformat()}" if known else "")
+        return found_of(meta["size"], meta["e_tag"], None if self._plain is None else meta["last_modified"])
 
 
 def object_at(root: str, path: str, found: Found) -> Object:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Crops"]
+__all__ = ["PADDINGS", "Crops", "Padding", "folded"]
 
 Ints: TypeAlias = NDArray[np.int32]
+Padding: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
+PADDINGS: tuple[Padding, ...] = get_args(Padding)
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Crops:
     fill:    R, G and B of what lies outside: the window may reach out of the image, whose surroundings are resized with
              it, and the output out of the resized window. None where neither does.
     centres: whether only those boxes follow whose centre lies in the window.
+    padding: what the output shows where it reaches out of the resized window: "constant", the fill; else the pixel that
+             `folded` says, of the resized window.
     """
 
     windows: Ints
@@ -36,6 +40,7 @@ class Crops:
     size: tuple[int, int]
     fill: tuple[int, int, int] | None = None
     centres: bool = False
+    padding: Padding = "constant"
 
     @classmethod
     def of(
@@ -64,4 +69,17 @@ class Crops:
         """That of one image, N = 1."""
         at = slice(row, row + 1)
         boxes = self.windows[at], self.resized[at], self.anchors[at]
-        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill, self.centres)
+        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill, self.centres, self.padding)
+
+
+def folded(places: NDArray[np.int64], size: int, padding: Padding) -> NDArray[np.int64]:
+    """Which of `size` pixels lies at each place, which may be beyond them: as paddings of that name in NumPy and
+    torchvision, reflected as often as it takes. "constant" leaves places as they are."""
+    if padding == "constant":
+        return places
+    if padding == "edge":
+        return places.clip(0, size - 1)
+    again = int(padding == "reflect")  # less of the outermost pixel, which is not repeated
+    period = max(2 * (size - again), 1)
+    around = places % period
+    return np.where(around < size, around, period - 1 + again - around)

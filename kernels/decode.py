@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import native
-from gpupipe.kernels.crops import Crops
+from gpupipe.kernels.crops import PADDINGS, Crops
 
 __all__ = ["BadImage", "Decoded", "Limits", "Walked", "crop_resize", "decode_crops", "walk_jpegs"]
 
@@ -179,6 +179,7 @@ class _View:
         self.view = native.View(height, width)
         if self.fill is not None:
             self.view.fill = self.fill.ctypes.data
+        self.view.padding = PADDINGS.index(crops.padding)
         for name in ("windows", "resized", "anchors", "flips", "bicubic", "out"):
             setattr(self.view, name, getattr(self, name).ctypes.data)
 

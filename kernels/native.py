@@ -31,7 +31,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 16  # GP_ABI of cpu/api.h
+ABI = 17  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -57,7 +57,10 @@ def _structure(name: str, *parts: str) -> Any:
 
 
 CLimits = _structure("gp_limits", "int64 max_pixels max_memory", "int32 max_scans")
-View = _structure("gp_view", "int32 out_height out_width", "pointer windows resized anchors flips bicubic out fill")
+View = _structure(
+    *("gp_view", "int32 out_height out_width", "pointer windows resized anchors flips bicubic out fill"),
+    "int32 padding",
+)
 CImages = _structure(
     "gp_images",
     *("int32 count view_count fast threads", "text variant", "pointer data bytes sizes orientations views"),

@@ -27,6 +27,10 @@ def render_reference(encoded: bytes, crops: Crops, exif: bool = False) -> NDArra
     for size in ((int(crops.resized[0, 1]), height), (int(crops.resized[0, 1]), int(crops.resized[0, 0]))):
         window = window.resize(size, Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR)
     y, x = (int(v) for v in crops.anchors[0])
+    if crops.padding != "constant":  # by NumPy, by so much that the output lies in it
+        far = 1000
+        window = Image.fromarray(np.pad(np.asarray(window), ((far, far), (far, far), (0, 0)), crops.padding))
+        y, x = y + far, x + far
     output = cut(window, y, x, crops.size, crops.fill)
     if crops.flips[0]:
         output = ImageOps.mirror(output)

@@ -174,6 +174,15 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v2.RandomCrop(32, padding=4, fill=[9])], gpupipe.RandomCrop(32, padding=4, fill=9)),
         ([v2.Pad(2, (1, 2, 3)), v2.RandomCrop((32, 30))], gpupipe.RandomCrop((32, 30), padding=2, fill=(1, 2, 3))),
         ([v2.Pad([3, 3]), v2.RandomCrop(32, 4)], gpupipe.RandomCrop(32, padding=7)),
+        ([v1.RandomCrop(32, 4, padding_mode="reflect")], gpupipe.RandomCrop(32, padding=4, padding_mode="reflect")),
+        (
+            [v2.Pad(2, padding_mode="symmetric"), v2.RandomCrop(32)],
+            gpupipe.RandomCrop(32, padding=2, padding_mode="symmetric"),
+        ),
+        (
+            [v2.Pad(2, padding_mode="edge"), v2.RandomCrop(32, 4, padding_mode="edge")],
+            gpupipe.RandomCrop(32, padding=6, padding_mode="edge"),
+        ),
         ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, 40, interpolation="bicubic")),
         (
             [
@@ -759,8 +768,8 @@ def replaced() -> Any:
         ([BOX, v2.RandomCrop(32)], "RandomCrop", "one crop alone"),
         ([v2.Resize(40), *F32, NORM, v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "first"),
         ([v2.RandomCrop(32, [1, 2])], "RandomCrop(padding=[1, 1, 2, 2])", "one number"),
-        ([v1.RandomCrop(32, 4, padding_mode="reflect")], "RandomCrop(padding_mode='reflect')", "constant"),
-        ([v2.Pad(4, 9), v2.RandomCrop(32, 4)], "RandomCrop(fill=0)", "one color"),
+        ([v2.Pad(2, padding_mode="reflect"), v2.RandomCrop(8, 4, padding_mode="reflect")], "RandomCrop(", "pad once"),
+        ([v2.Pad(4, 9), v2.RandomCrop(32, 4)], "RandomCrop(padding=4)", "pad once"),
         ([v2.Pad(4)], "Pad", "RandomCrop next"),
         ([v2.Pad(4), GRAY, v2.RandomCrop(32)], "Pad", "RandomCrop next"),
         ([*F32, v2.RandomCrop(32, 4, fill=0.5)], "RandomCrop(fill=0.5)", "before the conversion"),

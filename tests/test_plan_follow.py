@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
 from gpupipe.decode.masks import move_masks
-from gpupipe.kernels import Crops, Op, affine_matrix
+from gpupipe.decode.pixels import render
+from gpupipe.kernels import Crops, Op, affine_matrix, crop_resize, native
+from gpupipe.kernels.crops import folded
 from gpupipe.plan import Moves, augmentation, cropping, follow_boxes, follow_mask, follow_points, moving
 from gpupipe.recipe import (
     ColorJitter,
@@ -135,6 +138,40 @@ def test_what_lies_outside_the_mask_is_ignored() -> None:
     expected = by_torchvision(tv_tensors.Mask(torch.from_numpy(mask)), drawn).numpy()
     assert set(np.unique(expected)) == {0, 7}
     np.testing.assert_array_equal(followed(mask, drawn, ignore=255), np.where(expected == 0, 255, 7))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "symmetric"])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_padding_that_is_no_color_is_torchvisions(mode: Any, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images and masks, also of a crop that is smaller than its padding, where only mirrored parts are seen."""
+    if not kernels:
+        monkeypatch.setattr(native, "library", lambda: None)
+    rng = np.random.default_rng(2)
+    image, mask = rng.integers(0, 256, (40, 31, 3), np.uint8), rng.integers(0, 256, (40, 31), np.uint8)
+    for size, padding in (((32, 32), 4), ((9, 5), 20), ((60, 80), 28)):
+        recipe = Recipe((RandomCrop(size, padding=padding, padding_mode=mode), RandomHorizontalFlip()))
+        for position in range(12):
+            drawn = planned(recipe, 40, 31, position)
+            padded = [
+                functional.pad(torch.from_numpy(given), [30] * 4, padding_mode=mode)
+                for given in (image.transpose(2, 0, 1).copy(), mask[None].copy())
+            ]
+            top, left = (drawn.anchors[0] + 30).tolist()
+            cropped = [functional.crop(given, top, left, *size) for given in padded]
+            cropped = [functional.horizontal_flip(one) if drawn.flips[0] else one for one in cropped]
+            out = torch.empty((*size, 3), dtype=torch.uint8)
+            render(image, 40, 31, [drawn], False, [out])
+            assert torch.equal(out.permute(2, 0, 1), cropped[0])
+            for variant in native.variants():
+                np.testing.assert_array_equal(crop_resize([image], drawn, variant=variant)[0], out.numpy())
+            np.testing.assert_array_equal(followed(mask, drawn), cropped[1][0].numpy())
+
+
+def test_padding_goes_on_as_often_as_it_takes() -> None:
+    """torchvision refuses that; as NumPy's."""
+    for mode, side in product(("reflect", "edge", "symmetric"), (1, 2, 5)):
+        wanted = np.pad(np.arange(side), 40, mode)  # type: ignore[call-overload]
+        np.testing.assert_array_equal(folded(np.arange(-40, side + 40), side, mode), wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("position", range(6))

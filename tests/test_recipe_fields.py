@@ -21,6 +21,7 @@ from gpupipe.recipe import (
     RandAugment,
     RandomApply,
     RandomChoice,
+    RandomCrop,
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
@@ -63,6 +64,17 @@ def schema(**fields: Field) -> Schema:
 def test_augmentations_are_followed_or_touch_images_alone() -> None:
     check_fields(recipe(*MOVING, *STILL, RandomErasing()), schema(**FOLLOWERS))
     check_fields(recipe(RandomApply(tuple(STILL)), RandomChoice(MOVING)), Schema({"image": Image(), "mask": Mask()}))
+
+
+def test_boxes_and_points_do_not_go_with_padding_that_repeats_them() -> None:
+    reflecting = Recipe((RandomCrop(8, padding=2, padding_mode="reflect"),))
+    check_fields(reflecting, schema(mask=Mask()))
+    check_fields(Recipe((RandomCrop(8, padding=2),)), schema(**FOLLOWERS))
+    for follower in ("boxes", "points"):
+        with pytest.raises(ConfigError, match=rf"padding_mode='reflect' repeats .* fields='{follower}' .*'constant'"):
+            check_fields(reflecting, schema(**{follower: FOLLOWERS[follower]}))
+        with pytest.raises(ValueError, match="not supported with"):
+            v2.Pad(2, padding_mode="reflect")(VALUES[follower])
 
 
 @pytest.mark.parametrize("operation", MIXING, ids=lambda operation: type(operation).__name__)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from gpupipe.kernels import Crops, Limits, crop_resize, native
+from gpupipe.kernels.crops import folded
 from gpupipe.sources.headers import FORMATS, HAS_AVIF, explain_damage, orientation_of
 from gpupipe.sources.rgb import Background, as_rgb
 
@@ -107,13 +108,20 @@ def resized_by_pillow(image: Image.Image, crops: Crops) -> Pixels:
     (top, left, height, width), (tall, wide), (y, x) = (
         array[0].tolist() for array in (crops.windows, crops.resized, crops.anchors)
     )
-    if max(height * wide, tall * crops.size[1]) > Limits().max_pixels:
+    if max(height * wide, tall * max(wide, crops.size[1])) > Limits().max_pixels:
         raise DecodeError(
             f"Pillow would resize {width} x {height} of its pixels to {wide} x {tall}, and not just the part that is "
             f"wanted, which is too much; {native.problem()}"
         )
     how = Image.Resampling.BICUBIC if crops.bicubic[0] else Image.Resampling.BILINEAR
     view = _cut(image, top, left, (height, width), crops.fill).resize((wide, height), how)
+    if crops.padding != "constant":
+        rows, columns = (
+            folded(np.arange(first, first + out), side, crops.padding)
+            for first, out, side in zip((y, x), crops.size, (tall, wide), strict=True)
+        )
+        whole = np.array(view.resize((wide, tall), how))
+        return whole[np.ix_(rows, columns[::-1] if crops.flips[0] else columns)]
     view = _cut(view, 0, x, (height, crops.size[1]), crops.fill).resize((crops.size[1], tall), how)
     view = _cut(view, y, 0, crops.size, crops.fill)
     return np.array(ImageOps.mirror(view) if crops.flips[0] else view)

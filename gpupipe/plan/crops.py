@@ -82,6 +82,7 @@ def cropping(
         crop.output_size,
         crop.color,
         centres=isinstance(crop, RandomIoUCrop),
+        padding=crop.padding_mode,
     )
 
 

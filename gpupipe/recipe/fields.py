@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpupipe.batch import Array, Boxes, Image, Schema
+from gpupipe.batch import Array, Boxes, Image, Points, Schema
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.operations import RandomIoUCrop
 from gpupipe.recipe.own import OnBatch
@@ -28,6 +28,12 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             raise ConfigError(
                 f"recipe: {', '.join(own)} may move the images' pixels, and fields={listed} can't follow; pass it "
                 "geometric=False if each pixel stays where it is, or leave the fields out"
+            )
+        mirrored = [name for name in followers if isinstance(schema[name], Boxes | Points)]
+        if view.crop.padding_mode != "constant" and mirrored:
+            raise ConfigError(
+                f"recipe: padding_mode={view.crop.padding_mode!r} repeats parts of the image, and fields={listed} hold "
+                "boxes or points, which are not repeated; take 'constant', or leave the fields out"
             )
         if isinstance(view.crop, RandomIoUCrop):
             _check_boxes(schema)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
+from gpupipe.kernels.crops import PADDINGS, Padding
 from gpupipe.recipe.checks import PROBABILITY, count, filling, floats, named, number, pair, settle, shown, span, triple
 
 __all__ = [
@@ -51,6 +52,7 @@ class Crop:
     size: int | tuple[int, int]
     interpolation: Filter | Literal["random"]
     fill: Filling | None = None
+    padding_mode: Padding = "constant"
 
     def _settle(self, *more: str) -> None:
         settle(self, size=pair, interpolation=(named, *get_args(Filter), *more))
@@ -58,7 +60,7 @@ class Crop:
             settle(self, fill=filling)
 
     def __repr__(self) -> str:
-        return shown(self, "interpolation", "fill", "max_size")
+        return shown(self, "interpolation", "fill", "max_size", "padding_mode")
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -168,10 +170,13 @@ class RandomCrop(Crop):
 
     resize:  what the shorter side becomes: an int, or (low, high), of which one from `low` to below `high` is drawn, as
              torchvision's `v2.RandomResize` does; None: as it is.
-    padding: pixels of `fill` on each side.
+    padding: pixels on each side.
     place:   where an image lies that is smaller than `size` all the same: "random", as with torchvision's
              `RandomCrop(size, padding, pad_if_needed=True)`; "top_left", as its segmentation reference pads, also where
              the image is mirrored, which comes before the crop there.
+    padding_mode: what an image is padded with: "constant", `fill`; "edge", its outermost pixels; "reflect" or
+             "symmetric", itself mirrored, without or with the outermost pixels once more. As torchvision's of these
+             names; masks too, but boxes and points only go with "constant".
 
     `interpolation` is "bilinear" or "bicubic".
     """
@@ -182,11 +187,12 @@ class RandomCrop(Crop):
     place: Literal["random", "top_left"] = "random"
     fill: Filling = 0
     interpolation: Filter = "bilinear"
+    padding_mode: Padding = "constant"
 
     def __post_init__(self) -> None:
         self._settle()
         _filled(self)
-        settle(self, padding=(count, 0, LONGEST), place=(named, "random", "top_left"))
+        settle(self, padding=(count, 0, LONGEST), place=(named, "random", "top_left"), padding_mode=(named, *PADDINGS))
         if isinstance(self.resize, Sequence):
             settle(self, resize=pair)
             if self.resize[0] >= self.resize[1]:

@@ -27,6 +27,7 @@ View view_of(const gp_view& view, int row) {
            view.out_height, view.out_width, view.flips[row] != 0},
           view.bicubic[row] != 0 ? Filter::bicubic : Filter::bilinear,
           view.fill,
+          static_cast<Padding>(view.padding),
           view.out + static_cast<size_t>(row) * view.out_height * view.out_width * 3};
 }
 

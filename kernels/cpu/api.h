@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 16 };
+enum { GP_ABI = 17 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -22,6 +22,7 @@ struct gp_view {
   const uint8_t* bicubic;      /* (count,) else bilinear */
   uint8_t* out;                /* (count, out_height, out_width, 3) */
   const uint8_t* fill;         /* R, G, B of what lies outside of image or resized window; null: nothing does */
+  int32_t padding;             /* where out of resized window: 0 fill, 1 edge, 2 reflect, 3 symmetric */
 };
 
 struct gp_images {

@@ -24,6 +24,15 @@ int32_t fixed(double weight) {
   return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
 }
 
+// Which of `size` pixels lies at a place, which may be beyond them: `folded` of kernels/crops.py.
+int folded(Padding padding, int at, int size) {
+  if (padding == Padding::constant || (at >= 0 && at < size)) return at;
+  if (padding == Padding::edge) return std::min(std::max(at, 0), size - 1);
+  const int again = padding == Padding::reflect ? 1 : 0;  // less of the outermost pixel, which is not repeated
+  const int period = std::max(2 * (size - again), 1), place = (at % period + period) % period;
+  return place < size ? place : period - 1 + again - place;
+}
+
 }  // namespace
 
 // Pillow 13.0, src/libImaging/Resample.c: precompute_coeffs and normalize_coeffs_8bpc. The order of the operations is
@@ -46,7 +55,7 @@ void Axis::compute(const AxisSpec& spec, Filter filter, bool mirrored) {
   high = 0;
   for (int i = 0; i < out; ++i) {
     const int position = mirrored ? out - 1 - i : i;
-    const double center = spec.begin + (spec.anchor + position + 0.5) * scale;
+    const double center = spec.begin + (folded(spec.padding, spec.anchor + position, spec.resized) + 0.5) * scale;
     const int begin = std::max(static_cast<int>(center - support + 0.5), 0);
     const int end = std::min(static_cast<int>(center + support + 0.5), spec.in);
     const int taps = std::min(end - begin, most);

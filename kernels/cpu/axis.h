@@ -8,12 +8,16 @@ namespace gpupipe {
 
 enum class Filter : int32_t { bilinear = 0, bicubic = 1 };
 
+// What lies beyond the border of what was resized: kernels/crops.py.
+enum class Padding : int32_t { constant = 0, edge = 1, reflect = 2, symmetric = 3 };
+
 // One axis of a resize: source positions [begin, end) of `in` pixels become `resized` pixels, of which those from
-// `anchor` on, `out` in number, are wanted.
+// `anchor` on, `out` in number, are wanted; but for a constant padding they may reach beyond these.
 struct AxisSpec {
   int in;
   double begin, end;
   int resized, anchor, out;
+  Padding padding;
 };
 
 constexpr int kWeightBits = 22;  // Pillow's PRECISION_BITS: 32 bits less 8 of a pixel and 2 for negative lobes

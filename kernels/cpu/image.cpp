@@ -37,19 +37,20 @@ int scale_denominator(const View& view, bool fast, int height, int width) {
   return 1;
 }
 
-AxisSpec axis_spec(int start, int length, int denominator, int resized, int anchor, int out) {
+AxisSpec axis_spec(int start, int length, int denominator, int resized, int anchor, int out, Padding padding) {
   const int low = start / denominator;
   const int in = divide_up(start + length, denominator) - low;
   const double begin = static_cast<double>(start) / denominator - low;
-  return {in, begin, begin + static_cast<double>(length) / denominator, resized, anchor, out};
+  return {in, begin, begin + static_cast<double>(length) / denominator, resized, anchor, out, padding};
 }
 
-// What of `out` pixels at `anchor` lies in `resized` ones: so many, from that pixel of these and of those on.
+// What of `out` pixels at `anchor` comes from `resized` ones: so many, from that pixel of these and of those on.
 struct Shown {
   int count, resized, out;
 };
 
-Shown shown(int anchor, int out, int resized) {
+Shown shown(int anchor, int out, int resized, Padding padding) {
+  if (padding != Padding::constant) return {out, anchor, 0};
   const int first = std::max(anchor, 0), last = std::min(anchor + out, resized);
   return {std::max(last - first, 0), first, first - anchor};
 }
@@ -114,14 +115,14 @@ void grow(std::vector<T>& buffer, size_t size) {
 
 void Resize::plan(const View& view, int denominator, const Passes& passes) {
   const Geometry& g = view.geometry;
-  const Shown down = shown(g.anchor_top, g.out_height, g.resized_height);
-  const Shown across = shown(g.anchor_left, g.out_width, g.resized_width);
+  const Shown down = shown(g.anchor_top, g.out_height, g.resized_height, view.padding);
+  const Shown across = shown(g.anchor_left, g.out_width, g.resized_width, view.padding);
   const bool any = down.count > 0 && across.count > 0;  // else a pixel is resized, and painted over
   rows_.compute(axis_spec(g.window.top, g.window.height, denominator, g.resized_height, any ? down.resized : 0,
-                          any ? down.count : 1),
+                          any ? down.count : 1, view.padding),
                 view.filter, false);
   columns_.compute(axis_spec(g.window.left, g.window.width, denominator, g.resized_width, any ? across.resized : 0,
-                             any ? across.count : 1),
+                             any ? across.count : 1, view.padding),
                    view.filter, g.flip);
   shown_ = {down.out, g.flip ? g.out_width - across.out - across.count : across.out, any ? down.count : 0,
             across.count};

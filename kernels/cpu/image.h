@@ -32,6 +32,7 @@ struct View {
   Geometry geometry;
   Filter filter;
   const uint8_t* fill;  // red, green, blue of what lies outside; null where nothing may
+  Padding padding;      // of what was resized
   uint8_t* out;
 };
 

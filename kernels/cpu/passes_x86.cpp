@@ -157,7 +157,11 @@ GP_AVX2 void vertical_avx2(const Axis& axis, const uint8_t* in, size_t in_stride
 constexpr int kQuad = 4, kDigits = 3, kLoaded = 16;
 constexpr int32_t kDigitBias = 0x808080;
 
-int lowest(const Axis& axis, int i) { return std::min(axis.first[i], axis.first[std::min(i + kQuad, axis.out) - 1]); }
+// Of four pixels, or of those that are left: where an image is mirrored beyond its border, any may be the first.
+int lowest(const Axis& axis, int i) {
+  const auto from = axis.first.begin() + i;
+  return *std::min_element(from, from + std::min(kQuad, axis.out - i));
+}
 
 // How many groups of four taps; 0 where it doesn't serve. Taps beyond a row's end lie in its slack.
 int groups_of_quads(const Axis& axis) {

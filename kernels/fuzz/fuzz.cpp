@@ -98,6 +98,7 @@ struct Plan {
   bool compare;  // to plain libjpeg
   bool repeat;   // after another image, with the portable passes
   bool fills;    // windows and outputs may reach out of what they are of
+  int32_t padding;  // with which then
   bool two;      // views: the second of the lower right part of the window, with the other filter
 };
 
@@ -125,6 +126,7 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   plan.limits = {kPixels, int64_t{1} << 25, 12};
   plan.two = head[3] & 64;
   plan.fills = head[2] & 128;
+  plan.padding = plan.fills ? head[21] >> 6 : 0;
   if (more & 1) plan.limits.max_pixels = head[30];
   if (more & 2) plan.limits.max_memory = int64_t{head[30]} * 64 - 64;
   if (more & 4) plan.limits.max_scans = head[30] % 4;
@@ -201,9 +203,9 @@ Result decode(const Plan& plan, const std::vector<std::pair<const uint8_t*, size
   result.second.assign(plan.two ? result.out.size() : 0, 0);
   const Bytes filters(count, plan.bicubic), others(count, 1 - plan.bicubic);
   const gp_view views[2] = {{plan.out_height, plan.out_width, windows.data(), resized.data(), anchors.data(),
-                             flips.data(), filters.data(), result.out.data(), plan.fills ? kFill : nullptr},
+                             flips.data(), filters.data(), result.out.data(), plan.fills ? kFill : nullptr, plan.padding},
                             {plan.out_height, plan.out_width, parts.data(), resized.data(), anchors.data(),
-                             flips.data(), others.data(), result.second.data(), plan.fills ? kFill : nullptr}};
+                             flips.data(), others.data(), result.second.data(), plan.fills ? kFill : nullptr, plan.padding}};
   const gp_images images = {count, plan.two ? 2 : 1, plan.fast, 1, variant, data.data(), bytes.data(), sizes.data(),
                             orientations.data(), views, plan.limits, result.codes.data(),
                             reinterpret_cast<char*>(messages.data())};
@@ -257,7 +259,7 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   gp_images images{};
   images.count = images.view_count = images.threads = 1;
   const gp_view view = {plan.out_height, plan.out_width, whole,      g.resized,
-                        g.anchor,        &g.flip,        &plan.bicubic, out.data(), plan.fills ? kFill : nullptr};
+                        g.anchor,        &g.flip,        &plan.bicubic, out.data(), plan.fills ? kFill : nullptr, plan.padding};
   images.variant = "portable";
   images.data = &data, images.views = &view, images.codes = &code, images.messages = message;
   require(gp_resize(&images) == 0 && code == GP_OK, "the resize fails");

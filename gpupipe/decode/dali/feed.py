@@ -140,7 +140,10 @@ class Feeder:
             feed.declined += self._beside.images(feed.fetched, sorted(rows))
 
     def _unfit(self, feed: Feed) -> set[int]:
-        """Rows that could be read, and that DALI must not see: pixels, files unfit for it, and what it has refused."""
+        """Rows that could be read, and that DALI must not see: pixels, files unfit for it, and what it has refused; all
+        where it can't pad them."""
+        if any(recipe.crop.padding_mode != "constant" for recipe in self._views):
+            return set(range(len(feed.job))) - feed.fetched.failures.keys()  # DALI has no such padding
         unfit = set(np.flatnonzero(np.isin(feed.job.indices, list(self._refused))).tolist()) if self._refused else set()
         fields = self._source.fields
         for name in fields.images:

@@ -74,7 +74,7 @@ class Reading:
         self.normalize: Normalize | None = None
         self.erasing: RandomErasing | None = None
         self._resize: Resized | None = None
-        self._padding: tuple[str, int, Any] | None = None
+        self._padding: tuple[str, int, tuple[Any, str]] | None = None
         self._chosen: tuple[str, dict[str, Any]] | None = None
         self._said = "the transform"
 
@@ -177,14 +177,14 @@ class Reading:
         fill = 0 if padded else None
         self.crop = ResizeCenterCrop(size, resized.size, resized.interpolation, resized.max_size, fill)  # type: ignore[arg-type]
 
-    def pad(self, padding: int, fill: Any) -> None:
-        """So many pixels on each side, before a random crop."""
+    def pad(self, padding: int, filling: tuple[Any, str]) -> None:
+        """So many pixels on each side, before a random crop. filling: the color and the padding's mode."""
         if self._resize is None or self._padding:
             self._begin_crop()
-        self._padding = self._said, padding, fill
+        self._padding = self._said, padding, filling
 
-    def random_crop(self, size: tuple[int, int], padding: int, pads: bool, fill: Any) -> None:
-        """A random part of what was resized and padded; it `pads` itself, or may do so."""
+    def random_crop(self, size: tuple[int, int], padding: int, filling: tuple[Any, str] | None) -> None:
+        """A random part of what was resized and padded. filling: None where it does not pad itself, nor may do so."""
         resized, padded = self._resize, self._padding
         if resized is None and padded is None:
             self._begin_crop()
@@ -193,12 +193,13 @@ class Reading:
         if resized is not None and (resized.max_size or (isinstance(resized.size, tuple) and not resized.drawn)):
             raise self.refuse("it follows a Resize of both sides", "give Resize the shorter side alone", size=size)
         if padded is not None:
-            if pads and fill != padded[2]:
-                raise self.refuse(f"it is padded twice, also with {padded[2]!r}", "take one color", fill=fill)
-            padding, fill = padding + padded[1], padded[2]
+            if filling is not None and (filling != padded[2] or filling[1] in ("reflect", "symmetric")):
+                raise self.refuse(f"it is padded twice, also with {padded[2]!r}", "pad once", padding=padding)
+            padding, filling = padding + padded[1], padded[2]
         self._resize = self._padding = None
         how = "bilinear" if resized is None else resized.interpolation
-        self.crop = RandomCrop(size, resized and resized.size, padding, fill=fill, interpolation=how)  # type: ignore[arg-type]
+        fill, mode = filling or (0, "constant")
+        self.crop = RandomCrop(size, resized and resized.size, padding, "random", fill, how, mode)  # type: ignore[arg-type]
 
     def choose_by_boxes(self, **settings: Any) -> None:
         """A canvas around the image, or a part of it that its boxes choose: settings of `RandomIoUCrop`."""

@@ -110,13 +110,13 @@ def _center_crop(reading: Reading, size: Any) -> None:
 
 
 def _pad(reading: Reading, padding: Any, fill: Any, padding_mode: str) -> None:
-    reading.pad(_padding(reading, padding, padding_mode), _color(reading, fill))
+    reading.pad(_padding(reading, padding), _filling(reading, fill, padding_mode))
 
 
 def _random_crop(reading: Reading, size: Any, padding: Any, pad_if_needed: bool, fill: Any, padding_mode: str) -> None:
     pads = bool(padding) or pad_if_needed
-    width = _padding(reading, padding or 0, padding_mode) if pads else 0
-    reading.random_crop(_pair(size), width, pads, _color(reading, fill))
+    width = _padding(reading, padding or 0) if pads else 0
+    reading.random_crop(_pair(size), width, _filling(reading, fill, padding_mode) if pads else None)
 
 
 def _zoom_out(reading: Reading, fill: Any, side_range: Any, p: float) -> None:
@@ -142,14 +142,17 @@ def _iou_crop(
     )
 
 
-def _padding(reading: Reading, padding: Any, mode: str) -> int:
-    """The same on each side, with a color."""
+def _padding(reading: Reading, padding: Any) -> int:
+    """The same on each side."""
     sides = {padding} if isinstance(padding, int) else set(padding)
     if len(sides) > 1:
         raise reading.refuse("sides are padded differently", "give one number", padding=padding)
-    if mode != "constant":
-        raise reading.refuse("a crop is padded with one color", "take padding_mode='constant'", padding_mode=mode)
     return int(sides.pop())
+
+
+def _filling(reading: Reading, fill: Any, mode: str) -> tuple[Any, str]:
+    """The color, where one is seen, and the mode."""
+    return _color(reading, fill) if mode == "constant" else 0, mode
 
 
 def _color(reading: Reading, fill: Any) -> Any:

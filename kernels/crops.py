@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -64,6 +64,11 @@ class Crops:
 
     def __len__(self) -> int:
         return len(self.windows)
+
+    def repeat(self, times: int) -> Crops:
+        """Each image's so many times, one after the other."""
+        rows = ("windows", "resized", "anchors", "flips", "bicubic")
+        return replace(self, **{name: getattr(self, name).repeat(times, 0) for name in rows})
 
     def row(self, row: int) -> Crops:
         """That of one image, N = 1."""

@@ -31,6 +31,11 @@ class Erase:
     value: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
     keys: NDArray[np.uint32] | None = None
 
+    def repeat(self, times: int) -> Erase:
+        """Each image's so many times, one after the other."""
+        keys = None if self.keys is None else self.keys.repeat(times, 0)
+        return Erase(self.boxes.repeat(times, 0), self.value, keys)
+
     def check(self, count: int, height: int, width: int) -> None:
         """Raises ValueError unless this is for `count` images of that size."""
         _check_boxes("erase.boxes", self.boxes, count, height, width)
@@ -58,6 +63,11 @@ class Mix:
     partners: NDArray[np.int32]
     weights: NDArray[np.float32]
     boxes: NDArray[np.int32]
+
+    def repeat(self, times: int) -> Mix:
+        """Each image's so many times, one after the other, the first with the first of its partner's and so on."""
+        partners = (self.partners[:, None] * times + np.arange(times)).reshape(-1).astype(np.int32)
+        return Mix(partners, self.weights.repeat(times), self.boxes.repeat(times, 0))
 
     def check(self, count: int, height: int, width: int) -> None:
         """Raises ValueError unless this is for `count` images of that size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 # ruff: noqa: F403  (the kinds of fields that are public stand there)
 from gpupipe.batch import fields
 from gpupipe.batch.batch import Batch as Batch, Job as Job, StorageUse as StorageUse
-from gpupipe.batch.columns import Columns as Columns, Images, Ragged
+from gpupipe.batch.columns import Clip as Clip, Columns as Columns, Images, Ragged, Video as Video
 from gpupipe.batch.coming import Coming as Coming
 from gpupipe.batch.fields import *
 from gpupipe.batch.fields import MISSING as MISSING

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Columns", "Images", "Ragged", "array_of", "assemble", "take"]
+__all__ = ["Clip", "Columns", "Images", "Ragged", "Video", "array_of", "assemble", "take"]
 
 Columns: TypeAlias = dict[str, Any]
 """Column by field name."""
@@ -28,7 +28,8 @@ class Images:
     """N images as a source has them.
 
     data:  of each the bytes of its file, uint8 (bytes,), or its pixels, uint8 (height, width, 3); None where there are
-           none, which a batch has for an image of no bytes, with a failure.
+           none, which a batch has for an image of no bytes, with a failure. Of frames a source has a `Video`, and a
+           batch a `Clip`.
     sizes: int32 (N, 3), height and width as stored, and the EXIF orientation, 1 to 8; height and width are 0 of what is
            damaged. None: not known; the headers are read where the bytes are.
     """
@@ -38,6 +39,34 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @property
+    def flat(self) -> Images:
+        """The frames of all clips, one by one."""
+        frames = [frame for clip in self.data for frame in clip.frames]
+        return Images(frames, None if self.sizes is None else self.sizes.repeat(len(frames) // max(len(self), 1), 0))
+
+
+class Video(Protocol):
+    """A video whose frames can be had one by one. Both raise ValueError or OSError, which says why it can't be read."""
+
+    def __len__(self) -> int:
+        """How many frames it has."""
+
+    def read(self, numbers: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Of each of these frames the bytes of its file, or its pixels, as `Images` has them."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Frames of a video, all of one size, and which of its frames they are."""
+
+    frames: list[NDArray[np.uint8]]
+    numbers: list[int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(frame.nbytes for frame in self.frames)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,21 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 
-__all__ = ["Array", "Boxes", "Bytes", "Field", "Image", "Index", "Key", "Mask", "Pad", "Points", "Scalar", "Text"]
+__all__ = [
+    "Array",
+    "Boxes",
+    "Bytes",
+    "Field",
+    "Frames",
+    "Image",
+    "Index",
+    "Key",
+    "Mask",
+    "Pad",
+    "Points",
+    "Scalar",
+    "Text",
+]
 
 
 class _Missing:
@@ -57,6 +71,8 @@ list; or what a function makes of the list of the values, in a worker process. L
 
 Choices: TypeAlias = dict[str, tuple[str, ...]]
 PLAIN = ("stack", "ragged", "list")
+MOST_FRAMES = 1024
+"""Of a sample: so many can be drawn by themselves."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +174,63 @@ class Image(Field):
             self._check(isinstance(self.background, Sequence) and len(self.background) == 3, "background", what)
             colour = tuple(whole("Image: background's part", level, 0, 256) for level in self.background)
             object.__setattr__(self, "background", colour)
+
+
+@dataclass(frozen=True)
+class Frames(Image):
+    """Frames of a video: a video file, or a folder of image files, one a frame. Comes out as (N, frames, 3, height,
+    width), each clip with one crop, one flip, one program of operations for all its frames.
+
+    pattern:  of the names of frames that are files of a folder ("img_*.jpg"); None: all images. They come by their
+              names' length, then by name.
+    clip:     how many frames it has, and their distance: (8, 8) is of 57 frames the first, the ninth ... the last.
+              (frames, None): one frame of each of so many equal parts of the video, as TSN.
+    clips:    so many a sample: a list of clips, or, with several views, of the views of the first clip, the second ...
+    sampling: "random", drawn in each epoch, of several clips each in its own part of the video; or "even", at equal
+              distances, one clip in the middle, one frame of each part from its middle: for tests.
+    short:    what becomes of a video with fewer frames than its clip spans: "error" (a bad sample), or "loop": behind
+              its last frame the first comes again.
+    channels: "second" or, as PyTorchVideo's models take it, "first": (N, 3, frames, height, width).
+
+    The draws are those of mmaction2's SampleFrames. The rest: see `gpupipe.Image` and `gpupipe.Field`.
+    """
+
+    _: KW_ONLY
+    pattern: str | None = None
+    clip: tuple[int, int | None] = (8, 8)
+    clips: int = 1
+    sampling: Literal["random", "even"] = "random"
+    short: Literal["error", "loop"] = "error"
+    channels: Literal["second", "first"] = "second"
+
+    choices: ClassVar[Choices] = {
+        "sampling": ("random", "even"),
+        "short": ("error", "loop"),
+        "channels": ("second", "first"),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        what = "must be two numbers of 1 and more, frames and stride, or (frames, None)"
+        self._check(isinstance(self.clip, Sequence) and len(self.clip) == 2, "clip", what)
+        frames, stride = self.clip
+        whole("Frames: clip's frames", frames, 1, MOST_FRAMES)
+        if stride is not None:
+            whole("Frames: clip's stride", stride, 1, 1 << 20)
+        whole("Frames: clips", self.clips, 1, MOST_FRAMES // frames + 1)
+        self._check(stride is not None or self.clips == 1, "clips", "is for a clip with a stride; pass one")
+        object.__setattr__(self, "clip", (frames, stride))
+
+    @property
+    def count(self) -> int:
+        """Frames of a sample."""
+        return self.clip[0] * self.clips
+
+    @property
+    def span(self) -> int:
+        """Frames of the video from a clip's first to its last."""
+        frames, stride = self.clip
+        return 1 if stride is None else (frames - 1) * stride + 1
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.batch.fields import Array, Boxes, Bytes, Field, Image, Index, Key, Mask, Pad, Points, Scalar, Text
+from gpupipe.batch.fields import Array, Boxes, Bytes, Field, Frames, Image, Index, Key, Mask, Pad, Points, Scalar, Text
 from gpupipe.batch.schema import Schema
 from gpupipe.errors import ConfigError
 
 __all__ = ["KINDS", "schema_from_json", "schema_to_json"]
 
-KINDS = {kind.__name__: kind for kind in (Image, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
+KINDS = {kind.__name__: kind for kind in (Image, Frames, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Job, Scalar, Schema, StorageUse, Text
+from gpupipe.batch import MISSING, Array, Columns, Field, Frames, Image, Images, Job, Scalar, Schema, StorageUse, Text
 from gpupipe.batch.columns import array_of, assemble, take
+from gpupipe.decode.clips import NOTHING, Each, read_clips
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.texts import chosen, tokenized
 from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
 from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
-from gpupipe.sources.headers import probe_bytes
+from gpupipe.sources.headers import header_of
 from gpupipe.sources.parts import datasets_of
 from gpupipe.sources.raised import as_raised
 
 __all__ = ["NOTHING", "Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "upright"]
-
-NOTHING = np.empty(0, np.uint8)
 
 Rows = NDArray[np.int64]
 Failures = dict[int, SampleError]
@@ -96,8 +95,9 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
         parts = [part for parts in done for part in parts]
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures, source.storage_use())
+    each: Each = map if pool is None else pool.map
     for name, field in source.fields.items():
-        _settle(fetched, name, field)
+        _settle(fetched, name, field, each)
         if isinstance(field, Text):
             _settle_text(fetched, name, field)
     check_shared_sizes(fetched)
@@ -147,17 +147,21 @@ def _whole(parts: Parts, count: int, schema: Schema) -> Columns:
 # What a sample lacks, and what is of the wrong kind.
 
 
-def _settle(fetched: Fetched, name: str, field: Field) -> None:
-    """Apply the field's policy where it is missing, its dtype, and read the headers of images of unknown size."""
+def _settle(fetched: Fetched, name: str, field: Field, each: Each) -> None:
+    """Apply the field's policy where it is missing, its dtype, read the headers of images of unknown size, and clips,
+    by `each`."""
     column = fetched.columns[name]
     missing: list[int] = []
-    if isinstance(column, Images):
+    if isinstance(field, Frames):
+        column = column.data if isinstance(column, Images) else column  # the former where no row could be read
+        missing = [row for row, video in enumerate(column) if video is None or video is MISSING]
+    elif isinstance(column, Images):
         missing = [row for row, data in enumerate(column.data) if data is None]
         if missing:
             data = [NOTHING if data is None else data for data in column.data]
             column = fetched.columns[name] = Images(data, column.sizes)
         if column.sizes is None:
-            column.sizes = np.array([_header(data) for data in column.data], np.int32).reshape(-1, 3)
+            column.sizes = np.array([header_of(data) for data in column.data], np.int32).reshape(-1, 3)
     elif isinstance(column, list):
         missing = [row for row, value in enumerate(column) if value is MISSING]
     kind = SkippedSampleError if field.missing == "skip" else SampleError
@@ -168,6 +172,8 @@ def _settle(fetched: Fetched, name: str, field: Field) -> None:
             fetched.fail(row, *_lacking(fetched, row, name, field), kind)
     if isinstance(field, Array):
         fetched.columns[name] = _typed(fetched, name, field)
+    elif isinstance(field, Frames):
+        fetched.columns[name] = read_clips(fetched, name, field, column, each)
 
 
 def _settle_text(fetched: Fetched, name: str, field: Text) -> None:
@@ -191,10 +197,6 @@ def _lacking(fetched: Fetched, row: int, name: str, field: Field) -> tuple[str, 
         policies += " or 'default', with default=" if isinstance(field, Array) else " or 'default'"
     told = "; ".join(filter(None, (where, there)))
     return f"has no {name!r}" + (f" ({told})" if told else ""), f"add it, or pass {policies} for {name!r}"
-
-
-def _header(data: NDArray[np.uint8]) -> tuple[int, int, int]:
-    return probe_bytes(data.data) if data.ndim == 1 else (data.shape[0], data.shape[1], 1)
 
 
 def _typed(fetched: Fetched, name: str, field: Array) -> Any:

@@ -45,10 +45,11 @@ def changed_whole(fetched: Fetched, recipe: Recipe, view: int, whole: Mapping[st
 
 
 def change_images(fetched: Fetched, recipe: Recipe, at: int, view: int, name: str, images: torch.Tensor) -> None:
-    """The recipe's operation at that place on each image of a field's view, uint8 (N, height, width, 3), in place. What
-    it can't do is a failure."""
+    """The recipe's operation at that place on each image of a field's view, uint8 (N, height, width, 3), in place, on
+    all frames of a row's clip with the same words. What it can't do is a failure."""
     words = _words(fetched, recipe, at, view, name)
-    for row, image in enumerate(images.numpy()):
+    frames = len(images) // len(words)
+    for row, image in ((place // frames, image) for place, image in enumerate(images.numpy())):
         made = None if row in fetched.failures else _changed(fetched, row, name, recipe, at, image, words[row])
         if made is not None:
             image[...] = made

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Boxes, Columns, Image, Images, Job, Mask, Points, Schema
+from gpupipe.batch import Batch, Boxes, Columns, Frames, Image, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels, move_masks
@@ -91,7 +91,8 @@ def planes(schema: Schema, views: Views) -> tuple[Plane, ...]:
     for name, field in schema.items():
         for view, recipe in enumerate(views):
             if name in schema.images:
-                found.append(Plane(name, view, (*recipe.crop.output_size, 3), torch.uint8))
+                frames = (field.count,) if isinstance(field, Frames) else ()
+                found.append(Plane(name, view, (*frames, *recipe.crop.output_size, 3), torch.uint8))
             elif isinstance(field, Mask):
                 found.append(Plane(name, view, recipe.crop.output_size, getattr(torch, field.dtype)))
     return tuple(found)
@@ -113,7 +114,7 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
         else:
             decode_images(fetched, views, crops, out)
         for name in schema.images:
-            for view, images in enumerate(out[name]):
+            for view, images in enumerate(view.flatten(0, -4) for view in out[name]):  # the frames of clips
                 for run in runs_of_workers(views[view], augmented):
                     if isinstance(views[view].operations[run.start], PerImage):
                         change_images(fetched, views[view], run.start, view, name, images)
@@ -192,8 +193,16 @@ def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Column
     names = fetched.source.fields.images
     for name in names:
         said = "" if len(names) == 1 else f"{name!r}: "
-        for row, reason in _decoded(fetched, name, views[0], crops[name], out[name]).items():
-            fetched.fail(row, said + reason)
+        field, images, planned, planes = fetched.source.fields[name], fetched.columns[name], crops[name], out[name]
+        assert isinstance(field, Image)
+        if not isinstance(field, Frames):
+            for row, reason in _decoded(fetched, field, images, views[0], planned, planes).items():
+                fetched.fail(row, said + reason)
+            continue
+        each = [crop.repeat(field.count) for crop in planned], [view.flatten(0, 1) for view in planes]
+        for frame, reason in _decoded(fetched, field, images.flat, views[0], *each, frames=field.count).items():
+            row, at = divmod(frame, field.count)
+            fetched.fail(row, f"{said}frame {images.data[row].numbers[at]}: {reason}")
 
 
 def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns) -> None:
@@ -230,14 +239,17 @@ def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
 
 
 def _decoded(
-    fetched: Fetched, name: str, recipe: Recipe, crops: list[Crops], out: Sequence[torch.Tensor]
+    fetched: Fetched,
+    field: Image,
+    images: Images,
+    recipe: Recipe,
+    crops: list[Crops],
+    out: Sequence[torch.Tensor],
+    frames: int = 1,
 ) -> dict[int, str]:
-    """Make the rows of one image field whose bytes are there: by the kernel, what that refuses one by one. Why others
-    can't be made."""
-    images: Images = fetched.columns[name]
+    """Make the images of one field whose bytes are there: by the kernel, what that refuses one by one. Why others can't
+    be made. frames: so many of them are a row of the job."""
     assert images.sizes is not None
-    field = fetched.source.fields[name]
-    assert isinstance(field, Image)
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(images))
     files = [data if data.ndim == 1 else NOTHING for data in images.data]
@@ -254,9 +266,9 @@ def _decoded(
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
         data = images.data[row]
-        if row in reasons or row in fetched.failures:
+        if row in reasons or row // frames in fetched.failures:
             continue
-        note(int(fetched.job.indices[row]))
+        note(int(fetched.job.indices[row // frames]))
         height, width, orientation = images.sizes[row].tolist()
         if height == 0:
             reasons[row] = explain_damage(data.tobytes())
@@ -273,15 +285,20 @@ def _decoded(
 
 def augment_view(recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor) -> torch.Tensor:
     """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations in a run of its operations:
-    in a worker, or on a GPU in the consumer's process. field: see `Schema.number`.
+    in a worker, or on a GPU in the consumer's process. Where a row of the job has several, the frames of clips, all get
+    the same. field: see `Schema.number`.
 
     On the CPU in place; on a GPU in new memory, which spares the pass that an operation in place needs there.
     """
     drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, run)
     if drawn is None:
         return images
+    ops, values = drawn.ops, drawn.values
+    if len(images) > len(job):
+        frames = len(images) // len(job)
+        ops, values = ops.repeat(frames, 0), values.repeat(frames, 0)
     out = images if images.device.type == "cpu" else None
-    return augment(images, drawn.ops, drawn.values, fill=drawn.fill, out=out, threads=THREADS)
+    return augment(images, ops, values, fill=drawn.fill, out=out, threads=THREADS)
 
 
 # What follows.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpupipe.batch import Batch, Columns, Schema
+from gpupipe.batch import Batch, Columns, Frames, Schema
 from gpupipe.batch.collation import move
 from gpupipe.decode.own import on_batch, on_images
 from gpupipe.decode.rendering import THREADS, augment_view, runs_of_workers
@@ -43,6 +43,7 @@ class Finisher:
     def __init__(self, schema: Schema | None, views: Views, device: torch.device, pinned: bool = False) -> None:
         self._schema = schema
         self._numbers = {name: schema.number(name) for name in schema.images} if schema else {}
+        self._clips = {name: field for name, field in (schema or {}).items() if isinstance(field, Frames)}
         self._views = views
         self._device = device
         self._pinned = pinned and device.type == "cpu" and torch.cuda.is_available()
@@ -76,6 +77,8 @@ class Finisher:
             columns[name] = [
                 self._finished(images, view, number, batch, how) for view, images in enumerate(columns[name])
             ]
+            if name in self._clips:
+                columns[name] = _of_clips(self._clips[name], columns[name])
         if how is not None:
             columns["label"] = self._targets(columns["label"], how)
         return columns
@@ -87,7 +90,9 @@ class Finisher:
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
     def _finished(self, images: torch.Tensor, view: int, field: int, batch: Batch, how: Mixing | None) -> torch.Tensor:
+        """Of images (N, height, width, 3), or of clips (N, frames, height, width, 3), whose frames all get the same."""
         recipe, job = self._views[view], batch.job
+        frames, images = images.shape[1:-3], images.flatten(0, -4)
         operations, rest = recipe.operations, recipe.on_floats
         for run in recipe.runs[len(runs_of_workers(recipe, batch.augmented)) :]:
             if isinstance(operations[run.start], OnBatch):
@@ -98,6 +103,9 @@ class Finisher:
         dtype: torch.dtype = getattr(torch, recipe.dtype)
         erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field)
         mix = None if how is None else how.mix
+        if frames:
+            erase = None if erase is None else erase.repeat(*frames)
+            mix = None if mix is None else mix.repeat(*frames)
         alone = next((at for at in rest if isinstance(operations[at], OnBatch)), rest.stop)
         at_once = operations[rest.start : alone]
         finished = finish(
@@ -118,7 +126,7 @@ class Finisher:
                 finished = erased(finished, erase)
             elif mix is not None:
                 finished = mixed_alone(finished, mix)
-        return finished
+        return finished.unflatten(0, (len(job), *frames)) if frames else finished
 
     def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
         """Memory for a finished batch; None where the engine's own may go to the consumer as it is."""
@@ -144,6 +152,13 @@ class Finisher:
         order = [*schema, *(name for name in columns if name not in schema)]  # behind the fields, masks of padding
         batch = {name: _of_views(columns[name]) if name in several else columns[name] for name in order}
         return (batch["image"], batch["label"]) if schema.is_pair else batch
+
+
+def _of_clips(field: Frames, views: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The first clip's views, the second's and so on."""
+    clips = zip(*(view.split(field.clip[0], 1) for view in views), strict=True)
+    several = [view for clip in clips for view in clip]
+    return [view.transpose(1, 2) for view in several] if field.channels == "first" else several
 
 
 def _of_views(column: Any) -> Any:

@@ -1,7 +1,8 @@
 """Everything random about an image, as pure functions of (recipe, seed, epoch, positions): no state, no order.
 
 `cropping` draws boxes and flips, `augmentation` programs of operations, `erasing` boxes to erase, `mixing` partners,
-`own_words` keys for operations of the user's own, `captions` which of several texts a sample has.
+`own_words` keys for operations of the user's own, `captions` which of several texts a sample has, `clips` which
+frames of its video.
 `follow_mask`, `follow_boxes` and `follow_points` apply an image's crop to what belongs to it, `moving` says how the
 operations after that move it.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from gpupipe.plan.augmentation import Augmentation, augmentation
 from gpupipe.plan.captions import captions
+from gpupipe.plan.clips import clips
 from gpupipe.plan.crops import cropping, erasing
 from gpupipe.plan.follow import box_corners, follow_boxes, follow_mask, follow_points
 from gpupipe.plan.mixing import Mixing, mixing
@@ -23,6 +25,7 @@ __all__ = [
     "augmentation",
     "box_corners",
     "captions",
+    "clips",
     "cropping",
     "erasing",
     "follow_boxes",

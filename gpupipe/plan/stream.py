@@ -13,10 +13,12 @@ __all__ = ["Stream", "below"]
 # An operation draws by two counter words. The fourth: its number (bits 16 to 23), the view (8 to 15), and the
 # how-manieth block of four words it is (0 to 7). The second is the upper half of the position, below 2**16; above it
 # the page of further operations (16 to 23) and the image field (24 to 31). Here an operation is both in one number,
-# its page from bit 24 on. Fourth words from 2**24 on are the orders'. Augmentations take the operations from 16 on.
+# its page from bit 24 on. Fourth words from 2**24 on are the orders'. Augmentations take the operations from 16 on,
+# of every page.
 CROP, FLIP, ERASE, MIX, DECODER, DATASET, WORKERS = 0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16
 PER_IMAGE, ON_BATCH, CAPTION = 7 << 16, 8 << 16, 9 << 16
 IOU, ZOOM = 10 << 16, 11 << 16
+CLIP = 1 << 24
 POSITIONS = 1 << 48
 PAGE, FIELD, OPERATION = np.uint64(16), np.uint64(24), np.uint64(24)
 FOURTH, LOW = np.uint64((1 << 24) - 1), np.uint64(0xFFFFFFFF)

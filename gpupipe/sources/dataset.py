@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Columns, Field, Image, Images, Index, Key, Schema
+from gpupipe.batch import MISSING, Array, Columns, Field, Frames, Image, Images, Index, Key, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.whereabouts import Noted
 from gpupipe.sources.raised import as_raised
@@ -113,7 +113,7 @@ class DatasetSource(UserSource):
             return list(map(self.key, indices.tolist()))
         if isinstance(field, Index):
             return indices.astype(np.int64)
-        if isinstance(field, Image):
+        if isinstance(field, Image) and not isinstance(field, Frames):
             return Images([None if value is MISSING else value for value in values])
         return as_column(field, values)
 

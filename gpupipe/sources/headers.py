@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Header",
     "ReadRange",
     "explain_damage",
+    "header_of",
     "orientation_of",
     "probe",
     "probe_bytes",
@@ -84,6 +87,11 @@ def probe(read: ReadRange, size: int) -> Header:
 def probe_bytes(data: bytes | memoryview) -> Header:
     """As `probe`, of an image in memory."""
     return probe(lambda offset, length: bytes(data[offset : offset + length]), len(data))
+
+
+def header_of(data: NDArray[np.uint8]) -> Header:
+    """Of an image's bytes (N,), or of its pixels (height, width, 3)."""
+    return probe_bytes(data.data) if data.ndim == 1 else Header(data.shape[0], data.shape[1], 1)
 
 
 def explain_damage(data: bytes | memoryview) -> str:

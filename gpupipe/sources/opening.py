@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpupipe.batch import Field, Schema
+from gpupipe.batch import Field, Frames, Schema
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import is_folder
 from gpupipe.sources.dataset import DatasetSource
@@ -56,6 +56,7 @@ def open_source(
       `Query`);
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
+    - with `Frames` among the fields videos: a folder of them by class, a list, .tar shards; see docs/video.md;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it;
     - a `Mixture` of any of these but streams.
 
@@ -76,6 +77,8 @@ def open_source(
         return MixtureSource(data, [opened(part, cache=own) for part, own in parts])
     if _is_subset(data):
         return SubsetSource(open_source(data.dataset, fields=fields, cache=cache), data.indices)
+    if any(isinstance(field, Frames) for field in (fields or {}).values()):
+        return _open_videos(data, Schema.of(fields), rebuild)
     if (urls := _urls(data)) is not None:
         given = None if index is None else os.fspath(index)
         return _by_url(urls, fields, rebuild=rebuild, label_field=label_field, index=given, cache=cache)
@@ -110,6 +113,16 @@ def open_source(
         f"data is {type(data).__name__}: pass a folder, .tar shards (a path, a pattern, a list), an object with "
         "__len__ and __getitem__ that gives samples, or gpupipe.Stream(...) of a function that makes iterators"
     )
+
+
+def _open_videos(data: Any, schema: Schema, rebuild: bool) -> Source:
+    if names_files(data):
+        from gpupipe.sources.videos.opening import open_videos
+
+        return open_videos(data, schema, rebuild)
+    if isinstance(data, Mapping) or is_iterable_dataset(data) or not hasattr(data, "__getitem__"):
+        raise ConfigError(f"data is {type(data).__name__}: videos are of files, or of a dataset with __getitem__")
+    return DatasetSource(data, schema)
 
 
 def _urls(data: Any) -> list[str] | None:

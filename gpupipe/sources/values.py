@@ -17,7 +17,7 @@ import PIL.Image
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Mask, Points, Scalar, Text
+from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Frames, Image, Mask, Points, Scalar, Text
 from gpupipe.batch.columns import array_of
 from gpupipe.sources.rgb import Background, as_rgb
 
@@ -161,6 +161,10 @@ def npy_array(data: NDArray[np.uint8]) -> NDArray[Any]:
 
 def as_given(field: Field, value: Any) -> Any:
     """A value of a user's. Raises TypeError or ValueError, which says what was given and what to give instead."""
+    if isinstance(field, Frames):
+        from gpupipe.sources.videos.given import given_video  # late: it needs what this room's files have
+
+        return given_video(field, value, lambda frame: _image(frame, field.background))
     if isinstance(field, Image):
         return _image(value, field.background)
     if type(value) is int and isinstance(field, Array):  # the usual label

@@ -67,8 +67,8 @@ class Crops:
 
     def repeat(self, times: int) -> Crops:
         """Each image's so many times, one after the other."""
-        rows = ("windows", "resized", "anchors", "flips", "bicubic")
-        return replace(self, **{name: getattr(self, name).repeat(times, 0) for name in rows})
+        rows = {name: value.repeat(times, 0) for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return replace(self, **rows)
 
     def row(self, row: int) -> Crops:
         """That of one image, N = 1."""

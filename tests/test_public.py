@@ -19,7 +19,7 @@ def test_public_names():
 def test_the_help_of_each_kind_leads_to_what_all_have():
     kinds = [kind for name in gpupipe.__all__ if isinstance(kind := getattr(gpupipe, name), type)]
     kinds = [kind for kind in kinds if issubclass(kind, gpupipe.Field) and kind is not gpupipe.Field]
-    assert len(kinds) == 10
+    assert len(kinds) == 11
     assert [kind.__name__ for kind in kinds if "see `gpupipe." not in kind.__doc__] == []
     names = [field.name for field in dataclasses.fields(gpupipe.Field) if field.name != "_"]
     assert [name for name in names if name not in gpupipe.Field.__doc__] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,9 @@ class Crops:
 
     def repeat(self, times: int) -> Crops:
         """Each image's so many times, one after the other."""
-        rows = {name: value.repeat(times, 0) for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        rows: dict[str, Any] = {
+            name: value.repeat(times, 0) for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
         return replace(self, **rows)
 
     def row(self, row: int) -> Crops:

@@ -319,3 +319,42 @@ def test_a_bad_video_is_a_bad_sample_with_its_name(tmp_path, how, message):
     loader = gpupipe.Loader(source, EVAL, 2, num_workers=0, engine="torch", shuffle=False, on_error="skip")
     assert told(next(iter(loader))["video"][1])[0][0] == 2
     assert [bad.index for bad in loader.bad_samples] == [1]
+
+
+# DALI.
+
+DALI: list[dict[str, Any]] = [
+    {"engine": "dali", "num_workers": 1},
+    {"engine": "dali", "num_workers": 2, "decoders": gpupipe.Decoders(cpu_share=0.4, cpu_workers=1)},
+]
+
+
+@pytest.mark.parametrize("engine", DALI)
+@pytest.mark.parametrize("kind", ["bytes", "pixels"])
+def test_dali_makes_the_same_clips(kind, engine):
+    """Pixels differ by what they do of an image; each frame of a clip is the same."""
+    views = gpupipe.MultiCrop((gpupipe.imagenet_train(32, dtype="uint8"), EVAL))
+    fields = {"video": Frames(clip=(3, 2), clips=2), "label": Scalar()}
+    ours = batches(Same(kind, 12), views, fields, batch_size=4)
+    for batch, other in zip(ours, batches(Same(kind, 12), views, fields, batch_size=4, **engine), strict=True):
+        assert torch.equal(batch["label"], other["label"])
+        for clip, made in zip(batch["video"], other["video"], strict=True):
+            assert clip.shape == made.shape
+            difference = (clip.float() - made.float()).abs()
+            assert difference.mean() < 0.6
+            assert torch.equal(made, made[:, :1].expand_as(made))
+
+
+def test_dali_names_a_broken_video_and_goes_on(tmp_path):
+    source = open_source(write_videos(tmp_path), fields={**FIELDS, "video": EVEN})
+    broken(tmp_path, "damaged")
+    loader = gpupipe.Loader(source, EVAL, 2, num_workers=1, engine="dali", shuffle=False, on_error="skip")
+    made = torch.cat([batch["video"] for batch in loader])
+    assert [told(clip)[0][0] for clip in made] == [0, 2, 2, 3, 4, 5]
+    assert [bad.index for bad in loader.bad_samples] == [1]
+
+
+def test_dali_takes_as_many_frames_of_each_field():
+    fields = {"video": Frames(clip=(3, 2)), "image": Image()}
+    with pytest.raises(gpupipe.ConfigError, match=r"image fields have \{'video': 3, 'image': None\} frames"):
+        batches(Same("bytes", 12), EVAL, fields, engine="dali", num_workers=1)

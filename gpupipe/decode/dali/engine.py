@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from gpupipe.batch import Batch, Coming, Job
+from gpupipe.batch import Batch, Coming, Frames, Job
 from gpupipe.batch.coming import looking_ahead
 from gpupipe.decode.dali.draining import Draining
-from gpupipe.decode.dali.feed import Feed, Feeder
+from gpupipe.decode.dali.feed import Feed, Feeder, frames_of
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Batches, Engine
@@ -62,10 +62,11 @@ class DaliEngine(Engine):
         guard_forks()
         self.device = device
         self._images = source.fields.images
+        self._clips = bool(source.fields.of_kind(Frames))
         self._views = len(views)
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
-            batch_size=batch_size,
+            batch_size=batch_size * frames_of(source.fields),
             num_threads=num_threads,
             device_id=device.index,
             prefetch_queue_depth=prefetch_depth,
@@ -175,6 +176,8 @@ class DaliEngine(Engine):
         if self._on_gpu:
             self._draining.sweep(keep=len(outputs) * self._graph_options["prefetch_queue_depth"])
         made = [self._draining.lent(output, feed.inputs) for output in outputs]  # from which it may still be copying
+        if self._clips:
+            made = [images.unflatten(0, (len(feed.job), feed.frames)) for images in made]
         views = {
             name: tuple(made[field * self._views : (field + 1) * self._views])
             for field, name in enumerate(self._images)
@@ -202,8 +205,8 @@ class DaliEngine(Engine):
     def _blamed(self, error: RuntimeError) -> int:
         """The sample that DALI says it can't decode. Raises the error where that is none of those it was given."""
         named = REFUSED.search(str(error))
-        row = int(named.group(1)) if named else -1
         oldest = self._in_flight[0] if self._in_flight else None
+        row = int(named.group(1)) // (oldest.frames if oldest else 1) if named else -1
         if oldest is None or row not in range(len(oldest.job)) or row in oldest.hidden:
             raise error
         return int(oldest.job.indices[row])

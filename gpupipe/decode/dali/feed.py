@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Columns, Image, Images, Job
+from gpupipe.batch import Batch, Clip, Columns, Frames, Image, Images, Job, Schema
 from gpupipe.batch.columns import assemble
 from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.rendering import crops_of
+from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
 from gpupipe.kernels.transfer import put
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
 
-__all__ = ["Feed", "Feeder", "view_inputs", "visible_part"]
+__all__ = ["Feed", "Feeder", "frames_of", "view_inputs", "visible_part"]
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Feed:
     views:    the recipes for which.
     fetched:  what was read; read: when that was.
     others, followed: the columns that are no images, see `Beside.others`.
+    frames:   so many images of each field are a row, one after the other.
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
 
@@ -49,6 +51,7 @@ class Feed:
     read: Span
     others: Columns
     followed: list[Part]
+    frames: int = 1
     hidden: set[int] = field(default_factory=set)
     declined: list[Part] = field(default_factory=list)
 
@@ -60,7 +63,8 @@ class Feed:
     def hide(self, rows: Collection[int]) -> None:
         """DALI gets the placeholder in these rows, in new inputs."""
         self.hidden.update(rows)
-        self.inputs = _blanked(self.inputs, list(rows), self.views) if rows else self.inputs
+        images = [row * self.frames + frame for row in rows for frame in range(self.frames)]
+        self.inputs = _blanked(self.inputs, images, self.views) if rows else self.inputs
 
     def batch(self, images: Columns, decode: Span) -> Batch:
         """The batch, with DALI's images, in which the declined rows are put: all that is beside them is waited for."""
@@ -87,6 +91,22 @@ class Feed:
             part.made.cancel()
 
 
+def frames_of(schema: Schema) -> int:
+    """How many images of each field are a row: frames of clips, else 1. Raises ConfigError where fields differ, as DALI
+    takes as many of each."""
+    counts = {name: one.count if isinstance(one := schema[name], Frames) else None for name in schema.images}
+    if len(set(counts.values())) > 1:
+        raise ConfigError(
+            f"engine='dali': image fields have {counts} frames, and DALI takes as many of each; take 'torch'"
+        )
+    return next(iter(counts.values()), None) or 1
+
+
+def _each(images: Images) -> Images:
+    """The images one by one."""
+    return images.flat if images.data and isinstance(images.data[0], Clip) else images
+
+
 def _result(part: Part, batch: Batch) -> Columns:
     """The part's columns; its failures become the batch's."""
     columns, failures = part.made.result()
@@ -103,6 +123,7 @@ class Feeder:
         self._views = views
         self._threads = Threads(threads)
         self._beside = Beside(source, views, self._threads, pinned)
+        self.frames = frames_of(source.fields)
         self._refused: set[int] = set()  # by DALI, while it decoded them: their indices
 
     def __call__(self, job: Job) -> Feed:
@@ -113,12 +134,14 @@ class Feeder:
         crops = crops_of(fields, self._views, job, fetched.columns)
         inputs: list[Any] = []
         for name in fields.images:
-            images: Images = fetched.columns[name]
+            images = _each(fetched.columns[name])
             assert images.sizes is not None
             sizes = upright(images.sizes) if self._views[0].exif_orientation else images.sizes[:, :2]
             inputs.append(list(images.data))
-            inputs += [array for planned in crops[name] for array in view_inputs(planned, sizes)]
-        feed = Feed(tuple(inputs), self._views, fetched, read.span("consumer"), *self._beside.others(fetched))
+            each = [planned.repeat(self.frames) if self.frames > 1 else planned for planned in crops[name]]
+            inputs += [array for planned in each for array in view_inputs(planned, sizes)]
+        others = self._beside.others(fetched)
+        feed = Feed(tuple(inputs), self._views, fetched, read.span("consumer"), *others, frames=self.frames)
         self._decline(feed, self._unfit(feed))
         feed.hide(fetched.failures.keys())
         return feed
@@ -149,13 +172,14 @@ class Feeder:
         for name in fields.images:
             image = fields[name]
             assert isinstance(image, Image)
-            images: Images = feed.fetched.columns[name]
+            images = _each(feed.fetched.columns[name])
             assert images.sizes is not None
             exif = self._views[0].exif_orientation
             files = [row for row, data in enumerate(images.data) if data.ndim == 1]
             encoded = [images.data[row] for row in files]
             screened = unfit_rows(encoded, images.sizes[files], exif, image.background)
-            unfit |= set(range(len(images))).difference(files) | {files[place] for place in screened}
+            places = set(range(len(images))).difference(files) | {files[place] for place in screened}
+            unfit |= {place // self.frames for place in places}
         return unfit - feed.fetched.failures.keys()
 
 

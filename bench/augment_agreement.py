@@ -32,12 +32,14 @@ from gpupipe.kernels import (
     affine_matrix,
     augment,
     augment_reference,
+    elastic_values,
     gaussian_weights,
     native,
     noise,
     noise_key,
     perspective_matrix,
 )
+from gpupipe.kernels.augment_reference import displacement
 
 __all__ = ["Case", "cases", "made_images", "main"]
 
@@ -51,6 +53,7 @@ PERSPECTIVES = {
     Op.PERSPECTIVE_NEAREST: InterpolationMode.NEAREST,
     Op.PERSPECTIVE_BILINEAR: InterpolationMode.BILINEAR,
 }
+ELASTICS = {Op.ELASTIC_NEAREST: InterpolationMode.NEAREST, Op.ELASTIC_BILINEAR: InterpolationMode.BILINEAR}
 Way = Callable[..., torch.Tensor]
 
 
@@ -113,6 +116,7 @@ def cases(height: int, width: int, steps: int) -> Iterator[Case]:
                 yield Case(Op.GAUSSIAN_BLUR, gaussian_weights(size, sigma), blur)
     yield from affine_cases(height, width, steps)
     yield from perspective_cases(height, width, steps)
+    yield from elastic_cases(height, width, steps)
 
 
 def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:
@@ -163,6 +167,18 @@ def perspective_cases(height: int, width: int, steps: int) -> Iterator[Case]:
                 if values.any():  # no corners on one line
                     truth = partial(F.perspective, startpoints=whole.tolist(), endpoints=ends.tolist(), **how)
                     yield Case(op, values, truth, fill)
+
+
+def elastic_cases(height: int, width: int, steps: int) -> Iterator[Case]:
+    """The same displacements, of up to some pixels."""
+    words = np.random.default_rng(width).integers(0, 2**32, (max(2, steps // 4), 2), dtype=np.uint32)
+    for values in elastic_values((50.0, 30.0), 3.0, words):
+        found = displacement(torch.from_numpy(values), height, width).permute(1, 2, 0)[None]
+        same = found * 2 / torch.tensor([width, height])
+        for op, interpolation in ELASTICS.items():
+            for fill in (None, GRAY):
+                truth = partial(F.elastic, displacement=same, interpolation=interpolation, fill=fill)
+                yield Case(op, values, truth, fill)
 
 
 def pillow_bicubic(images: torch.Tensor, matrix: NDArray[np.float32], fill: tuple[float, ...] | None) -> torch.Tensor:

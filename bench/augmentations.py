@@ -56,6 +56,7 @@ OPERATIONS: tuple[gpupipe.recipe.Augmenting, ...] = (
     gpupipe.RandomRotation(30),
     gpupipe.RandomAffine(30, (0.1, 0.1), (0.8, 1.2), 10, interpolation="bilinear"),
     gpupipe.RandomPerspective(p=1.0),
+    gpupipe.ElasticTransform(),
 )
 CONTENDERS = ("gpupipe", "torchvision v2, tensors", "torchvision v2, Pillow")
 

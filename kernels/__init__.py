@@ -8,7 +8,14 @@ from gpupipe.kernels.crops import Crops
 from gpupipe.kernels.decode import BadImage, Decoded, Limits, Walked, crop_resize, decode_crops, walk_jpegs
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish, finish_reference
-from gpupipe.kernels.operations import Op, affine_matrix, gaussian_weights, noise_key, perspective_matrix
+from gpupipe.kernels.operations import (
+    Op,
+    affine_matrix,
+    elastic_values,
+    gaussian_weights,
+    noise_key,
+    perspective_matrix,
+)
 
 __all__ = [
     "BadImage",
@@ -24,6 +31,7 @@ __all__ = [
     "augment_reference",
     "crop_resize",
     "decode_crops",
+    "elastic_values",
     "finish",
     "finish_reference",
     "gaussian_weights",

@@ -49,7 +49,7 @@ def augment(
     """
     _check(images, ops, values, out)
     _check_values(ops, values)
-    if values.shape[2] < PERSPECTIVE and np.isin(ops, (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR)).any():
+    if values.shape[2] < PERSPECTIVE and (ops >= Op.PERSPECTIVE_NEAREST).any():  # and elastic ones
         values = np.pad(values, ((0, 0), (0, 0), (0, PERSPECTIVE - values.shape[2])))
     color = None if fill is None else _color(fill)
     out = torch.empty_like(images) if out is None else out

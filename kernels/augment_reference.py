@@ -16,14 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.kernels.erase_mix import noise
-from gpupipe.kernels.operations import Op
+from gpupipe.kernels.operations import ELASTIC, Op
+from gpupipe.kernels.philox import philox4x32
 
-__all__ = ["augment_reference"]
+__all__ = ["augment_reference", "displacement"]
 
 GRAY = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B
 ORDERS = tuple(permutations(range(3)))
-NEAREST = (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST)
-BILINEAR = (Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR)
+NEAREST = (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST, Op.ELASTIC_NEAREST)
+BILINEAR = (Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR, Op.ELASTIC_BILINEAR)
 Fill = Sequence[float] | None
 
 
@@ -161,10 +162,26 @@ def _reflected(at: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _noise(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    first, second, third, fourth = values[2:6].clamp(0, 65535).int().tolist()
-    normal = noise((first | second << 16, third | fourth << 16), *image.shape[:2])
+    normal = noise(_key(values), *image.shape[:2])
     exact = values[0] + torch.from_numpy(normal).to(image.device) * values[1]
     return _levels(image.float() + exact.clamp(-255, 255).trunc())  # more changes nothing
+
+
+def _key(values: torch.Tensor) -> tuple[int, int]:
+    """Two words of 32 bits, whose halves are the values from the third to the sixth."""
+    first, second, third, fourth = values[2:6].clamp(0, 65535).int().tolist()
+    return first | second << 16, third | fourth << 16
+
+
+def displacement(values: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """How far right and down each pixel of an elastic operation is read: float32 (2, height, width), in pixels."""
+    words = philox4x32((np.arange(height * width).reshape(height, width), 0, 0, 0), _key(values))[:2]
+    # 23 bits and a half, as of noise, which float32 holds.
+    uniform = ((words >> np.uint64(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-22) - np.float32(1)
+    planes = torch.from_numpy(uniform).to(values.device)
+    for axis in (2, 1):
+        planes = _blurred(planes, axis, values[ELASTIC:])
+    return planes * values[:2, None, None]
 
 
 def _moved(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> torch.Tensor:
@@ -173,6 +190,9 @@ def _moved(image: torch.Tensor, values: torch.Tensor, op: Op, fill: Fill) -> tor
     right = torch.arange(width, device=image.device).float().unsqueeze(0)
     x = values[0] * right + (values[1] * down + values[2])
     y = values[3] * right + (values[4] * down + values[5])
+    if op in (Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR):
+        across, along = displacement(values, height, width)
+        x, y = right + across, down + along
     if op in (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR):
         part = values[6] * right + (values[7] * down + 1)
         x, y = x / part, y / part

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    *("LIMITS", "Op", "PERSPECTIVE", "VALUES", "affine_matrix", "gaussian_weights", "noise_key", "perspective_matrix"),
+    *("ELASTIC", "LIMITS", "Op", "PERSPECTIVE", "VALUES", "affine_matrix", "elastic_values", "gaussian_weights"),
+    *("noise_key", "perspective_matrix"),
 ]
 
 VALUES = 6
@@ -18,6 +19,8 @@ VALUES = 6
 
 PERSPECTIVE = 8
 """So many values a perspective takes."""
+ELASTIC = 6
+"""So many values of an elastic operation stand before its weights."""
 
 
 class Op(IntEnum):
@@ -70,6 +73,12 @@ class Op(IntEnum):
     """As AFFINE_NEAREST, with two values more, g and h, by which both coordinates are divided: g*x + h*y + 1. See
     `perspective_matrix`."""
     PERSPECTIVE_BILINEAR = 41
+    """The same as AFFINE_BILINEAR."""
+    ELASTIC_NEAREST = 42
+    """Each pixel is the input's some way right and some way down, for which it has two uniform numbers from -1 to 1 of
+    its own, blurred, times the first two values. Then the key that decides them, see `noise_key`, and the blur's
+    weights as GAUSSIAN_BLUR's. See `elastic_values`."""
+    ELASTIC_BILINEAR = 43
     """The same as AFFINE_BILINEAR."""
 
 
@@ -188,3 +197,17 @@ def noise_key(words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
     """
     halves = np.stack([words & 0xFFFF, words >> 16], axis=-1)
     return halves.reshape(*words.shape[:-1], 4).astype(np.float32)
+
+
+def elastic_values(alpha: tuple[float, float], sigma: float, words: NDArray[np.unsignedinteger]) -> NDArray[np.float32]:
+    """The values of an elastic operation, as torchvision's ElasticTransform, with a kernel of 8 sigma for the blur.
+
+    alpha: of the ways right and down, in halves of a pixel. sigma: 0 or more, in pixels. words: the key, (*S, 2) of 32
+    bits. Returns float32 (*S, ELASTIC + weights).
+    """
+    weights = gaussian_weights(int(8 * sigma + 1) | 1, sigma) if sigma else np.ones(1, np.float32)
+    values = np.zeros((*words.shape[:-1], ELASTIC + len(weights)), np.float32)
+    values[..., :2] = np.asarray(alpha) / 2
+    values[..., 2:ELASTIC] = noise_key(words)
+    values[..., ELASTIC:] = weights
+    return values

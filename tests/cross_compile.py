@@ -71,12 +71,14 @@ def finish_cases() -> dict[str, Any]:
 def augment_cases() -> dict[str, Any]:
     block = {"PIXELS": augment.PIXELS, "FAR": False}
     whole = {**block, "WORDS": True, "FILL": True}
-    plain = {"BICUBIC": False, "NOISY": False}
+    plain, elastic = {"BICUBIC": False, "NOISY": False, "ELASTIC": False}, {"ELASTIC": True}
     return {
         "apply": compiled(augment_kernels.apply, {**whole, **plain}, augment.WARPS),
         "apply bicubic": compiled(augment_kernels.apply, {**whole, **plain, "BICUBIC": True}, augment.WARPS),
         "apply noise": compiled(augment_kernels.apply, {**whole, **plain, "NOISY": True}, augment.WARPS),
-        "filter rows": compiled(augment_kernels.filter_rows, block, augment.WARPS),
+        "apply elastic": compiled(augment_kernels.apply, {**whole, **plain, **elastic}, augment.WARPS),
+        "filter rows": compiled(augment_kernels.filter_rows, {**block, "ELASTIC": False}, augment.WARPS),
+        "filter rows elastic": compiled(augment_kernels.filter_rows, {**block, **elastic}, augment.WARPS),
         "tables": compiled(tables.make_tables, {"PIXELS": augment.TABLE_PIXELS}, augment.TABLE_WARPS),
     }
 

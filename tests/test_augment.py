@@ -18,7 +18,17 @@ from PIL import Image
 from torchvision.transforms.functional import _get_inverse_affine_matrix, _get_perspective_coeffs
 from torchvision.transforms.v2.functional._misc import _get_gaussian_kernel1d
 
-from gpupipe.kernels import Op, affine_matrix, augment, augment_reference, gaussian_weights, native, perspective_matrix
+from gpupipe.kernels import (
+    Op,
+    affine_matrix,
+    augment,
+    augment_reference,
+    elastic_values,
+    gaussian_weights,
+    native,
+    perspective_matrix,
+)
+from gpupipe.kernels.augment_reference import displacement
 
 augment_module = importlib.import_module("gpupipe.kernels.augment")  # the package's attribute is the function
 needs_kernels = pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
@@ -37,6 +47,7 @@ EXACT = {
     Op.CHANNELS,
     Op.NOISE,
     Op.PERSPECTIVE_NEAREST,
+    Op.ELASTIC_NEAREST,
 }
 FILL = (124.0, 116.4, 103.5)
 
@@ -93,6 +104,9 @@ def test_levels_are_torchvisions(size: tuple[int, int]) -> None:
         apart = (got.int() - wanted.int()).abs()
         if case.op in (Op.AFFINE_NEAREST, Op.AFFINE_BICUBIC, Op.PERSPECTIVE_NEAREST):
             apart = apart * ~near_a_tie(case.values, *size)
+        if case.op is Op.ELASTIC_NEAREST:
+            ties = (displacement(torch.from_numpy(case.values), *size) % 1 - 0.5).abs() < 1e-4
+            apart = apart * ~ties.any(0).view(1, *size, 1)
         assert apart.max() <= (0 if case.op in EXACT else 1), case
         seen.add(case.op)
     # Which torchvision refuses for small images, or which are nothing of a line of pixels.
@@ -208,6 +222,11 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
     # Over the horizon, divided by 0, and what is no perspective.
     odd = [[*halves[0], -1, 0], [*halves[0], -0.3, 0.1], [*wild[0], 0, 0], [*turned[0], -1e38, 3e38], turned[0]]
     steps += [(op, values) for op in (Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR) for values in (*seen, *odd)]
+    far = [
+        [*scale, 5, 9, 65535, 0, *weights] for scale in ((30, 14), (3e38, -3e38)) for weights in ([1], [0.4, 0.2, 0.1])
+    ]
+    own = elastic_values((9.0, 5.0), 2.2, np.array([7, 2**32 - 1], np.uint32))
+    steps += [(op, values) for op in (Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR) for values in (own, *far)]
     for op in (Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.SHARPNESS):
         steps += [(op, factor) for factor in (0, 0.1, 0.73, 1, 1.9, 17, 1e30)]
     steps += [(Op.HUE, turn) for turn in (*np.linspace(-0.5, 0.5, 7), 0.1)]

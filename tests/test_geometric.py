@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from torchvision.transforms.functional import _get_perspective_coeffs
 
 from gpupipe.decode.masks import move_masks
 from gpupipe.kernels import Crops, Op, augment
+from gpupipe.kernels.augment_reference import displacement
 from gpupipe.plan import Augmentation, Moves, augmentation, follow_boxes, follow_points, moving
 from gpupipe.recipe import (
     Augmenting,
+    ElasticTransform,
     RandomAffine,
     RandomApply,
     RandomChoice,
@@ -84,12 +87,15 @@ ALIKE: dict[str, tuple[Augmenting, Any]] = {
 }
 
 
-def between_no_pixels(values: np.ndarray) -> np.ndarray:
+def between_no_pixels(values: np.ndarray, elastic: bool = False) -> np.ndarray:
     """Where a pixel is read that does not lie in the middle between two, so that float32's last bit decides."""
-    a, b, c, d, e, f, g, h = np.pad(values.astype(np.float64), (0, 8 - len(values)))
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
-    part = g * x + h * y + 1
-    places = np.stack([(a * x + b * y + c) / part, (d * x + e * y + f) / part])
+    if elastic:
+        places = displacement(torch.from_numpy(values), *SIZE).double().numpy() + np.stack([x, y])
+    else:
+        a, b, c, d, e, f, g, h = np.pad(values.astype(np.float64), (0, 8 - len(values)))
+        part = g * x + h * y + 1
+        places = np.stack([(a * x + b * y + c) / part, (d * x + e * y + f) / part])
     clear: np.ndarray = (np.abs(places % 1 - 0.5) > 1e-4).all(axis=0)
     assert clear.mean() > 0.99
     return clear
@@ -108,16 +114,17 @@ def assert_alike(ours: Augmenting, theirs: Any, row: int = 0) -> None:
     image = given["image"].permute(1, 2, 0).contiguous()[None]
     made = augment(image, program.ops[row:], program.values[row:], fill=program.fill)[0].permute(2, 0, 1)
     apart = (made.int() - expected["image"].int()).abs()
-    clear = between_no_pixels(program.values[row, 0])
-    nearest = program.ops[row, 0] in (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST)
+    op = program.ops[row, 0]
+    clear = between_no_pixels(program.values[row, 0], op >= Op.ELASTIC_NEAREST)
+    nearest = op in (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST, Op.ELASTIC_NEAREST)
     assert (apart[:, clear] == 0).all() if nearest else apart.max() <= 1
     mask = given["mask"].numpy()[None].copy()
     move_masks(mask, Moves(moved.ops[row:], moved.values[row:]), 255 if expected["mask"].max() == 255 else 0)
     np.testing.assert_array_equal(mask[0, clear], expected["mask"].numpy()[clear])
-    matrices = moved.matrices(row)
-    boxes, _ = follow_boxes(given["boxes"].numpy(), "xyxy", WHOLE, 0, 0, matrices)
+    steps = moved.of(row)
+    boxes, _ = follow_boxes(given["boxes"].numpy(), "xyxy", WHOLE, 0, 0, steps)
     np.testing.assert_allclose(boxes, expected["boxes"].numpy(), atol=1e-3)
-    points, _ = follow_points(given["points"].numpy(), "keep", WHOLE, 0, matrices)
+    points, _ = follow_points(given["points"].numpy(), "keep", WHOLE, 0, steps)
     np.testing.assert_allclose(points, expected["points"].numpy(), atol=1e-3)
 
 
@@ -167,7 +174,7 @@ def test_affine_draws_each_number_for_itself() -> None:
 def corners(program: Augmentation, size: tuple[int, int]) -> np.ndarray:
     """Where the image's corners come to lie, (N, 4, 2), to the pixel."""
     whole = np.array([[0, 0, 1], [size[1] - 1, 0, 1], [size[1] - 1, size[0] - 1, 1], [0, size[0] - 1, 1]])
-    ends = np.stack([Moves(program.ops, program.values).matrices(row) @ whole.T for row in range(len(program.ops))])
+    ends = np.stack([np.stack(Moves(program.ops, program.values).of(row)) @ whole.T for row in range(len(program.ops))])
     found = (ends[:, 0, :2] / ends[:, 0, 2:]).swapaxes(1, 2)
     assert np.abs(found - np.rint(found)).max() < 1e-3
     return np.rint(found).astype(int)
@@ -185,6 +192,39 @@ def test_perspectives_are_torchvisions(interpolation: Any) -> None:
                 return {"coefficients": _get_perspective_coeffs(whole, ends[row].tolist())}
 
         assert_alike(operation, Fixed(0.6, 1.0, InterpolationMode(interpolation), FILLS), row)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize(("alpha", "sigma"), [(60.0, 4.0), ((9.0, 300.0), 2.3), (8.0, 0)])
+def test_elastic_moves_are_torchvisions(interpolation: Any, alpha: Any, sigma: float) -> None:
+    """With the same displacement, from the same uniform numbers, in the place of torch's."""
+    operation = ElasticTransform(alpha, sigma, interpolation, (9, 90, 200))
+    program = drawn(operation, count=3)
+    theirs = v2.ElasticTransform(alpha, float(sigma), InterpolationMode(interpolation), FILLS)
+    for row in range(3):
+        values = torch.from_numpy(program.values[row, 0])
+        noise = displacement(torch.cat([torch.ones(2), values[2:6], torch.ones(1)]), *SIZE)  # not blurred
+        uniform = iter((noise + 1) / 2)
+        with patch.object(torch, "rand", lambda *size, uniform=uniform: next(uniform).view(size)):
+            wanted = theirs.make_params([torch.empty(3, *SIZE)])["displacement"]
+        found = displacement(values, *SIZE).permute(1, 2, 0)[None]
+        np.testing.assert_allclose(found, wanted * torch.tensor(SIZE[::-1]) / 2, atol=1e-4)
+
+        class Same(v2.ElasticTransform):
+            def make_params(self, flat_inputs: list[Any], found: torch.Tensor = found) -> dict[str, Any]:
+                return {"displacement": found * 2 / torch.tensor(SIZE[::-1])}
+
+        assert_alike(operation, Same(alpha, float(sigma), InterpolationMode(interpolation), FILLS), row)
+
+
+def test_ways_of_an_elastic_move_are_uniform_before_they_are_blurred() -> None:
+    made = drawn(ElasticTransform((2.0, 6.0), 0), count=2)
+    first, second = (displacement(torch.from_numpy(values), *SIZE).flatten(1).numpy() for values in made.values[:, 0])
+    for right, down in (first, second):
+        assert uniform(right, -1, 1)
+        assert uniform(down, -3, 3)
+    numbers = np.concatenate([first, second])
+    assert np.abs(np.corrcoef(numbers) - np.eye(4)).max() < 0.08
 
 
 def test_corners_are_drawn_as_torchvisions() -> None:
@@ -209,12 +249,15 @@ def test_corners_on_a_line_leave_the_image_as_it_is(size: tuple[int, int]) -> No
     assert np.isfinite(made.values).all()
     assert not made.values[~done].any()
     for row in range(300):
-        assert np.isfinite(Moves(made.ops, made.values).matrices(row)).all()
+        assert np.isfinite(Moves(made.ops, made.values).of(row)).all()
 
 
 def test_golden_programs() -> None:
     """A saved run must see the same moves with every later version."""
     choice = RandomChoice((RandomApply((RandomVerticalFlip(),)), RandomRotation(9), RandomAffine(9, (0.1, 0.1))))
+    elastic = augmentation(Recipe((ResizeCenterCrop(SIZE, SIZE), ElasticTransform(9))), 42, 3, np.array([2**40 + 5]), 2)
+    assert elastic is not None
+    assert elastic.values[0, 0, :6].tolist() == [4.5, 4.5, 33527, 36791, 58072, 9626]
     all_of_them = (
         RandomVerticalFlip(),
         RandomRotation(30),

@@ -20,7 +20,7 @@ from test_philox import KNOWN
 
 from gpupipe.kernels import Erase, Mix, Op, augment, augment_reference, finish, finish_reference, gpu, native
 from gpupipe.kernels.finish import empty_batch
-from gpupipe.kernels.gpu.schedule import FIELDS, READERS, STATISTICS, Pass, schedule
+from gpupipe.kernels.gpu.schedule import BLURS, FIELDS, READERS, STATISTICS, Pass, schedule
 from gpupipe.kernels.philox import philox4x32
 from gpupipe.recipe import IMAGENET_MEAN, IMAGENET_STD
 
@@ -333,21 +333,31 @@ def test_the_schedule_does_every_operation_once_and_in_order(in_place: bool) -> 
                 left -= {row} if last else set()
             leads = step.tasks[:, 2].tolist()
             assert all(lead in STATISTICS for lead in leads[: step.tables])
-            assert all(lead == Op.GAUSSIAN_BLUR for lead in leads[step.tables : step.tables + step.blurs])
-            assert not {*STATISTICS, Op.GAUSSIAN_BLUR} & set(leads[step.tables + step.blurs :])
+            assert all(lead in BLURS for lead in leads[step.tables : step.tables + step.blurs])
+            assert not {*STATISTICS, *BLURS} & set(leads[step.tables + step.blurs :])
         assert not left
         assert got == wanted
 
 
 def test_a_task_says_how_far_its_lead_reads_and_with_which_values() -> None:
-    leads = [Op.GAUSSIAN_BLUR, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.SHARPNESS, Op.NOISE, Op.INVERT]
+    leads = [
+        Op.GAUSSIAN_BLUR,
+        Op.ELASTIC_NEAREST,
+        Op.AFFINE_BILINEAR,
+        Op.AFFINE_BICUBIC,
+        Op.SHARPNESS,
+        Op.NOISE,
+        Op.INVERT,
+    ]
     ops = np.array(leads, np.int32)[:, None]
-    values = np.array([[0.5, 0.2, 0.1, 0, 0.01, 0, 0], *[range(7)] * 5], np.float32)[:, None]
+    blur, elastic = [0.5, 0.2, 0.1, 0, 0.01, *[0] * 5], [*range(6), 0.5, 0.2, 0.1, 0]
+    values = np.array([blur, elastic, *[range(10)] * 5], np.float32)[:, None]
     (step,) = schedule(ops, values)
-    assert step.tasks[:, 5].tolist() == [4, 1, 2, 1, 0, 0]
-    assert np.array_equal(step.tasks[:5, FIELDS:].view(np.float32), values[:5, 0])
+    assert step.tasks[:, 5].tolist() == [4, 2, 1, 2, 1, 0, 0]
+    assert np.array_equal(step.tasks[:6, FIELDS:].view(np.float32), values[:6, 0])
     assert step.reach == 4
-    alone = [schedule(ops[row : row + 1], values[row : row + 1])[0] for row in range(6)]
+    alone = [schedule(ops[row : row + 1], values[row : row + 1])[0] for row in range(7)]
+    assert [step.elastic for step in alone] == [lead is Op.ELASTIC_NEAREST for lead in leads]
     assert [step.bicubic for step in alone] == [lead is Op.AFFINE_BICUBIC for lead in leads]
     assert [step.noisy for step in alone] == [lead is Op.NOISE for lead in leads]
 

@@ -386,18 +386,18 @@ def test_moved_boxes_are_torchvisions(format: Any) -> None:
         boxes = some_boxes(rng, *SIZE, format)
         given = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format=format.upper(), canvas_size=SIZE)
         expected = functional.affine(functional.affine(functional.clamp_bounding_boxes(given), **one_step), **other)
-        made, kept = follow_boxes(boxes, format, FULL, 0, 0, moves_of(values, more).matrices(0))
+        made, kept = follow_boxes(boxes, format, FULL, 0, 0, moves_of(values, more).of(0))
         assert kept.all()
         np.testing.assert_allclose(made, expected.numpy(), atol=1e-3, err_msg=str((one_step, other)))
 
 
 def test_boxes_that_were_cut_off_do_not_come_back() -> None:
     """A box beyond the border is a line there, which has an area once it is turned."""
-    turned = moves_of(affine_matrix(SIZE, angle=45)).matrices(0)
+    turned = moves_of(affine_matrix(SIZE, angle=45)).of(0)
     beyond = [[60, 10, 70, 30], [20, 10, 30, 20]]
     assert len(follow_boxes(beyond, "xyxy", FULL, 0, 0, turned)[0]) == 2
     assert follow_boxes(beyond, "xyxy", FULL, 0, 1, turned)[1].tolist() == [False, True]
-    away_and_back = moves_of(*(affine_matrix(SIZE, translate=(move, 0)) for move in (40, -40))).matrices(0)
+    away_and_back = moves_of(*(affine_matrix(SIZE, translate=(move, 0)) for move in (40, -40))).of(0)
     assert follow_boxes(beyond, "xyxy", FULL, 0, 1, away_and_back)[1].tolist() == [False, False]
 
 
@@ -413,7 +413,7 @@ def test_moved_points_are_torchvisions(outside: Any) -> None:
             expected = functional.clamp_keypoints(expected)
         if outside == "drop":
             expected, valid = (part.numpy() for part in functional.sanitize_keypoints(expected))
-        made, kept = follow_points(points, outside, mirror, 0, moves_of(values).matrices(0))
+        made, kept = follow_points(points, outside, mirror, 0, moves_of(values).of(0))
         np.testing.assert_array_equal(kept, valid)
         np.testing.assert_allclose(made, np.asarray(expected), atol=1e-3, err_msg=str(settings))
 

@@ -35,6 +35,8 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.RandomRotation(one.degrees, **warp(one))
         case gpupipe.RandomAffine():
             return v2.RandomAffine(one.degrees, one.translate, one.scale, one.shear, **warp(one))
+        case gpupipe.ElasticTransform():
+            return v2.ElasticTransform(list(one.alpha), one.sigma, **warp(one))
         case gpupipe.RandomPerspective():
             return v2.RandomPerspective(one.distortion_scale, one.p, **warp(one))
         case gpupipe.ColorJitter():

@@ -417,11 +417,11 @@ def _shape_follower(
             if len(given[key][row]) != len(given[name][row]):
                 raise ValueError(f"there are {len(given[name][row])}, but {len(given[key][row])} of {key!r}")
         for view, (planned, program) in enumerate(zip(crops, moves, strict=True)):
-            matrices = () if program is None else program.matrices(row)
+            moved_by = () if program is None else program.of(row)
             if isinstance(field, Boxes):
-                moved, kept = follow_boxes(given[name][row], field.format, planned, row, field.min_area, matrices)
+                moved, kept = follow_boxes(given[name][row], field.format, planned, row, field.min_area, moved_by)
             else:
-                moved, kept = follow_points(given[name][row], field.outside, planned, row, matrices)
+                moved, kept = follow_points(given[name][row], field.outside, planned, row, moved_by)
             made[name][view][row] = moved
             for key in labels:
                 made[key][view][row] = np.asarray(given[key][row])[kept]

@@ -1,7 +1,7 @@
 """How masks, boxes and points follow their image's crop, as torchvision v2's functions on tv_tensors do.
 
 All are of the whole image, upright, and come out as the part of it that the crop shows; boxes and points after that as
-`Moves.matrices` move it. What a sample holds is checked here: ValueError says what is wrong with it.
+`Moves.of` moves it. What a sample holds is checked here: ValueError says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from gpupipe.kernels import Crops
+from gpupipe.kernels.augment_reference import displacement
 from gpupipe.kernels.crops import folded
 
 __all__ = ["box_corners", "follow_boxes", "follow_mask", "follow_points"]
@@ -63,11 +65,11 @@ def follow_boxes(
     crops: Crops,
     row: int,
     min_area: float,
-    matrices: Iterable[Floats] = (),
+    moves: Iterable[NDArray[np.floating]] = (),
 ) -> tuple[NDArray[np.float32], Kept]:
-    """The boxes (M, 4) of one image, clipped to what the crop and each matrix show, float32 (K, 4) in the same format;
-    and which of them were kept, bool (M,): those with `min_area` square pixels of the output or more left after each,
-    since what was cut off must not come back when it is turned."""
+    """The boxes (M, 4) of one image, clipped to what the crop and each of `Moves.of` show, float32 (K, 4) in the same
+    format; and which of them were kept, bool (M,): those with `min_area` square pixels of the output or more left after
+    each, since what was cut off must not come back when it is turned."""
     corners = box_corners(boxes, format)
     height, width = crops.size
     moved = _moved(corners, crops, row)
@@ -82,8 +84,9 @@ def follow_boxes(
         top, left, tall, wide = crops.windows[row].tolist()
         centres = corners.mean(axis=1)
         kept &= ((centres > (left, top)) & (centres < (left + wide, top + tall))).all(axis=1)
-    for matrix in matrices:
-        carried = _carried(np.stack([moved[:, [0, 1, 1, 0], 0], moved[:, [0, 0, 1, 1], 1]], axis=-1), matrix)
+    for move in moves:
+        edges = np.stack([moved[:, [0, 1, 1, 0], 0], moved[:, [0, 0, 1, 1], 1]], axis=-1)
+        carried = _carried(edges, move) if move.ndim == 2 else _bent(np.ceil(edges), move, crops.size)
         moved = np.clip(np.stack([carried.min(axis=1), carried.max(axis=1)], axis=1), 0, (width, height))
         kept &= _area(moved) >= min_area
     first, sides = moved[:, 0], moved[:, 1] - moved[:, 0]
@@ -96,7 +99,7 @@ def follow_points(
     outside: Literal["drop", "clip", "keep"],
     crops: Crops,
     row: int,
-    matrices: Iterable[Floats] = (),
+    moves: Iterable[NDArray[np.floating]] = (),
 ) -> tuple[NDArray[np.float32], Kept]:
     """The points (M, 2), x and y, of one image, float32 (K, 2), and which of them were kept, bool (M,): all, unless
     `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, but turns about
@@ -105,9 +108,12 @@ def follow_points(
     moved = _moved(_rows(points, 2, "points"), crops, row)
     if crops.flips[row]:
         moved[:, 0] = width - 1 - moved[:, 0]
-    for matrix in matrices:
-        shift = 0.5 if np.linalg.det(matrix) < 0 else 0.0  # nothing but flips mirrors
-        moved = _carried(moved + shift, matrix) - shift
+    for move in moves:
+        if move.ndim == 1:
+            moved = _bent(np.trunc(moved), move, crops.size)
+            continue
+        shift = 0.5 if np.linalg.det(move) < 0 else 0.0  # nothing but flips mirrors
+        moved = _carried(moved + shift, move) - shift
     if outside == "clip":
         moved = np.clip(moved, 0, (width - 1, height - 1))
     kept = np.ones(len(moved), np.bool_)
@@ -143,8 +149,16 @@ def _moved(points: Floats, crops: Crops, row: int) -> Floats:
     return moved
 
 
-def _carried(points: Floats, matrix: Floats) -> Floats:
-    """Points (..., 2) by a matrix of `Moves.matrices`."""
+def _bent(points: Floats, values: NDArray[np.floating], size: tuple[int, int]) -> Floats:
+    """Points (..., 2), whole numbers, by an elastic operation: as far back as their pixels are displaced, which is not
+    its inverse, but torchvision's way."""
+    x, y = np.moveaxis(np.clip(points, 0, (size[1] - 1, size[0] - 1)).astype(np.int64), -1, 0)
+    right, down = displacement(torch.from_numpy(values), *size).numpy()
+    return np.stack([x - right[y, x], y - down[y, x]], axis=-1).astype(np.float64)
+
+
+def _carried(points: Floats, matrix: NDArray[np.floating]) -> Floats:
+    """Points (..., 2) by a matrix of `Moves.of`."""
     x, y, part = np.moveaxis(points @ matrix[:, :2].T + matrix[:, 2], -1, 0)
     return np.stack([x / part, y / part], axis=-1)
 

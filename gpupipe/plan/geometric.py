@@ -1,4 +1,4 @@
-"""Draws of RandomVerticalFlip, RandomRotation, RandomAffine and RandomPerspective."""
+"""Draws of the operations that move pixels."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels import Op, affine_matrix, perspective_matrix
+from gpupipe.kernels import Op, affine_matrix, elastic_values, perspective_matrix
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op
 from gpupipe.plan.stream import below
-from gpupipe.recipe import RandomAffine, RandomPerspective, RandomRotation, RandomVerticalFlip
+from gpupipe.recipe import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation, RandomVerticalFlip
 
 __all__ = ["KINDS"]
 
@@ -64,6 +64,15 @@ def perspective(operation: RandomPerspective, words: Words, size: Size) -> Steps
     return _step(Op[f"PERSPECTIVE_{operation.interpolation.upper()}"], matrix, done)
 
 
+def elastic(operation: ElasticTransform, words: Words, size: Size) -> Steps:
+    """One step, of one block, whose first two words are the key of the pixels' numbers."""
+    assert isinstance(operation.alpha, tuple)
+    return _step(
+        Op[f"ELASTIC_{operation.interpolation.upper()}"],
+        elastic_values(operation.alpha, operation.sigma, words[:2, 0].T),
+    )
+
+
 def _between(ends: Any, word: NDArray[np.uint64]) -> Floats:
     low, high = ends
     drawn: Floats = low + uniform(word) * (high - low)
@@ -82,4 +91,5 @@ KINDS: dict[type, Kind] = {
     RandomRotation: Kind(22, lambda _: 1, rotation),
     RandomAffine: Kind(23, lambda _: 2, affine),
     RandomPerspective: Kind(24, lambda _: 3, perspective),
+    ElasticTransform: Kind(25, lambda _: 1, elastic),
 }

@@ -17,6 +17,7 @@ NEAREST = np.zeros(max(Op) + 1, np.int32)
 """The operation that moves the pixels of a mask as an operation moves an image's; IDENTITY for those that do not."""
 NEAREST[[Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC]] = Op.AFFINE_NEAREST
 NEAREST[[Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR]] = Op.PERSPECTIVE_NEAREST
+NEAREST[[Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR]] = Op.ELASTIC_NEAREST
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,20 @@ class Moves:
     ops: NDArray[np.int32]
     values: NDArray[np.float32]
 
-    def matrices(self, row: int) -> NDArray[np.float64]:
-        """Of each step of one image that moves it a matrix, (steps, 3, 3): what it takes (x, y, 1) to, times its last
-        number, in pixels with the upper left corner at (0, 0)."""
-        values = self.values[row, self.ops[row] != Op.IDENTITY].astype(np.float64)
-        back = np.tile(np.eye(3), (len(values), 1, 1))  # from pixels of the output, whose centres are whole numbers
-        back[:, :2] = values[:, :6].reshape(-1, 2, 3)
-        back[:, 2, : values.shape[1] - 6] = values[:, 6:8]  # 0 but for perspectives
-        matrices: NDArray[np.float64] = np.linalg.inv(TO_CORNERS @ back @ TO_CENTRES)
-        return matrices
+    def of(self, row: int) -> list[NDArray[np.floating]]:
+        """Of each step that moves one image a matrix, float64 (3, 3): what it takes (x, y, 1) to, times its last
+        number, in pixels with the upper left corner at (0, 0). Of an elastic one its values, float32 (P,)."""
+        moving = np.flatnonzero(self.ops[row])
+        back = np.tile(np.eye(3), (len(moving), 1, 1))  # from pixels of the output, whose centres are whole numbers
+        elastic = self.ops[row, moving] == Op.ELASTIC_NEAREST
+        straight = self.values[row, moving[~elastic]].astype(np.float64)
+        back[~elastic, :2] = straight[:, :6].reshape(-1, 2, 3)
+        back[~elastic, 2, :2] = np.pad(straight, ((0, 0), (0, 2)))[:, 6:8]  # 0 but for perspectives
+        matrices = np.linalg.inv(TO_CORNERS @ back @ TO_CENTRES)
+        return [
+            self.values[row, step] if bends else matrix
+            for step, bends, matrix in zip(moving, elastic, matrices, strict=True)
+        ]
 
 
 TO_CENTRES = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])

@@ -21,6 +21,7 @@ __all__ = [
     "AutoAugment",
     "ColorJitter",
     "CutMix",
+    "ElasticTransform",
     "GaussianBlur",
     "GaussianNoise",
     "LetterBox",

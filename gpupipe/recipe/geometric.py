@@ -12,9 +12,17 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.augmentations import Augmenting
-from gpupipe.recipe.checks import PROBABILITY, Fill, filling, floats, named, settle, span
+from gpupipe.recipe.checks import PROBABILITY, Fill, filling, floats, named, number, settle, span
 
-__all__ = ["SAMPLING", "RandomAffine", "RandomPerspective", "RandomRotation", "RandomVerticalFlip", "Sampling"]
+__all__ = [
+    "SAMPLING",
+    "ElasticTransform",
+    "RandomAffine",
+    "RandomPerspective",
+    "RandomRotation",
+    "RandomVerticalFlip",
+    "Sampling",
+]
 
 Sampling: TypeAlias = Literal["nearest", "bilinear"]
 SAMPLING = (named, "nearest", "bilinear")
@@ -95,6 +103,33 @@ class RandomPerspective(Augmenting):
 
     def __post_init__(self) -> None:
         settle(self, distortion_scale=PROBABILITY, p=PROBABILITY, interpolation=SAMPLING, fill=filling)
+
+
+@dataclass(frozen=True)
+class ElasticTransform(Augmenting):
+    """Pixels moved to and fro by random ways that are alike for neighbours (Simard et al. 2003).
+
+    alpha: how far, right and down: two numbers of 0 or more, or one for both. sigma: 0 to 100, the standard deviation
+    in pixels of the Gaussian blur of the ways, each at first between half of alpha to either side.
+    The rest: as in `RandomRotation`. Boxes and points go the way back of the pixel that they lie in, as torchvision's.
+    """
+
+    alpha: float | tuple[float, float] = 50.0
+    sigma: float = 5.0
+    interpolation: Sampling = "bilinear"
+    fill: float | Fill = 0
+
+    moves: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        settle(self, alpha=_both, sigma=(number, 0, 100), interpolation=SAMPLING, fill=filling)
+
+
+def _both(said: str, value: Any) -> tuple[float, ...]:
+    numbers = floats(value) or (() if isinstance(value, str) else floats([value]) * 2)
+    if len(numbers) != 2 or not all(0 <= one < math.inf for one in numbers):
+        raise ConfigError(f"{said} must be a number of 0 or more, or two")
+    return numbers
 
 
 def _ranges(said: str, value: Any, *lengths: int) -> tuple[float, ...]:

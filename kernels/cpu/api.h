@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 17 };
+enum { GP_ABI = 18 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "passes.h"
 
@@ -128,23 +129,25 @@ uint8_t* Augmenter::copied(const uint8_t* image, size_t bytes) {
   return copy_.data() + kCopySlack;
 }
 
-void Augmenter::blur(const AugmentLoops& loops, const Step& step, uint8_t* image, int height, int width) {
-  int taps = step.count - 1;
-  while (taps > 0 && step.values[taps] == 0.0f) --taps;
-  const size_t bytes = static_cast<size_t>(width) * 3, border = static_cast<size_t>(taps) * 3;
-  const size_t stride = (bytes + kBlurBlock - 1) / kBlurBlock * kBlurBlock;
+template <int kChannels, typename Level>
+void Augmenter::blur(const AugmentLoops& loops, const float* weights, int count, Level* image, int height, int width) {
+  int taps = count - 1;
+  while (taps > 0 && weights[taps] == 0.0f) --taps;
+  const size_t numbers = static_cast<size_t>(width) * kChannels, border = static_cast<size_t>(taps) * kChannels;
+  const size_t stride = (numbers + kBlurBlock - 1) / kBlurBlock * kBlurBlock;
   exact_.resize(stride * height);
   padded_.resize(stride + border * 2);
   float* middle = padded_.data() + border;
   for (int y = 0; y < height; ++y) {
-    const uint8_t* row = image + bytes * y;
-    for (size_t i = 0; i < bytes; ++i) middle[i] = row[i];
+    const Level* row = image + numbers * y;
+    for (size_t i = 0; i < numbers; ++i) middle[i] = row[i];
     for (ptrdiff_t d = 1; d <= taps; ++d) {
-      const float *before = middle + reflected(-d, width) * 3, *after = middle + reflected(width - 1 + d, width) * 3;
-      std::copy(before, before + 3, middle - d * 3);
-      std::copy(after, after + 3, middle + bytes + (d - 1) * 3);
+      const float* before = middle + reflected(-d, width) * kChannels;
+      const float* after = middle + reflected(width - 1 + d, width) * kChannels;
+      std::copy(before, before + kChannels, middle - d * kChannels);
+      std::copy(after, after + kChannels, middle + numbers + (d - 1) * kChannels);
     }
-    loops.blur_row(middle, stride, step.values, taps, exact_.data() + stride * y);
+    loops.blur_row(middle, stride, weights, taps, kChannels, exact_.data() + stride * y);
   }
   rows_.resize(static_cast<size_t>(height) + static_cast<size_t>(taps) * 2);
   for (int i = 0; i < height + taps * 2; ++i) {
@@ -152,23 +155,42 @@ void Augmenter::blur(const AugmentLoops& loops, const Step& step, uint8_t* image
   }
   // Strips, whose rows stay in the cache.
   constexpr size_t kStrip = 8 * kBlurBlock;
-  for (size_t at = 0; at < bytes; at += kStrip) {
-    const size_t end = std::min(bytes, at + kStrip);
+  for (size_t at = 0; at < numbers; at += kStrip) {
+    const size_t end = std::min(numbers, at + kStrip);
     for (int y = 0; y < height; ++y) {
-      loops.blur_columns(rows_.data() + taps + y, at, end, step.values, taps, image + bytes * y);
+      const float* const* rows = rows_.data() + taps + y;
+      if constexpr (std::is_same_v<Level, float>) {
+        loops.sum_columns(rows, at, end, weights, taps, image + numbers * y);
+      } else {
+        loops.blur_columns(rows, at, end, weights, taps, image + numbers * y);
+      }
     }
   }
+}
+
+Mapping Augmenter::displaced(const AugmentLoops& loops, const Step& step, int height, int width) {
+  constexpr int kWeights = 6;  // ELASTIC of kernels/operations.py
+  const size_t pixels = static_cast<size_t>(height) * width;
+  const uint32_t key[2] = {key_word(step.values + 2), key_word(step.values + 4)};
+  planes_.resize(pixels * 2);
+  loops.uniform_planes(key, pixels, planes_.data());
+  for (float* plane : {planes_.data(), planes_.data() + pixels}) {
+    blur<1>(loops, step.values + kWeights, step.count - kWeights, plane, height, width);
+  }
+  return {step.values, false, planes_.data(), pixels, static_cast<size_t>(width)};
 }
 
 void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* fill, uint8_t* image, int height,
                       int width) {
   const size_t pixels = static_cast<size_t>(height) * width, bytes = pixels * 3;
   const float value = step.values[0];
-  const Mapping map = {step.values, step.op == Op::perspective_nearest || step.op == Op::perspective_bilinear};
+  Mapping map = {step.values, step.op == Op::perspective_nearest || step.op == Op::perspective_bilinear};
+  if (step.op == Op::elastic_nearest || step.op == Op::elastic_bilinear) map = displaced(loops, step, height, width);
   switch (step.op) {
     case Op::identity: return;
     case Op::affine_nearest:
     case Op::perspective_nearest:
+    case Op::elastic_nearest:
     case Op::affine_bicubic: {
       const auto moved = step.op == Op::affine_bicubic ? loops.bicubic : loops.nearest;
       uint8_t* source = copied(image, bytes);
@@ -177,6 +199,7 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
     }
     case Op::affine_bilinear:
     case Op::perspective_bilinear:
+    case Op::elastic_bilinear:
       return loops.bilinear(copied(image, bytes), image, height, width, map, fill);
     case Op::brightness: return brightness(value).apply(image, pixels);
     case Op::contrast: {
@@ -199,7 +222,7 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
     case Op::equalize: return equalize(image, pixels).apply(image, pixels);
     case Op::invert: return change_bits(image, bytes, 0xFF, 0xFF);
     case Op::grayscale: return loops.grayscale(image, pixels);
-    case Op::gaussian_blur: return blur(loops, step, image, height, width);
+    case Op::gaussian_blur: return blur<3>(loops, step.values, step.count, image, height, width);
     case Op::channels: return loops.channels(image, pixels, std::min(level(value), 5));
     case Op::noise: {
       const uint32_t key[2] = {key_word(step.values + 2), key_word(step.values + 4)};
@@ -210,10 +233,9 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
 }
 
 void Augmenter::trim() {
-  if (copy_.capacity() + (exact_.capacity() + padded_.capacity()) * sizeof(float) <= kKeep) return;
+  if (copy_.capacity() + (exact_.capacity() + padded_.capacity() + planes_.capacity()) * sizeof(float) <= kKeep) return;
   std::vector<uint8_t>().swap(copy_);
-  std::vector<float>().swap(exact_);
-  std::vector<float>().swap(padded_);
+  for (auto* numbers : {&exact_, &padded_, &planes_}) std::vector<float>().swap(*numbers);
 }
 
 const AugmentLoops* find_augment(const char* name) {

@@ -30,6 +30,8 @@ enum class Op : int32_t {
   noise = 21,
   perspective_nearest = 40,
   perspective_bilinear = 41,
+  elastic_nearest = 42,
+  elastic_bilinear = 43,
 };
 
 // Neither side of an image is longer: coordinates and offsets then fit what the loops compute with.
@@ -44,10 +46,13 @@ constexpr int kBlurBlock = 32;
 // Bytes before and after a copy that loops may read.
 constexpr size_t kCopySlack = 16;
 
-// Where an operation reads: `matrix` has six numbers, and two more for a perspective.
+// Where an operation reads: `matrix` has six numbers, and two more for a perspective. Where there are planes of `pixels`
+// numbers in rows of `width`, it is so far right, then down, in parts of the matrix's first two numbers.
 struct Mapping {
   const float* matrix;
   bool perspective;
+  const float* planes = nullptr;
+  size_t pixels = 0, width = 0;
 };
 
 // The loops over pixels, in variants for what the CPU can do. All give the same bits. Images are `pixels` or `height`
@@ -62,14 +67,17 @@ struct AugmentLoops {
   // `order` is one of 0 to 5, as Op.CHANNELS of kernels/operations.py numbers them.
   void (*channels)(uint8_t* image, size_t pixels, int order);
   void (*noise)(uint8_t* image, size_t pixels, float mean, float spread, const uint32_t key[2]);
+  // Two planes of uniform numbers from -1 to 1.
+  void (*uniform_planes)(const uint32_t key[2], size_t pixels, float* out);
   // `image` is equal to `source` and keeps its border.
   void (*sharpness)(const uint8_t* source, uint8_t* image, int height, int width, float factor);
-  // `count` numbers of a row, a multiple of kBlurBlock, whose neighbours can be read as far as `taps` pixels away:
-  // weights[0] for the middle, weights[taps] for the outermost.
-  void (*blur_row)(const float* middle, size_t count, const float* weights, int taps, float* out);
+  // `count` numbers of a row, a multiple of kBlurBlock, whose neighbours, `step` numbers apart, can be read as far as
+  // `taps` of them away: weights[0] for the middle, weights[taps] for the outermost.
+  void (*blur_row)(const float* middle, size_t count, const float* weights, int taps, ptrdiff_t step, float* out);
   // A part of a row: rows[0] is the middle, rows[-d] and rows[d] its neighbours, all of which can be read to a multiple
-  // of kBlurBlock. The result is rounded.
+  // of kBlurBlock. The result is rounded, or not.
   void (*blur_columns)(const float* const* rows, size_t begin, size_t end, const float* weights, int taps, uint8_t* out);
+  void (*sum_columns)(const float* const* rows, size_t begin, size_t end, const float* weights, int taps, float* out);
   // `outside` is where the pixel lies, in bytes from `source`, that stands for those outside.
   void (*nearest)(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map, int32_t outside);
   // The same.
@@ -107,10 +115,13 @@ class Augmenter {
 
  private:
   uint8_t* copied(const uint8_t* image, size_t bytes);
-  void blur(const AugmentLoops& loops, const Step& step, uint8_t* image, int height, int width);
+  // Rows of `width` times kChannels numbers, in place; `weights` are `count`, zeros behind them.
+  template <int kChannels, typename Level>
+  void blur(const AugmentLoops& loops, const float* weights, int count, Level* image, int height, int width);
+  Mapping displaced(const AugmentLoops& loops, const Step& step, int height, int width);
 
   std::vector<uint8_t> copy_;
-  std::vector<float> exact_, padded_;
+  std::vector<float> exact_, padded_, planes_;
   std::vector<const float*> rows_;
 };
 

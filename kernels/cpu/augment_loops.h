@@ -1,6 +1,7 @@
 // The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
-// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, GP_NOISE the `noise_run` for
-// them, and defined: `interpolate`, and `Pixel`, a vector of three levels and one more number, with `load_pixel`.
+// naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, GP_NOISE and GP_WORDS the
+// `noise_run` and `noise_words` for them, and defined: `interpolate`, and `Pixel`, a vector of three levels and one more
+// number, with `load_pixel`.
 
 // 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
 GP_TARGET inline float gray_of(float red, float green, float blue) {
@@ -186,6 +187,20 @@ GP_TARGET void noise(uint8_t* image, size_t pixels, float mean, float spread, co
   }
 }
 
+GP_TARGET void uniform_planes(const uint32_t key[2], size_t pixels, float* out) {
+  uint32_t words[4 * kNoiseRun];
+  float numbers[2 * kNoiseRun];
+  for (size_t p = 0; p < pixels; p += kNoiseRun) {
+    GP_WORDS(key, static_cast<uint32_t>(p), words);
+    for (int i = 0; i < 2 * kNoiseRun; ++i) {
+      numbers[i] = (static_cast<float>(static_cast<int32_t>(words[i] >> 9)) + 0.5f) * 2.384185791015625e-07f - 1.0f;
+    }
+    const size_t bytes = (pixels - p < kNoiseRun ? pixels - p : kNoiseRun) * sizeof(float);
+    std::memcpy(out + p, numbers, bytes);
+    std::memcpy(out + pixels + p, numbers + kNoiseRun, bytes);
+  }
+}
+
 GP_TARGET void sharpness(const uint8_t* source, uint8_t* image, int height, int width, float factor) {
   constexpr size_t kBytes = 768;
   const float rest = 1.0f - factor;
@@ -235,24 +250,37 @@ GP_TARGET inline void add_pair(Block& total, const float* before, const float* a
   }
 }
 
-GP_TARGET void blur_row(const float* middle, size_t count, const float* weights, int taps, float* out) {
+GP_TARGET void blur_row(const float* middle, size_t count, const float* weights, int taps, ptrdiff_t step, float* out) {
   for (size_t at = 0; at < count; at += kBlurBlock) {
     Block total;
     start(total, middle + at, weights[0]);
-    for (ptrdiff_t d = 1; d <= taps; ++d) add_pair(total, middle + at - d * 3, middle + at + d * 3, weights[d]);
+    for (ptrdiff_t d = 1; d <= taps; ++d) add_pair(total, middle + at - d * step, middle + at + d * step, weights[d]);
     std::memcpy(out + at, &total, sizeof total);
+  }
+}
+
+GP_TARGET inline void sum_block(const float* const* rows, size_t at, const float* weights, int taps, float* exact) {
+  Block total;
+  start(total, rows[0] + at, weights[0]);
+  for (int d = 1; d <= taps; ++d) add_pair(total, rows[-d] + at, rows[d] + at, weights[d]);
+  std::memcpy(exact, &total, sizeof total);
+}
+
+GP_TARGET void sum_columns(const float* const* rows, size_t begin, size_t end, const float* weights, int taps,
+                           float* out) {
+  for (size_t at = begin; at < end; at += kBlurBlock) {
+    float exact[kBlurBlock];
+    sum_block(rows, at, weights, taps, exact);
+    std::memcpy(out + at, exact, (end - at < kBlurBlock ? end - at : kBlurBlock) * sizeof(float));
   }
 }
 
 GP_TARGET void blur_columns(const float* const* rows, size_t begin, size_t end, const float* weights, int taps,
                             uint8_t* out) {
   for (size_t at = begin; at < end; at += kBlurBlock) {
-    Block total;
-    start(total, rows[0] + at, weights[0]);
-    for (int d = 1; d <= taps; ++d) add_pair(total, rows[-d] + at, rows[d] + at, weights[d]);
     float exact[kBlurBlock];
     uint8_t levels[kBlurBlock];
-    std::memcpy(exact, &total, sizeof total);
+    sum_block(rows, at, weights, taps, exact);
     for (int i = 0; i < kBlurBlock; ++i) levels[i] = static_cast<uint8_t>(static_cast<int32_t>(rounded(cut(exact[i]))));
     std::memcpy(out + at, levels, end - at < kBlurBlock ? end - at : kBlurBlock);
   }
@@ -266,6 +294,14 @@ struct Coordinates {
 GP_TARGET inline void coordinates(const Mapping& map, int x, int y, int count, Coordinates& at) {
   const float* matrix = map.matrix;
   const float a = matrix[0], d = matrix[3], down = static_cast<float>(y);
+  if (map.planes != nullptr) {
+    const float *right = map.planes + static_cast<size_t>(y) * map.width + x, *below = right + map.pixels;
+    for (int i = 0; i < count; ++i) {
+      at.x[i] = near(static_cast<float>(x + i) + right[i] * a);
+      at.y[i] = near(down + below[i] * matrix[1]);
+    }
+    return;
+  }
   const float right = matrix[1] * down + matrix[2], below = matrix[4] * down + matrix[5];
   if (map.perspective) {
     const float g = matrix[6], rest = matrix[7] * down + 1.0f;
@@ -301,7 +337,7 @@ GP_TARGET void whole_rows(const uint8_t* source, uint8_t* image, int height, int
 GP_TARGET void nearest(const uint8_t* source, uint8_t* image, int height, int width, const Mapping& map,
                        int32_t outside) {
   const float* m = map.matrix;
-  if (!map.perspective && m[0] == 1.0f && m[1] == 0.0f && m[2] == 0.0f && m[3] == 0.0f) {
+  if (!map.perspective && map.planes == nullptr && m[0] == 1.0f && m[1] == 0.0f && m[2] == 0.0f && m[3] == 0.0f) {
     return whole_rows(source, image, height, width, map, outside);
   }
   Coordinates at;
@@ -412,5 +448,5 @@ GP_TARGET void bilinear(const uint8_t* source, uint8_t* image, int height, int w
   }
 }
 
-const AugmentLoops kLoops = {gray_sum, extremes, saturation,   grayscale, hue,     channels, noise,
-                             sharpness, blur_row, blur_columns, nearest,   bicubic, bilinear};
+const AugmentLoops kLoops = {gray_sum,  extremes, saturation,   grayscale,   hue,     channels, noise,   uniform_planes,
+                             sharpness, blur_row, blur_columns, sum_columns, nearest, bicubic,  bilinear};

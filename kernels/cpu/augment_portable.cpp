@@ -5,6 +5,7 @@
 #include "noise.h"
 
 #define GP_NOISE noise_run
+#define GP_WORDS noise_words
 #define GP_TARGET
 #define GP_VECTOR 16
 

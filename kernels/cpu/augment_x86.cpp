@@ -9,6 +9,7 @@
 #include "noise_x86.h"
 
 #define GP_NOISE noise_run_avx2
+#define GP_WORDS noise_words_avx2
 #define GP_TARGET __attribute__((target("avx2")))
 #define GP_VECTOR 32
 

@@ -25,9 +25,8 @@ __attribute__((target("avx2"))) GP_INLINE WordsOfFour philox_of_four(__m256i cou
   return c;
 }
 
-// As `noise_run`.
-__attribute__((target("avx2"))) GP_INLINE void noise_run_avx2(const uint32_t key[2], uint32_t first, float* out) {
-  uint32_t words[4 * kNoiseRun];
+// As `noise_words`.
+__attribute__((target("avx2"))) GP_INLINE void noise_words_avx2(const uint32_t key[2], uint32_t first, uint32_t* words) {
   const __m256i even = _mm256_setr_epi64x(0, 2, 4, 6), next = _mm256_set1_epi64x(1);
   for (int i = 0; i < kNoiseRun; i += 8) {
     const __m256i counters = _mm256_add_epi64(even, _mm256_set1_epi64x(first + static_cast<uint32_t>(i)));
@@ -38,6 +37,12 @@ __attribute__((target("avx2"))) GP_INLINE void noise_run_avx2(const uint32_t key
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + w * kNoiseRun + i), both);
     }
   }
+}
+
+// As `noise_run`.
+__attribute__((target("avx2"))) GP_INLINE void noise_run_avx2(const uint32_t key[2], uint32_t first, float* out) {
+  uint32_t words[4 * kNoiseRun];
+  noise_words_avx2(key, first, words);
   noise_of_words(words, out);
 }
 

@@ -85,12 +85,12 @@ def _launch(
         filtered = source.new_empty(source.shape, dtype=torch.float32)
         filter_rows[(step.blurs * blocks,)](
             source, filtered, tasks, stride, step.tables, height, width,
-            PIXELS=PIXELS, FAR=far, num_warps=WARPS, **OPTIONS,
+            PIXELS=PIXELS, FAR=far, ELASTIC=step.elastic, num_warps=WARPS, **OPTIONS,
         )  # fmt: skip
     words = count % 4 == 0 and all(images.data_ptr() % 4 == 0 for images in (source, middle, out))
     apply[(len(step.tasks) * blocks,)](
         source, middle, out, tables, filtered, tasks, steps, stride, step.tables, height, width,
         *(float(number) for number in fill or (0, 0, 0)),
         PIXELS=PIXELS, WORDS=words, FILL=fill is not None, FAR=far, BICUBIC=step.bicubic, NOISY=step.noisy,
-        num_warps=WARPS, **OPTIONS,
+        ELASTIC=step.elastic, num_warps=WARPS, **OPTIONS,
     )  # fmt: skip

@@ -18,6 +18,8 @@ AFFINE_BILINEAR = tl.constexpr(int(Op.AFFINE_BILINEAR))
 AFFINE_BICUBIC = tl.constexpr(int(Op.AFFINE_BICUBIC))
 PERSPECTIVE_NEAREST = tl.constexpr(int(Op.PERSPECTIVE_NEAREST))
 PERSPECTIVE_BILINEAR = tl.constexpr(int(Op.PERSPECTIVE_BILINEAR))
+ELASTIC_NEAREST = tl.constexpr(int(Op.ELASTIC_NEAREST))
+ELASTIC_BILINEAR = tl.constexpr(int(Op.ELASTIC_BILINEAR))
 SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
 GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
 NOISE = tl.constexpr(int(Op.NOISE))
@@ -27,10 +29,13 @@ VALUES_AT = tl.constexpr(FIELDS)
 
 # What differs from batch to batch, or may be 1, must not make Triton compile another kernel.
 @triton.jit(do_not_specialize=["stride", "first", "height", "width"])
-def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: tl.constexpr, FAR: tl.constexpr):
+def filter_rows(
+    source, filtered, tasks, stride, first, height, width,
+    PIXELS: tl.constexpr, FAR: tl.constexpr, ELASTIC: tl.constexpr,
+):  # fmt: skip
     """The first halves of a pass's blurs: uint8 (N, height, width, 3) to float32 (blurs, height, width, 3).
 
-    first: the number of the first task that blurs.
+    first: the number of the first task that blurs. ELASTIC: whether what is blurred may be noise.
     """
     count = height * width
     blocks = tl.cdiv(count, PIXELS)
@@ -38,7 +43,14 @@ def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: t
     pixels = (tl.program_id(0) % blocks) * PIXELS + tl.arange(0, PIXELS)
     record = tasks + (first + slot) * stride
     image = source + tl.load(record).to(tl.int64) * count * 3
-    red, green, blue = leads.blur_rows(image, record + VALUES_AT, tl.load(record + 5), pixels, height, width, FAR)
+    values, lead, reach = record + VALUES_AT, tl.load(record + 2), tl.load(record + 5)
+    if ELASTIC:
+        if lead == GAUSSIAN_BLUR:
+            red, green, blue = leads.blur_rows(image, values, reach, pixels, height, width, FAR)
+        else:
+            red, green, blue = leads.displacement_rows(values, reach, pixels, width, FAR)
+    else:
+        red, green, blue = leads.blur_rows(image, values, reach, pixels, height, width, FAR)
     scatter_levels(filtered + slot.to(tl.int64) * count * 3, pixels, red, green, blue, pixels < count)
 
 
@@ -46,7 +58,7 @@ def filter_rows(source, filtered, tasks, stride, first, height, width, PIXELS: t
 def apply(
     source, middle, out, tables, filtered, tasks, steps, stride, first_blur, height, width, fill0, fill1, fill2,
     PIXELS: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr, FAR: tl.constexpr,
-    BICUBIC: tl.constexpr, NOISY: tl.constexpr,
+    BICUBIC: tl.constexpr, NOISY: tl.constexpr, ELASTIC: tl.constexpr,
 ):  # fmt: skip
     """A pass: uint8 (N, height, width, 3) from `source` to `out` for samples whose last pass this is, else `middle`."""
     count = height * width
@@ -61,21 +73,32 @@ def apply(
     offset = tl.load(record).to(tl.int64) * count * 3
     image = source + offset
     pixels = start + tl.arange(0, PIXELS)
+    own = filtered + (task - first_blur).to(tl.int64) * count * 3
     if (lead == AFFINE_NEAREST) | (lead == PERSPECTIVE_NEAREST):
-        divided = lead == PERSPECTIVE_NEAREST
-        red, green, blue = leads.moved_nearest(image, values, divided, pixels, height, width, fill0, fill1, fill2)
+        y, x = leads.mapped(values, pixels, width, lead == PERSPECTIVE_NEAREST)
+        red, green, blue = leads.moved_nearest(image, y, x, pixels, height, width, fill0, fill1, fill2)
     elif (lead == AFFINE_BILINEAR) | (lead == PERSPECTIVE_BILINEAR):
-        red, green, blue = leads.moved_bilinear(
-            image, values, lead == PERSPECTIVE_BILINEAR, reach, pixels, height, width, fill0, fill1, fill2, FILL
-        )
+        y, x = leads.mapped(values, pixels, width, lead == PERSPECTIVE_BILINEAR)
+        red, green, blue = leads.moved_bilinear(image, y, x, reach, pixels, height, width, fill0, fill1, fill2, FILL)
     elif lead == AFFINE_BICUBIC:
         red, green, blue = pixels, pixels, pixels
         if BICUBIC:  # else no image is moved so, and threads need 80 registers, not 126
-            red, green, blue = leads.moved_bicubic(image, values, reach, pixels, height, width, fill0, fill1, fill2)
+            y, x = leads.mapped(values, pixels, width, False)
+            red, green, blue = leads.moved_bicubic(image, y, x, reach, pixels, height, width, fill0, fill1, fill2)
+    elif (lead == ELASTIC_NEAREST) | (lead == ELASTIC_BILINEAR):
+        red, green, blue = pixels, pixels, pixels
+        if ELASTIC:
+            y, x = leads.displaced(own, values, reach, pixels, height, width, FAR)
+            if lead == ELASTIC_NEAREST:
+                red, green, blue = leads.moved_nearest(image, y, x, pixels, height, width, fill0, fill1, fill2)
+            else:
+                one = tl.minimum(reach + 1, 1)  # which the compiler does not know
+                red, green, blue = leads.moved_bilinear(
+                    image, y, x, one, pixels, height, width, fill0, fill1, fill2, FILL
+                )
     elif lead == SHARPNESS:
         red, green, blue = leads.sharpened(image, values, reach, pixels, height, width)
     elif lead == GAUSSIAN_BLUR:
-        own = filtered + (task - first_blur).to(tl.int64) * count * 3
         red, green, blue = leads.blur_columns(own, values, reach, pixels, height, width, FAR)
     else:
         red, green, blue = load_pixels(image, start, count, PIXELS, WORDS)

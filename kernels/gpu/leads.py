@@ -10,15 +10,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gpupipe.kernels.gpu.noise import normal_pixels
+from gpupipe.kernels.gpu.noise import normal_pixels, uniform_pixels
 from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels
 from gpupipe.kernels.gpu.pointwise import levels_of
+from gpupipe.kernels.operations import ELASTIC
 
 __all__ = [
     "blur_columns",
     "blur_rows",
+    "displaced",
+    "displacement_rows",
     "looked_up",
     "made_noisy",
+    "mapped",
     "moved_bicubic",
     "moved_bilinear",
     "moved_nearest",
@@ -27,6 +31,7 @@ __all__ = [
 
 # Adding and taking off 1.5 * 2**23 rounds a float32 below 2**22 to a whole number, halves to the even one.
 ROUNDER = tl.constexpr(12582912.0)
+ELASTIC_AT = tl.constexpr(ELASTIC)
 
 
 @triton.jit
@@ -46,7 +51,7 @@ def _float(values, at):
 
 
 @triton.jit
-def _mapped(values, pixels, width, perspective):
+def mapped(values, pixels, width, perspective):
     """Where the pixels come from: y and x. perspective: whether they are divided, by two values more."""
     down = (pixels // width).to(tl.float32)
     right = (pixels % width).to(tl.float32)
@@ -68,8 +73,7 @@ def _read(image, y, x, height, width, mask):
 
 
 @triton.jit
-def moved_nearest(image, values, perspective, pixels, height, width, fill0, fill1, fill2):
-    y, x = _mapped(values, pixels, width, perspective)
+def moved_nearest(image, y, x, pixels, height, width, fill0, fill1, fill2):
     red, green, blue, inside = _read(image, _rounded(y), _rounded(x), height, width, pixels < height * width)
     red = _rounded(tl.where(inside, red.to(tl.float32), fill0)).to(tl.int32)
     green = _rounded(tl.where(inside, green.to(tl.float32), fill1)).to(tl.int32)
@@ -85,8 +89,7 @@ def _filled(total, covered, fill, FILL: tl.constexpr):
 
 
 @triton.jit
-def moved_bilinear(image, values, perspective, reach, pixels, height, width, fill0, fill1, fill2, FILL: tl.constexpr):
-    y, x = _mapped(values, pixels, width, perspective)
+def moved_bilinear(image, y, x, reach, pixels, height, width, fill0, fill1, fill2, FILL: tl.constexpr):
     top, left = tl.floor(y), tl.floor(x)
     lower, right = y - top, x - left
     mask = pixels < height * width
@@ -133,8 +136,7 @@ def _cubic_row(image, row, left, right, width, reach, mask):
 
 
 @triton.jit
-def moved_bicubic(image, values, reach, pixels, height, width, fill0, fill1, fill2):
-    y, x = _mapped(values, pixels, width, False)
+def moved_bicubic(image, y, x, reach, pixels, height, width, fill0, fill1, fill2):
     inside = (y >= -0.5) & (y < height.to(tl.float32) - 0.5) & (x >= -0.5) & (x < width.to(tl.float32) - 0.5)
     y, x = tl.where(inside, y, 0.0), tl.where(inside, x, 0.0)
     top, left = tl.floor(y).to(tl.int32), tl.floor(x).to(tl.int32)
@@ -229,8 +231,7 @@ def blur_rows(image, values, reach, pixels, height, width, FAR: tl.constexpr):
 
 
 @triton.jit
-def blur_columns(filtered, values, reach, pixels, height, width, FAR: tl.constexpr):
-    """The second half, along the columns of the first: `filtered` is a pointer to float32."""
+def _sum_columns(filtered, values, reach, pixels, height, width, FAR: tl.constexpr):
     y, x = pixels // width, pixels % width
     mask = pixels < height * width
     middle = _float(values, 0)
@@ -245,7 +246,40 @@ def blur_columns(filtered, values, reach, pixels, height, width, FAR: tl.constex
         total0 += (before0 + after0) * weight
         total1 += (before1 + after1) * weight
         total2 += (before2 + after2) * weight
+    return total0, total1, total2
+
+
+@triton.jit
+def blur_columns(filtered, values, reach, pixels, height, width, FAR: tl.constexpr):
+    """The second half, along the columns of the first: `filtered` is a pointer to float32."""
+    total0, total1, total2 = _sum_columns(filtered, values, reach, pixels, height, width, FAR)
     return _level(total0), _level(total1), _level(total2)
+
+
+@triton.jit
+def displacement_rows(values, reach, pixels, width, FAR: tl.constexpr):
+    """The first half of how far pixels are displaced, right and down: noise, made wherever it is read, filtered along
+    the rows; and zeros."""
+    start, x = (pixels // width) * width, pixels % width
+    key0, key1 = _key(values, 2), _key(values, 4)
+    right, down = uniform_pixels(pixels, key0, key1)
+    middle = _float(values, ELASTIC_AT)
+    right, down = right * middle, down * middle
+    for distance in range(1, reach + 1):
+        weight = _float(values, ELASTIC_AT + distance)
+        before0, before1 = uniform_pixels(start + _reflected(x - distance, width, FAR), key0, key1)
+        after0, after1 = uniform_pixels(start + _reflected(x + distance, width, FAR), key0, key1)
+        right += (before0 + after0) * weight
+        down += (before1 + after1) * weight
+    return right, down, right * 0.0
+
+
+@triton.jit
+def displaced(filtered, values, reach, pixels, height, width, FAR: tl.constexpr):
+    """Where the pixels come from, y and x, by the second half."""
+    right, down, _ = _sum_columns(filtered, values + ELASTIC_AT, reach, pixels, height, width, FAR)
+    y = (pixels // width).to(tl.float32) + down * _float(values, 1)
+    return y, (pixels % width).to(tl.float32) + right * _float(values, 0)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["normal_levels", "normal_pixels", "philox"]
+__all__ = ["normal_levels", "normal_pixels", "philox", "uniform_pixels"]
 
 ROOT = tl.constexpr(0x3F3504F3)  # the bits of sqrt(1/2)
 
@@ -53,6 +53,13 @@ def _direction(words):
     odd = (quarter & 1) == 1
     cos, sin = tl.where(odd, sine, cosine), tl.where(odd, cosine, sine)
     return tl.where(((quarter + 1) & 2) == 2, -cos, cos), tl.where((quarter & 2) == 2, -sin, sin)
+
+
+@triton.jit
+def uniform_pixels(pixels, key0, key1):
+    """Two float32 numbers from -1 to 1 for each of `pixels`."""
+    first, second, _third, _fourth = philox(pixels, key0, key1)
+    return _uniform(first) * 2.0 - 1.0, _uniform(second) * 2.0 - 1.0
 
 
 @triton.jit

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.kernels.operations import Op
+from gpupipe.kernels.operations import ELASTIC, Op
 
-__all__ = ["FIELDS", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
+__all__ = ["BLURS", "FIELDS", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
 
+ELASTICS = (Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR)
+BLURS = (Op.GAUSSIAN_BLUR, *ELASTICS)
+"""Those that blur something, along rows before a pass and along columns in it."""
 READERS = (
     *(Op.AFFINE_NEAREST, Op.AFFINE_BILINEAR, Op.AFFINE_BICUBIC, Op.PERSPECTIVE_NEAREST, Op.PERSPECTIVE_BILINEAR),
-    *(Op.SHARPNESS, Op.GAUSSIAN_BLUR),
+    *(Op.SHARPNESS, *BLURS),
 )
 STATISTICS = (Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE)
 FIELDS = 6
@@ -31,7 +34,7 @@ _IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), (*STATISTICS, Op.NOISE))
 # Tasks with tables come first, then those with blurs: the kernels before a pass take the first so many.
 _RANK = np.full(max(Op) + 1, 2)
 _RANK[list(STATISTICS)] = 0
-_RANK[Op.GAUSSIAN_BLUR] = 1
+_RANK[list(BLURS)] = 1
 # How many pixels away from a place a lead reads, but for blurs, whose weights say so.
 _REACH = np.zeros(max(Op) + 1, np.int64)
 _REACH[[Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR, Op.SHARPNESS]] = 1
@@ -49,7 +52,7 @@ class Pass:
     tables: so many tasks, the first ones, have a lead that needs a lookup table.
     blurs:  so many tasks after these blur.
     reach:  the largest of any of these tasks.
-    bicubic, noisy: whether one of them has that lead.
+    bicubic, noisy, elastic: whether one of them has such a lead.
     """
 
     tasks: NDArray[np.int32]
@@ -59,6 +62,7 @@ class Pass:
     reach: int
     bicubic: bool
     noisy: bool
+    elastic: bool
 
 
 def schedule(ops: NDArray[np.int32], values: NDArray[np.float32], in_place: bool = False) -> list[Pass]:
@@ -107,9 +111,10 @@ def _pass(
 
     lead = lead[rows]
     numbers = np.where((lead != Op.IDENTITY)[:, None], values[rows, lead_at[rows]], np.float32(0))
-    blurring = lead == Op.GAUSSIAN_BLUR
-    reach = _REACH[lead]
-    reach[blurring] = ((numbers[blurring] != 0) * np.arange(numbers.shape[1])).max(axis=1, initial=0)
+    reach, elastic = _REACH[lead], np.isin(lead, ELASTICS)
+    for blurring, first in ((lead == Op.GAUSSIAN_BLUR, 0), (elastic, ELASTIC)):
+        weights = numbers[blurring, first:]
+        reach[blurring] = ((weights != 0) * np.arange(weights.shape[1])).max(axis=1, initial=0)
     stepping = (here & ~leading)[rows]
     taken = stepping.sum(axis=1)
     stepped, at = stepping.nonzero()
@@ -118,10 +123,11 @@ def _pass(
         tasks=np.concatenate([np.stack(fields, 1).astype(np.int32), _bits(numbers)], 1),
         steps=np.stack([ops[rows[stepped], at], _bits(values[rows[stepped], at, 0])], 1).astype(np.int32),
         tables=int((_RANK[lead] == 0).sum()),
-        blurs=int(blurring.sum()),
+        blurs=int((_RANK[lead] == 1).sum()),
         reach=int(reach.max(initial=0)),
         bicubic=bool((lead == Op.AFFINE_BICUBIC).any()),
         noisy=bool((lead == Op.NOISE).any()),
+        elastic=bool(elastic.any()),
     )
 
 

@@ -23,7 +23,13 @@ from gpupipe.recipe.augmentations import (
 )
 from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
 from gpupipe.recipe.checks import floats
-from gpupipe.recipe.geometric import RandomAffine, RandomPerspective, RandomRotation, RandomVerticalFlip
+from gpupipe.recipe.geometric import (
+    ElasticTransform,
+    RandomAffine,
+    RandomPerspective,
+    RandomRotation,
+    RandomVerticalFlip,
+)
 from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.collating import mixing_of
@@ -190,6 +196,12 @@ def _affine(
 
 def _perspective(reading: Reading, distortion_scale: float, p: float, interpolation: Any, fill: Any) -> None:
     reading.augment(RandomPerspective(distortion_scale, p, *_moved(reading, interpolation, fill)))
+
+
+def _elastic(reading: Reading, alpha: Any, sigma: Any, interpolation: Any, fill: Any) -> None:
+    if len(set(sigma)) > 1:
+        raise reading.refuse("it blurs as much along as across", "give one number", sigma=sigma)
+    reading.augment(ElasticTransform(tuple(alpha), sigma[0], *_moved(reading, interpolation, fill)))
 
 
 def _check_center(reading: Reading, center: Any) -> None:
@@ -394,6 +406,7 @@ READERS: dict[str, Reader] = {
     "RandomRotation": _rotation,
     "RandomAffine": _affine,
     "RandomPerspective": _perspective,
+    "ElasticTransform": _elastic,
     "ToTensor": _to_tensor,
     "PILToTensor": _pil_to_tensor,
     "ToImage": _to_image,

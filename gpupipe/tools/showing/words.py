@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Job
 from gpupipe.kernels import Crops, Op
+from gpupipe.kernels.operations import ELASTIC
 from gpupipe.plan import augmentation, erasing
 from gpupipe.recipe import (
     Augmenting,
@@ -120,7 +121,12 @@ def step_in_words(op: Op, values: Values, size: Size) -> str:
 
 def _sigma(weights: Values) -> float:
     """Of the blur that has these weights, from the middle outwards."""
-    return math.sqrt(0.5 / math.log(weights[0] / weights[1])) if weights[1] > 0 else 0.0
+    return math.sqrt(0.5 / math.log(weights[0] / weights[1])) if len(weights) > 1 and weights[1] > 0 else 0.0
+
+
+def _elastic_in_words(values: Values) -> str:
+    right, down = 2 * values[:2]
+    return f"pixels moved apart, alpha {right:g} and {down:g}, sigma {_sigma(values[ELASTIC:]):.2f}"
 
 
 WORDS: dict[Op, Callable[[Values], str]] = {
@@ -138,6 +144,7 @@ WORDS: dict[Op, Callable[[Values], str]] = {
     Op.INVERT: lambda _: "inverted",
     Op.GRAYSCALE: lambda _: "gray",
     Op.CHANNELS: lambda values: f"channels in the order {', '.join(list(permutations('RGB'))[int(values[0])])}",
+    **dict.fromkeys((Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR), lambda values: _elastic_in_words(values)),
     Op.NOISE: lambda values: f"noise of {values[0]:.1f} levels in the mean, sigma {values[1]:.1f}",
 }
 

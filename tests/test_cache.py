@@ -48,15 +48,12 @@ def fill(cache: BlockCache, keys: list[str], hold: bool = False) -> set[str]:
 
 def readable(cache: BlockCache, keys: list[str]) -> list[int]:
     """The places of those that are there, with their bytes."""
-    found = []
-    for place, key in enumerate(keys):
-        data = cache.read(key)
-        if data is not None:
-            assert not data.flags.writeable
-            np.testing.assert_array_equal(data, content(key))
-            found.append(place)
-    assert cache.find(keys) == {keys[place] for place in found}
-    return found
+    found = cache.read(keys)
+    for key, data in found.items():
+        assert not data.flags.writeable
+        np.testing.assert_array_equal(data, content(key))
+    assert cache.find(keys) == set(found)
+    return [place for place, key in enumerate(keys) if key in found]
 
 
 def files(cache: Cache) -> list[Path]:
@@ -78,7 +75,7 @@ def cache(settings: Cache) -> Iterator[BlockCache]:
 def test_what_was_put_is_there_for_all(cache: BlockCache, settings: Cache) -> None:
     keys = keys_of(4)
     assert cache.find(keys) == set()
-    assert cache.read(keys[0]) is None
+    assert cache.read(keys) == {}
     assert cache.claim(keys, hold=False) == (set(keys), set(), set())
     assert cache.put({key: content(key) for key in keys}) == set(keys)
     other = BlockCache(settings)
@@ -243,7 +240,7 @@ def test_threads_share_it(cache: BlockCache) -> None:
                 assert cache.put({key: content(key)})
             else:
                 assert cache.wait([key], 60) == {key}
-            assert cache.read(key) is not None
+            assert cache.read([key])
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:

@@ -95,10 +95,10 @@ class Blocks:
         self.asked += sorted(keys)
         return Claim(mine, there, elsewhere)
 
-    def read(self, key: str) -> Any:
-        found = self.there[key]
-        if found is None:
-            del self.there[key]
+    def read(self, keys: Iterable[str]) -> dict[str, Any]:
+        found = {key: self.there[key] for key in keys}
+        for key in [key for key, data in found.items() if data is None]:
+            del self.there[key], found[key]
         return found
 
     def put(self, blocks: Mapping[str, Any]) -> set[str]:
@@ -344,7 +344,7 @@ def test_whatever_goes_wrong_is_raised_where_it_is_waited_for(
 ) -> None:
     reading = opened(Cache())
     blocks.there = dict.fromkeys(map(key_of, extents[:3]), DATA)
-    monkeypatch.setattr(Blocks, "read", lambda blocks, key: 1 // 0)
+    monkeypatch.setattr(Blocks, "read", lambda blocks, keys: 1 // 0)
     announce(reading, [extents[:2]], keep=True)
     with pytest.raises(ZeroDivisionError):
         list(reading.take(extents[:2]))

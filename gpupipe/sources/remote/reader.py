@@ -1,6 +1,6 @@
 """What a process reads of storages, in memory before it is asked for.
 
-    announce ──► queue ──► cache ─┬─ there ───────► read from the disk ──────────┐
+    announce ──► queue ──► cache ─┬─ there ───────► stays on the disk ───────────┐
        as far as there is room    ├─ mine ────────► requests ──► answers ─┬──────┼──► memory ──► take
                                   └─ elsewhere ───► waited for ───────────│──────┘
                                                                           └──► put into the cache
@@ -8,6 +8,9 @@
 One thread asks the cache and the client, in the order of use, and has the cache put what has come; the client's threads
 wait for the storage. `take` waits for what comes too late, and what was not announced is read at once. The thread ends
 when there is nothing to do, so that a source that is left leaves nothing behind.
+
+What the cache has is read when it is taken, as files are: by the thread it would go through the memory once more than
+that. Only while the disk has to be waited for, as the page cache has not got it, the thread reads that ahead, too.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import resource
 import threading
 import time
 import weakref
@@ -40,6 +44,13 @@ __all__ = ["LOOKS_AHEAD", "MOST", "Reader", "Reading"]
 log = logging.getLogger("gpupipe")
 
 Bytes = NDArray[np.uint8]
+
+
+class _Stored:
+    """In the place of bytes that lie in the cache."""
+
+
+STORED = _Stored()
 Found = Bytes | Exception
 
 LOOKS_AHEAD = 2048
@@ -53,6 +64,8 @@ LOOK_EVERY = 0.05  # seconds, at that
 BEHIND = 4  # puts and drops that wait at most while there is something to read
 LINGER = 1.0  # seconds that the thread waits for more
 EXIT = 2.0  # seconds that it gets to end
+DISK = 8  # of what the cache gives this part comes from the disk itself where that is to be read ahead
+SECTOR = 512  # bytes, in which the system counts that
 NOTHING: Bytes = np.empty(0, np.uint8)
 NO_COUNTS = Counts(0, 0, 0, 0.0)
 
@@ -67,22 +80,27 @@ class _Part:
     """An extent on its way.
 
     told:  the fetches that it is announced for and was not taken for. begun: it has been asked for, or found.
-    uses:  one for all fetches, one until it has come and the cache has it. Its bytes count until there is none.
-    key:   under which the cache is to have it; "": it is not. late: that was known when it was begun already.
+    uses:  one for all fetches, one until it has come and the cache has it. Its bytes count until there is none, if
+           they are in memory, or to come there: `held`.
+    block: its name in the cache, once that is known. mine: the cache is to have it. late: that was known when it was
+           begun already.
     until: when another process that fetches it is given up.
     """
 
-    __slots__ = ("awaited", "begun", "extent", "found", "future", "keep", "key", "late", "told", "until", "uses")
+    __slots__ = (
+        *("awaited", "begun", "block", "extent", "found", "future", "held", "keep", "late", "mine", "told", "until"),
+        "uses",
+    )
 
     def __init__(self, extent: Extent, keep: bool | None) -> None:
         self.extent = extent
         self.keep = keep
         self.told: list[_Told] = []
-        self.begun = self.awaited = self.late = False
-        self.uses = 0
-        self.key = ""
+        self.begun = self.awaited = self.late = self.mine = False
+        self.uses = self.held = 0
+        self.block = ""
         self.until = 0.0
-        self.found: Found | None = None
+        self.found: Found | _Stored | None = None
         self.future: Future[Bytes] | None = None
 
     @property
@@ -162,8 +180,9 @@ class Reading:
         return self._here[1:]
 
     def _given(self, reader: Reader, parts: list[_Part], known: Mapping[Extent, _Part]) -> Iterator[Bytes | ReadError]:
+        reader.load([part for part in parts if part.found is STORED])
         for part in parts:
-            found = reader.wait(part) if part.found is None else part.found
+            found = part.found if isinstance(part.found, np.ndarray) else reader.wait(part)
             if isinstance(found, Exception):
                 if not isinstance(found, ReadError):
                     raise found
@@ -198,6 +217,7 @@ class Reader:
         self._thread: threading.Thread | None = None
         self._ends = False
         self._hits = self._misses = self._cached = 0
+        self._sectors, self._waits_for_disk = _sectors_read(), False
         self._waited = 0.0
         self.gone: deque[list[_Told]] = deque()  # of sources that are no more
 
@@ -264,8 +284,35 @@ class Reader:
                 self._work()
         return taken
 
+    def load(self, parts: list[_Part]) -> None:
+        """From the cache, which has them. Those that it has not after all come from the storage."""
+        found = self._loaded(parts)
+        with self._lock:
+            for part in parts:
+                data = found.get(part.block)
+                if part.found is not STORED:  # another thread was faster
+                    continue
+                if data is None:
+                    self._anew(part)
+                else:
+                    part.found = data
+                    self._hold(part, part.size if part.told else 0)
+
     def wait(self, part: _Part) -> Found:
         """What comes of it."""
+        self._await(part)
+        while part.found is STORED:
+            self.load([part])
+            self._await(part)
+        if isinstance(part.found, np.ndarray | Exception):
+            return part.found
+        found, offset, size = part.extent
+        where = "" if size < 0 else f", bytes {offset:,} to {offset + size:,}"
+        return ReadError(f"{shown(found.url)}{where}: nothing came within {PATIENCE:.0f} s")
+
+    def _await(self, part: _Part) -> None:
+        if part.found is not None:
+            return
         begin = now = time.monotonic()
         with self._arrived:
             part.awaited = True
@@ -273,11 +320,16 @@ class Reader:
                 self._arrived.wait(begin + PATIENCE - now)
                 now = time.monotonic()
             self._waited += now - begin
-        if part.found is not None:
-            return part.found
-        found, offset, size = part.extent
-        where = "" if size < 0 else f", bytes {offset:,} to {offset + size:,}"
-        return ReadError(f"{shown(found.url)}{where}: nothing came within {PATIENCE:.0f} s")
+
+    def _loaded(self, parts: list[_Part]) -> dict[str, Bytes]:
+        """What the cache has of these."""
+        if self._cache is None or not parts:
+            return {}
+        found = self._cache.read([part.block for part in parts])
+        with self._lock:
+            self._hits += len(found)
+            self._cached += sum(map(len, found.values()))
+        return found
 
     def usage(self) -> StorageUse:
         """What was read since it was last asked, and of all readers what the process's client did."""
@@ -285,6 +337,9 @@ class Reader:
             use = StorageUse(self._hits, self._misses, self._cached, storage_wait_s=self._waited)
             self._hits = self._misses = self._cached = 0
             self._waited = 0.0
+            if use.cache_bytes:
+                sectors, self._sectors = self._sectors, _sectors_read()
+                self._waits_for_disk = DISK * SECTOR * (self._sectors - sectors) > use.cache_bytes
         if not use.cache_misses:
             return use
         before, now = Reader._counted or NO_COUNTS, client().counts()
@@ -325,15 +380,27 @@ class Reader:
         """It is begun."""
         part.begun = True
         part.uses += 1
-        self._held += part.size
+        self._hold(part, part.size)
+
+    def _hold(self, part: _Part, size: int) -> None:
+        """So many bytes of it count."""
+        self._held += size - part.held
+        part.held = size
+
+    def _anew(self, part: _Part) -> None:
+        """It has to come, as the cache has not got it after all."""
+        part.found = None
+        self._parts.setdefault(part.extent, part)
+        self._commit(part)
+        self._urgent.append(partial(self._begin, [part], trusts=False))
+        self._work()
 
     def _unuse(self, part: _Part) -> None:
         part.uses -= 1
         if not part.uses:
             if self._parts.get(part.extent) is part:
                 del self._parts[part.extent]
-            if part.begun:
-                self._held -= part.size
+            self._hold(part, 0)
 
     def _taken(self, part: _Part, owner: list[_Told]) -> _Told:
         """It is taken for the next fetch of this owner's; another may have announced it, too."""
@@ -368,10 +435,12 @@ class Reader:
             part.late = False
             self._steps.append(partial(self._put_late, part, self._cache))
 
-    def _settle(self, part: _Part, found: Found) -> None:
+    def _settle(self, part: _Part, found: Found | _Stored) -> None:
         part.found = found
+        if found is STORED:
+            self._hold(part, 0)
         self._keep_late(part)
-        if not part.key:
+        if not part.mine:
             self._unuse(part)
             if not part.uses and self._queue:
                 self._work()
@@ -422,15 +491,14 @@ class Reader:
 
     def _begin(self, parts: list[_Part], trusts: bool = True) -> None:
         """Have them come. trusts: the cache, in that what is there can be read."""
-        there: dict[str, _Part] = {}
-        asked = parts
+        there, asked = list[_Part](), parts
         try:
             if self._cache is not None:
                 there, asked = self._claimed(parts, self._cache)
             if not trusts:
-                there, asked = {}, [*asked, *there.values()]
+                there, asked = [], [*asked, *there]
             self._ask(asked)
-            damaged = [part for key, part in there.items() if not self._loaded(part, key)]
+            damaged = self._there(there)
         except Exception as error:  # the memory is full, there is no client: whoever waits for them gets it
             self._fail([part for part in parts if part not in self._elsewhere], error)
             return
@@ -442,13 +510,18 @@ class Reader:
             failed = [part for part in parts if part.found is None and part.future is None]
             for part in failed:
                 self._settle(part, error)
-        self._put([part for part in failed if part.key])
+        self._put([part for part in failed if part.mine])
 
-    def _claimed(self, parts: list[_Part], cache: BlockCache) -> tuple[dict[str, _Part], list[_Part]]:
-        """What the cache has, by key, and what is to be asked for."""
-        named = [(key_of(part.extent), part) for part in parts]
-        keys = {key: part for key, part in named if key}
-        asked = [part for key, part in named if not key]
+    def _claimed(self, parts: list[_Part], cache: BlockCache) -> tuple[list[_Part], list[_Part]]:
+        """What the cache has, and what is to be asked for."""
+        keys: dict[str, _Part] = {}
+        asked = []
+        for part in parts:
+            part.block = part.block or key_of(part.extent)
+            if part.block:
+                keys[part.block] = part
+            else:
+                asked.append(part)
         there, elsewhere = set[str](), set[str]()
         for keep in (True, None):
             wanted = [key for key, part in keys.items() if part.keep is keep]
@@ -456,40 +529,42 @@ class Reader:
                 claim = cache.claim(wanted, hold=keep is True)
                 there, elsewhere = there | claim.there, elsewhere | claim.elsewhere
                 for key in claim.mine:
-                    keys[key].key = key
+                    keys[key].mine = True
         passing = [key for key, part in keys.items() if part.keep is False]
         if passing:
             there |= cache.find(passing)
         now = time.monotonic()
         for key, part in keys.items():
+            if key in there:
+                continue
             part.until = part.until or now + SHARED
             if key in elsewhere and now < part.until:
                 self._elsewhere.append(part)
-            elif key not in there:
+            else:
                 asked.append(part)
-        return {key: keys[key] for key in keys if key in there}, asked
+        return [part for key, part in keys.items() if key in there], asked
 
-    def _loaded(self, part: _Part, key: str) -> bool:
-        assert self._cache is not None
-        found = self._cache.read(key)
-        if found is None:
-            return False
+    def _there(self, parts: list[_Part]) -> list[_Part]:
+        """The cache has them; those that it has not after all."""
+        found: Mapping[str, Bytes | _Stored] = {part.block: STORED for part in parts}
+        if self._waits_for_disk:
+            found = self._loaded(parts)
         with self._lock:
-            self._hits += 1
-            self._cached += len(found)
-            self._settle(part, found)
-        return True
+            for part in parts:
+                if part.block in found:
+                    self._settle(part, found[part.block])
+        return [part for part in parts if part.block not in found]
 
     def _look(self) -> None:
         """Whether other processes have fetched what they were at."""
         assert self._cache is not None
         parts, self._elsewhere = self._elsewhere, []
-        self._cache.wait([key_of(part.extent) for part in parts], LOOK_EVERY)
+        self._cache.wait([part.block for part in parts], LOOK_EVERY)
         self._begin(parts)
 
     def _ask(self, parts: list[_Part]) -> None:
         """Fetch them; those with a key are put into the cache when all of them have come."""
-        asked = _Asked([part for part in parts if part.key])
+        asked = _Asked([part for part in parts if part.mine])
         if not parts:
             return
         if Reader._counted is None:
@@ -503,17 +578,20 @@ class Reader:
         """The cache gets what has come."""
         if self._cache is None:
             return
-        blocks = {part.key: part.found for part in parts if isinstance(part.found, np.ndarray)}
+        blocks = {part.block: part.found for part in parts if isinstance(part.found, np.ndarray)}
         self._cache.put(blocks)
-        self._cache.give_back([part.key for part in parts if part.key not in blocks])
+        self._cache.give_back([part.block for part in parts if part.block not in blocks])
         with self._lock:
             for part in parts:
                 self._unuse(part)
 
     def _put_late(self, part: _Part, cache: BlockCache) -> None:
-        key = key_of(part.extent)
-        if key and isinstance(part.found, np.ndarray) and key in cache.claim([key], hold=part.keep is True).mine:
-            cache.put({key: part.found})
+        if part.block and not isinstance(part.found, Exception):
+            mine = cache.claim([part.block], hold=part.keep is True).mine
+            if isinstance(part.found, np.ndarray):
+                cache.put(dict.fromkeys(mine, part.found))
+            else:
+                cache.give_back(mine)
 
     # In the client's threads.
 
@@ -524,7 +602,7 @@ class Reader:
             part.future = None
             self._misses += error is None
             self._settle(part, found if isinstance(found, np.ndarray | Exception) else ReadError(repr(found)))
-            if not part.key:
+            if not part.mine:
                 return
             asked.left -= 1
             if future.cancelled():  # it may be asked for anew at once
@@ -534,6 +612,11 @@ class Reader:
                 self._steps.append(partial(self._put, asked.parts))
             if self._urgent or self._steps:  # not for each answer: a change of threads costs as much as its bytes
                 self._work()
+
+
+def _sectors_read() -> int:
+    """By this process, from any disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 def _close(cache: BlockCache, pid: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import SampleError
 from gpupipe.sources.indexed import Files
+from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.remote.apart import apart
 from gpupipe.sources.remote.objects import Extent, Object, ReadError, join, parent, shown
 from gpupipe.sources.remote.source import SKIP, RemoteSource
@@ -47,6 +48,14 @@ class RemoteShardSource(RemoteSource, ShardSource):
     def extents(self, index: int) -> list[Extent]:
         found = self._objects[self._shard(index)]
         return [Extent(found, offset, size) for offset, size in self._spans(index)]
+
+    def _parts(self, indices: NDArray[np.int64], extents: Callable[[int], list[Extent]]) -> list[list[Extent]]:
+        sizes = self._bytes[indices]
+        if sizes.shape[1] > 1 or not ((sizes >= 0) & (sizes <= MOST_BYTES)).all():
+            return super()._parts(indices, extents)
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        objects = map(self._objects.__getitem__, shards.tolist())
+        return [[part] for part in map(Extent, objects, self._offsets[indices, 0].tolist(), sizes[:, 0].tolist())]
 
     def unread(self, index: int, error: ReadError) -> SampleError:
         return SampleError(index, self.location(index), str(error), SKIP)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpupipe.batch import Coming, StorageUse
 from gpupipe.errors import DataError, SampleError
@@ -63,13 +64,17 @@ class RemoteSource(Source):
 
     def ahead(self, coming: Coming) -> None:
         """Have what comes read ahead; what no image can be, `fetch` tells."""
-        parts = list(map(self._extents, coming.indices.tolist()))
+        parts = self._parts(coming.indices, self._extents)
         counts = np.array(list(map(len, parts)), np.int64)
-        drop = list(chain(*map(self._extents, coming.drop.tolist())))
+        drop = list(chain(*self._parts(coming.drop, self._extents)))
         self.reading.announce(list(chain(*parts)), coming, counts, drop)
 
     def storage_use(self) -> StorageUse | None:
         return self.reading.usage() if self.reads_storage else None
+
+    def _parts(self, indices: NDArray[np.int64], extents: Callable[[int], list[Extent]]) -> list[list[Extent]]:
+        """Of each sample what `extents` gives; a source may find those of many at once."""
+        return list(map(extents, indices.tolist()))
 
     def _extents(self, index: int) -> list[Extent]:
         try:
@@ -80,7 +85,7 @@ class RemoteSource(Source):
     def taken(self, indices: list[int]) -> list[list[Encoded]]:
         """What is read for each of these samples, in the order of its extents. Raises SampleError for the first of
         which something can't be had."""
-        parts = list(map(self.extents, indices))
+        parts = self._parts(np.array(indices, np.int64), self.extents)
         read = self.reading.take(list(chain(*parts)))
         return [[self._next(index, read) for _ in part] for index, part in zip(indices, parts, strict=True)]
 

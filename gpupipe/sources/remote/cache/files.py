@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.sources.remote.cache.keys import FILE, SET, block_size, file_name, seed_of
+from gpupipe.sources.remote.cache.keys import FILE, ID, SET, file_name, seed_of
 from gpupipe.sources.remote.cache.settings import TRAILER
 
 __all__ = ["BadBlock", "Blocks"]
@@ -69,9 +69,10 @@ class Blocks:
 
     def read(self, key: str) -> NDArray[np.uint8]:
         """Read-only. Raises BadBlock for another's or a damaged one, and OSError."""
-        size = block_size(key)
+        name = file_name(key)
+        size = int(name[ID + 1 :])
         try:
-            file = os.open(self._path(file_name(key)), READ)
+            file = os.open(self._path(name), READ)
         except OSError as error:
             if error.errno in NOT_ITS_OWN:
                 raise BadBlock(error.strerror) from None
@@ -80,15 +81,14 @@ class Blocks:
             facts = os.fstat(file)
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != self._user or facts.st_size != size + TRAILER:
                 raise BadBlock("it is of another kind, user or size")
-            data = np.empty(size + TRAILER, np.uint8)
+            block, trailer = np.empty(size, np.uint8), bytearray(TRAILER)
             try:
-                count = os.preadv(file, [data.data], 0)
+                count = os.preadv(file, [block.data, trailer], 0)
             except OSError as error:
                 raise BadBlock(error.strerror) from None
         finally:
             os.close(file)
-        block = data[:size]
-        if count != len(data) or _checksum()(block, seed_of(key)) != int.from_bytes(data[size:], "little"):
+        if count != size + TRAILER or _checksum()(block, seed_of(key)) != int.from_bytes(trailer, "little"):
             raise BadBlock("its checksum is another")
         block.flags.writeable = False
         return block

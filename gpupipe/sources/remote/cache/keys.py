@@ -14,7 +14,7 @@ from hashlib import blake2b
 from gpupipe.sources.remote.objects import is_web, shown, unsigned
 from gpupipe.sources.remote.stores import ENDPOINTS
 
-__all__ = ["block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
+__all__ = ["ID", "SET", "block_id", "block_size", "file_name", "key_of", "named", "seed_of", "set_name"]
 
 SET, ID, SEED = 6, 21, 22  # where the parts end and begin
 FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?:\.([0-9a-f-]+))?")

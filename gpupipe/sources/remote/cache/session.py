@@ -143,15 +143,17 @@ class Session:
         ledger.execute(change, bit, facts.clock, listed(there))
         return there, {block for (block,) in ledger.select(f"SELECT id FROM claims WHERE {AMONG}", listed(ids))}
 
-    def read(self, key: str) -> NDArray[np.uint8] | None:
-        try:
-            return self.stock.files.read(key)
-        except FileNotFoundError:
-            self._check_unlisted(key)
-        except BadBlock as error:
-            log.debug("the block %s in %s: %s", key, self.stock.root, error)
-            self.stock.drop([block_id(key)], EVERY)
-        return None
+    def read(self, keys: Iterable[str]) -> dict[str, NDArray[np.uint8]]:
+        found = {}
+        for key in keys:
+            try:
+                found[key] = self.stock.files.read(key)
+            except FileNotFoundError:
+                self._check_unlisted(key)
+            except BadBlock as error:
+                log.debug("the block %s in %s: %s", key, self.stock.root, error)
+                self.stock.drop([block_id(key)], EVERY)
+        return found
 
     def _check_unlisted(self, key: str) -> None:
         """What is listed before and after its file is looked for has to have one."""

@@ -69,9 +69,9 @@ class BlockCache:
             claim = Claim(set(keys) - there, there, set())
         return claim
 
-    def read(self, key: str) -> NDArray[np.uint8] | None:
-        """A block, read-only; None where it is not there, or damaged, and has to be fetched."""
-        return self._ask(lambda session: session.read(key), None)
+    def read(self, keys: Iterable[str]) -> dict[str, NDArray[np.uint8]]:
+        """Blocks, read-only; those that are not there, or damaged, have to be fetched."""
+        return self._ask(lambda session: session.read(keys), {})
 
     def put(self, blocks: Mapping[str, NDArray[np.uint8]]) -> set[str]:
         """Store blocks that this process has claimed; those that were stored. For others there was no room."""

@@ -80,6 +80,7 @@ class Blocks:
         self.claimed: dict[str, bool] = {}
         self.asked: list[str] = []
         self.dropped: list[str] = []
+        self.read_keys: list[str] = []
         self.closed = False
 
     def find(self, keys: Iterable[str]) -> set[str]:
@@ -96,7 +97,8 @@ class Blocks:
         return Claim(mine, there, elsewhere)
 
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
-        found = {key: self.there[key] for key in keys}
+        found = {key: self.there[key] for key in keys if key in self.there}
+        self.read_keys += found
         for key in [key for key, data in found.items() if data is None]:
             del self.there[key], found[key]
         return found
@@ -385,6 +387,50 @@ class TestCache:
         check(reading, extents[:6])
         until(lambda: all(right(extent, blocks.there.get(key_of(extent))) for extent in extents[:6]))
         assert asked(storage) == 6
+
+    def test_what_it_has_is_read_when_it_is_taken_and_takes_no_room_before(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading = opened(Cache(), memory=10)
+        keys = list(map(key_of, extents[:24]))
+        blocks.there = {key: DATA[each.offset :][: each.size] for key, each in zip(keys, extents, strict=False)}
+        jobs = jobs_of(extents[:24])
+        announce(reading, jobs, keep=False)
+        parts = reading._here[1]._parts
+        until(lambda: len(parts) == 24 and all(part.found is not None for part in parts.values()))
+        assert (blocks.read_keys, reading._here[1]._held) == ([], 0)
+        check(reading, jobs[0])
+        assert blocks.read_keys == keys[:6]
+        for key in keys[7:9]:  # others have made room meanwhile
+            del blocks.there[key]
+        for job in jobs[1:]:
+            check(reading, job)
+        assert asked(storage) == 2
+        use = reading.usage()
+        assert (use.cache_hits, use.cache_misses, use.cache_bytes) == (22, 2, 22 * (SIZE - APART))
+
+    def test_where_the_disk_has_to_be_waited_for_it_is_read_ahead(
+        self,
+        blocks: Blocks,
+        extents: list[Extent],
+        opened: Callable[..., Reading],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        sectors = 0
+        monkeypatch.setattr(module, "_sectors_read", lambda: sectors)
+        reading, jobs = opened(Cache()), jobs_of(extents)
+        blocks.there = {key_of(each): DATA[each.offset :][: each.size] for each in extents}
+        ahead = []
+        for turn, job in enumerate(jobs[:9]):
+            announce(reading, [job])
+            parts = reading._here[1]._parts
+            until(lambda parts=parts: all(part.found is not None for part in parts.values()))
+            ahead.append(len(blocks.read_keys) == 6 * (turn + 1))
+            check(reading, job)
+            assert len(blocks.read_keys) == 6 * (turn + 1)
+            sectors += [0, 5, 116, 200, 10, 0, 0, 300, 0][turn]  # of 117 that a job has
+            reading.usage()
+        assert ahead == [False, False, False, True, True, False, False, False, True]
 
     def test_what_another_process_fetches_is_waited_for_and_then_fetched(
         self,

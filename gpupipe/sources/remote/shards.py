@@ -36,6 +36,7 @@ class RemoteShardSource(RemoteSource, ShardSource):
     def _prepare(self, index: StoredIndex) -> None:
         entries = zip(self.shards, index.info["shards"], strict=True)
         self._objects = [Object(url, entry["size"], entry["etag"]) for url, entry in entries]
+        self._begins: NDArray[np.int64] = index.arrays["starts"]
         self._label_field: str = index.info["label_field"]
         self.pinned = content_fingerprint([one.etag for one in self._objects], [])
         self._name_classes(Path(index.path).parent)
@@ -53,7 +54,7 @@ class RemoteShardSource(RemoteSource, ShardSource):
         sizes = self._bytes[indices]
         if sizes.shape[1] > 1 or not ((sizes >= 0) & (sizes <= MOST_BYTES)).all():
             return super()._parts(indices, extents)
-        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        shards = np.searchsorted(self._begins, indices, side="right") - 1
         objects = map(self._objects.__getitem__, shards.tolist())
         return [[part] for part in map(Extent, objects, self._offsets[indices, 0].tolist(), sizes[:, 0].tolist())]
 

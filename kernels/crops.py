@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PADDINGS", "Crops", "Padding", "folded"]
+__all__ = ["PADDINGS", "Crops", "Padding", "by_size", "folded"]
 
 Ints: TypeAlias = NDArray[np.int32]
 Padding: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
@@ -24,12 +24,13 @@ class Crops:
     anchors: int32 (N, 2), top and left of the output within the resized window.
     flips:   bool (N,), whether the output is mirrored left to right.
     bicubic: bool (N,), the filter of the resize: bicubic, else bilinear.
-    size:    (height, width) of every output.
+    size:    (height, width) of every output; the largest of each where `outputs` are given.
     fill:    R, G and B of what lies outside: the window may reach out of the image, whose surroundings are resized with
              it, and the output out of the resized window. None where neither does.
     centres: whether only those boxes follow whose centre lies in the window.
     padding: what the output shows where it reaches out of the resized window: "constant", the fill; else the pixel that
              `folded` says, of the resized window.
+    outputs: int32 (N, 2), the height and width of each output; None: all have `size`.
     """
 
     windows: Ints
@@ -41,6 +42,7 @@ class Crops:
     fill: tuple[int, int, int] | None = None
     centres: bool = False
     padding: Padding = "constant"
+    outputs: Ints | None = None
 
     @classmethod
     def of(
@@ -72,11 +74,20 @@ class Crops:
         }
         return replace(self, **rows)
 
+    @property
+    def sizes(self) -> Ints:
+        """(N, 2), the height and width of each output."""
+        return np.tile(np.array(self.size, np.int32), (len(self), 1)) if self.outputs is None else self.outputs
+
+    def size_of(self, row: int) -> tuple[int, int]:
+        """Height and width of one output."""
+        return self.size if self.outputs is None else (int(self.outputs[row, 0]), int(self.outputs[row, 1]))
+
     def row(self, row: int) -> Crops:
-        """That of one image, N = 1."""
+        """That of one image, N = 1, in its own size."""
         at = slice(row, row + 1)
         boxes = self.windows[at], self.resized[at], self.anchors[at]
-        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size, self.fill, self.centres, self.padding)
+        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size_of(row), self.fill, self.centres, self.padding)
 
 
 def folded(places: NDArray[np.int64], size: int, padding: Padding) -> NDArray[np.int64]:
@@ -90,3 +101,10 @@ def folded(places: NDArray[np.int64], size: int, padding: Padding) -> NDArray[np
     period = max(2 * (size - again), 1)
     around = places % period
     return np.where(around < size, around, period - 1 + again - around)
+
+
+def by_size(sizes: Ints) -> list[tuple[NDArray[np.int64], tuple[int, int]]]:
+    """The rows of each size that there is in (N, 2), and that size."""
+    kinds, which = np.unique(sizes, axis=0, return_inverse=True)
+    which = which.reshape(-1)  # NumPy 2.0 gives it another shape
+    return [(np.flatnonzero(which == at), (int(kind[0]), int(kind[1]))) for at, kind in enumerate(kinds)]

@@ -49,8 +49,8 @@ class BadImage:
 
 @dataclass(frozen=True)
 class Decoded:
-    """images: for each of the crops uint8 (N, height, width, 3). failures: row -> why it was refused; its pixels are
-    undefined."""
+    """images: for each of the crops uint8 (N, height, width, 3), or as `out` was given. failures: row -> why it was
+    refused; its pixels are undefined."""
 
     images: tuple[Pixels, ...]
     failures: dict[int, BadImage]
@@ -74,7 +74,7 @@ def decode_crops(
     crops:        one for each view of the images, in sizes of their own. Of a resized window no more is computed than
                   the output.
     out:          uint8 (N, height, width, 3) for each of `crops`, C-contiguous, written in place, such as pinned or
-                  shared memory.
+                  shared memory. For crops with `outputs` (N, pixels, 3): each row begins with its image's pixels.
     orientations: (N,) EXIF orientation 1 to 8 by which the image is turned upright; boxes are of the upright image.
     sizes:        (N, 2) height and width as stored, which a file must have; 0 for any.
     decode:       "exact" gives the pixels of Pillow's `Image.crop` and `Image.resize` to the bit. "fast" lets libjpeg
@@ -164,24 +164,34 @@ class _View:
     """One of the crops as the library reads it; it keeps the arrays alive."""
 
     def __init__(self, crops: Crops, out: Pixels | None, count: int) -> None:
-        height, width = crops.size
-        if height < 1 or width < 1:
+        sizes = np.array(crops.size) if crops.outputs is None else crops.outputs
+        if sizes.min(initial=1) < 1:
             raise ValueError(f"size={crops.size} must be at least (1, 1)")
         self.windows = _array(crops.windows, (count, 4), np.int32, "windows")
         self.resized = _array(crops.resized, (count, 2), np.int32, "resized")
         self.anchors = _array(crops.anchors, (count, 2), np.int32, "anchors")
         if crops.fill is None:
-            _check_parts(self.resized, self.anchors, crops.size)
+            _check_parts(self.resized, self.anchors, sizes)
         self.flips = _array(crops.flips, (count,), np.uint8, "flips")
         self.bicubic = _array(crops.bicubic, (count,), np.uint8, "bicubic")
-        self.out = _out(out, (count, height, width, 3))
+        self.out = _out(out, self._shape(crops, out, count))
         self.fill = None if crops.fill is None else np.array(crops.fill, np.uint8)
-        self.view = native.View(height, width)
+        self.view = native.View(*crops.size)
         if self.fill is not None:
             self.view.fill = self.fill.ctypes.data
         self.view.padding = PADDINGS.index(crops.padding)
+        if crops.outputs is not None:
+            self.outputs = _array(crops.outputs, (count, 2), np.int32, "outputs")
+            self.view.outputs, self.view.stride = self.outputs.ctypes.data, self.out.strides[0]
         for name in ("windows", "resized", "anchors", "flips", "bicubic", "out"):
             setattr(self.view, name, getattr(self, name).ctypes.data)
+
+    @staticmethod
+    def _shape(crops: Crops, out: Pixels | None, count: int) -> tuple[int, ...]:
+        if crops.outputs is None:
+            return (count, *crops.size, 3)
+        most = int(crops.outputs.astype(np.int64).prod(axis=1).max(initial=1))
+        return (count, most if out is None or out.ndim < 2 else max(most, out.shape[1]), 3)
 
 
 class _Call:
@@ -239,14 +249,12 @@ def _array(given: ArrayLike, shape: tuple[int, ...], dtype: type[Any], name: str
     return array
 
 
-def _check_parts(resized: NDArray[np.int32], anchors: NDArray[np.int32], size: tuple[int, int]) -> None:
-    outside = ((anchors < 0) | (anchors + np.array(size) > resized)).any(axis=1)
+def _check_parts(resized: NDArray[np.int32], anchors: NDArray[np.int32], sizes: NDArray[Any]) -> None:
+    outside = ((anchors < 0) | (anchors + sizes > resized)).any(axis=1)
     if outside.any():
         row = int(outside.argmax())
-        raise ValueError(
-            f"image {row}: the part of {size} at {tuple(anchors[row].tolist())} lies outside the resized box of "
-            f"{tuple(resized[row].tolist())}"
-        )
+        part, at, box = (tuple(np.broadcast_to(of, anchors.shape)[row].tolist()) for of in (sizes, anchors, resized))
+        raise ValueError(f"image {row}: the part of {part} at {at} lies outside the resized box of {box}")
 
 
 def _out(out: Pixels | None, shape: tuple[int, ...]) -> Pixels:

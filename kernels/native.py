@@ -59,7 +59,7 @@ def _structure(name: str, *parts: str) -> Any:
 CLimits = _structure("gp_limits", "int64 max_pixels max_memory", "int32 max_scans")
 View = _structure(
     *("gp_view", "int32 out_height out_width", "pointer windows resized anchors flips bicubic out fill"),
-    "int32 padding",
+    *("int32 padding", "pointer outputs", "int64 stride"),
 )
 CImages = _structure(
     "gp_images",

@@ -116,9 +116,11 @@ class Batch:
     """What an engine makes of a job, and what the consumer gets of it in the end.
 
     job:       what was asked for; `job.indices` are the samples that are in it.
-    columns:   by field. Images: a tuple with the tensor of each view, from an engine uint8 (N, height, width, 3);
-               masks: the same without the last side. Others: a value for each row, or `collated`; where there are
-               several views, what follows a view (boxes, points, their labels) is a tuple, too.
+    columns:   by field. Images: a tuple with the tensor of each view, from an engine uint8 (N, height, width, 3), or
+               (N, pixels, 3) where each row has a size of its own; masks: the same without the last side. Others: a
+               value for each row, or `collated`; where there are several views, what follows a view (boxes, points,
+               their labels) is a tuple, too.
+    sizes:     of image fields in which sizes vary, (N, 2) of each view.
     failures:  row -> why the engine could not make that row; its values are undefined.
     augmented: whether the recipe's augmentations have been applied, up to the first operation on whole batches.
     bytes_read: encoded bytes that were read for it. storage: what was read of storages; None: its data is local.
@@ -130,6 +132,7 @@ class Batch:
     job: Job
     columns: Columns
     failures: dict[int, SampleError] = field(default_factory=dict)
+    sizes: dict[str, tuple[NDArray[np.int32], ...]] = field(default_factory=dict)
     augmented: bool = False
     collated: bool = False
     bytes_read: int = 0
@@ -150,6 +153,7 @@ def join(job: Job, parts: Sequence[tuple[NDArray[np.int64], Batch]]) -> Batch:
     whole = replace(parts[0][1], job=job)
     if len(parts) > 1:
         whole.columns = assemble(len(job), [(rows, part.columns) for rows, part in parts])
+        whole.sizes = assemble(len(job), [(rows, part.sizes) for rows, part in parts])
         whole.failures = {int(rows[row]): error for rows, part in parts for row, error in part.failures.items()}
         whole.error = next((part.error for _, part in parts if part.error is not None), None)
         whole.bytes_read = sum(part.bytes_read for _, part in parts)

@@ -52,7 +52,10 @@ class Pad:
     multiple: every side that differs becomes a multiple of it; the first one also in a batch where it happens to be the
     same, if it is known to differ: of arrays with one side, of boxes and points, and with a mask.
     mask: whether the batch also gets a bool array `<field>_mask`, (N, longest), True where there is data, for arrays
-    that differ along their first side alone.
+    that differ along their first side alone; of images (N, height, width).
+
+    Images lie top left, their height and width are padded, and `value` is what comes out there, behind `Normalize`;
+    masks are padded with what their field ignores.
     """
 
     value: float = 0
@@ -73,6 +76,7 @@ Choices: TypeAlias = dict[str, tuple[str, ...]]
 PLAIN = ("stack", "ragged", "list")
 MOST_FRAMES = 1024
 """Of a sample: so many can be drawn by themselves."""
+PIXELS = "pass 'stack', 'list' or gpupipe.Pad()"
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,8 @@ class Field:
         is_policy = self.collate is None or self.collate in PLAIN or isinstance(self.collate, Pad)
         what = f"must be one of {', '.join(PLAIN)}, a gpupipe.Pad or a function"
         self._check(is_policy or callable(self.collate), "collate", what)
-        stacked = f"is not for pixels: {type(self).__name__.lower()}s are stacked, as the recipe gives them one size"
-        self._check(self.collate is None or not isinstance(self, Image | Mask), "collate", stacked)
+        fits_pixels = self.collate in (None, "stack", "list") or isinstance(self.collate, Pad)
+        self._check(fits_pixels or not isinstance(self, Image | Mask), "collate", "is not for pixels: " + PIXELS)
         together = (self.suffix is None) == (self.folder is None) or isinstance(self, Image)
         self._check(together, "folder", f"and suffix={self.suffix!r} go together; pass both")
 
@@ -154,6 +158,10 @@ class Image(Field):
     """An encoded image file, or pixels: uint8 arrays (height, width, 3) or (height, width), torch tensors as
     torchvision has them, (3 or 1, height, width), or PIL images. Comes out as the recipe says.
 
+    collate:    where the recipe's crop gives each image a size of its own: `Pad(multiple=32, mask=True)` makes one
+                tensor (N, 3, height, width) of them, with a bool `<field>_mask` (N, height, width), True where there is
+                an image (DETR's NestedTensor has the inverse); "list" a list of (3, height, width), as torchvision's
+                detection models take them; "stack" (None) is for batches of one size, as an order of buckets gives.
     geometry:   the image field whose geometry it shares, which must have the same size; None: draws of its own.
     background: the colour, red, green and blue of 0 to 255, on which an image with transparency is laid; None: alpha is
                 dropped, as by Pillow's `convert("RGB")`.
@@ -243,6 +251,7 @@ class Mask(Field):
     ignore:   the value where there is no mask: outside of it, and all over under missing="default" without `default`;
               None: 255, as bool False.
     geometry: the image field whose geometry it follows; None: the schema's first one.
+    collate:  as an image's; None: as that image's.
 
     The rest: see `gpupipe.Field`.
     """
@@ -260,6 +269,7 @@ class Mask(Field):
         if self.ignore is None:
             object.__setattr__(self, "ignore", 0 if is_bool else 255)
         low, below = (0, 2) if is_bool else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max + 1)
+        self._check(not isinstance(self.collate, Pad) or not self.collate.value, "collate", "pads with ignore=")
         for name, value in {"ignore": self.ignore, "default": self.absent}.items():
             if not isinstance(value, np.ndarray):
                 number = int(value) if is_bool and isinstance(value, bool) else value

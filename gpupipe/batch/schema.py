@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import ItemsView, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from gpupipe.batch.fields import Array, Boxes, Field, Image, Mask, Pad, Points, Scalar
 from gpupipe.errors import ConfigError
@@ -72,7 +73,8 @@ class Schema(Mapping[str, Field]):
     @cached_property
     def is_pair(self) -> bool:
         """Whether a batch is the tuple of image and label, rather than a dict."""
-        return list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Array)
+        usual = list(self) == ["image", "label"] and type(self["image"]) is Image and isinstance(self["label"], Array)
+        return usual and not _is_masked(self["image"])
 
     def drawn_as(self, name: str) -> str:
         """The image field whose draws, crop and size a geometric field has: an image without `geometry` its own."""
@@ -82,6 +84,15 @@ class Schema(Mapping[str, Field]):
             return field.geometry
         return name if isinstance(field, Image) else self.images[0]
 
+    def pixel_policy(self, name: str) -> Literal["stack", "list"] | Pad:
+        """How the pixels of an image or mask are collated; of a mask without a word of its own as its image's, but that
+        this one's mask is enough."""
+        policy: Any = self[name].collate
+        if policy is None and isinstance(self[name], Mask):
+            leader = self[self.drawn_as(name)].collate
+            policy = replace(leader, value=0, mask=False) if isinstance(leader, Pad) else leader
+        return policy or "stack"
+
     def number(self, name: str) -> int:
         """By which an image's draws are told apart from other images': 0 for the schema's first, which so has the draws
         of image and label; that of the image whose geometry it shares."""
@@ -90,6 +101,7 @@ class Schema(Mapping[str, Field]):
     def per_view(self, views: int) -> set[str]:
         """The columns of a batch that are a tuple with an entry for each view; of one view pixels alone are."""
         names = set(self.images + self.of_kind(Mask))
+        names |= {f"{name}_mask" for name in names if _is_masked(self[name])}
         if views > 1:
             following = {*self.of_kind(Boxes), *self.of_kind(Points), *self.labels}
             names |= following | {f"{name}_mask" for name in following}
@@ -141,10 +153,14 @@ class Schema(Mapping[str, Field]):
                         f"fields: {label!r} is among the labels of {name!r} and of {other!r}, but its rows can be "
                         "dropped with those of one; give the other a field of its own"
                     )
-        if isinstance(field.collate, Pad) and field.collate.mask and f"{name}_mask" in self:
+        if _is_masked(field) and f"{name}_mask" in self:
             raise ConfigError(
                 f"fields: {name!r} is padded with a mask, {name + '_mask'!r}, but a field has this name; rename that"
             )
+
+
+def _is_masked(field: Field) -> bool:
+    return isinstance(field.collate, Pad) and field.collate.mask
 
 
 def _text(field: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,17 +42,19 @@ def mask_pixels(value: NDArray[Any], field: Mask) -> NDArray[Any]:
     return typed
 
 
-def move_masks(masks: NDArray[Any], moves: Moves, ignore: int) -> None:
-    """The masks (N, height, width) after the crops of their images, in place, as these move. ignore: what pixels become
+def move_masks(masks: Sequence[NDArray[Any]], moves: Moves, ignore: int) -> None:
+    """N masks (height, width) after the crops of their images, in place, as these move. ignore: what pixels become
     that come from outside.
 
     By the kernels that move images, which see three bytes of each number as colors: so a mask fits its image to the
     pixel, and numbers of any dtype stay what they are.
     """
-    fill = np.array([ignore], masks.dtype).view(np.uint8)
-    image = torch.zeros((1, *masks.shape[1:], 3), dtype=torch.uint8)
-    for row in np.flatnonzero(moves.ops.any(axis=1)):
-        numbers = masks[row, ..., None].view(np.uint8)  # (height, width, bytes)
+    image = torch.empty(0)
+    for row in np.flatnonzero(moves.ops.any(axis=1)).tolist():
+        fill = np.array([ignore], masks[row].dtype).view(np.uint8)
+        if image.shape[1:3] != masks[row].shape:
+            image = torch.zeros((1, *masks[row].shape, 3), dtype=torch.uint8)
+        numbers = masks[row][..., None].view(np.uint8)  # (height, width, bytes)
         for first in range(0, len(fill), 3):
             some = numbers[..., first : first + 3]
             pixels = image.numpy()[0, ..., : some.shape[-1]]

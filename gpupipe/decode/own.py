@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -44,12 +44,14 @@ def changed_whole(fetched: Fetched, recipe: Recipe, view: int, whole: Mapping[st
     return changed
 
 
-def change_images(fetched: Fetched, recipe: Recipe, at: int, view: int, name: str, images: torch.Tensor) -> None:
-    """The recipe's operation at that place on each image of a field's view, uint8 (N, height, width, 3), in place, on
-    all frames of a row's clip with the same words. What it can't do is a failure."""
+def change_images(
+    fetched: Fetched, recipe: Recipe, at: int, view: int, name: str, images: Sequence[torch.Tensor] | torch.Tensor
+) -> None:
+    """The recipe's operation at that place on each image of a field's view, uint8 (height, width, 3), in place, on all
+    frames of a row's clip with the same words. What it can't do is a failure."""
     words = _words(fetched, recipe, at, view, name)
     frames = len(images) // len(words)
-    for row, image in ((place // frames, image) for place, image in enumerate(images.numpy())):
+    for row, image in ((place // frames, image.numpy()) for place, image in enumerate(images)):
         made = None if row in fetched.failures else _changed(fetched, row, name, recipe, at, image, words[row])
         if made is not None:
             image[...] = made

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Boxes, Columns, Frames, Image, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
+from gpupipe.batch.sized import Sizes, dense_rows
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels, move_masks
 from gpupipe.decode.own import change_images, changed_whole
@@ -39,6 +40,7 @@ __all__ = [
     "planes",
     "render_batch",
     "runs_of_workers",
+    "sizes_of",
 ]
 
 log = logging.getLogger("gpupipe")
@@ -90,11 +92,12 @@ def planes(schema: Schema, views: Views) -> tuple[Plane, ...]:
     found = []
     for name, field in schema.items():
         for view, recipe in enumerate(views):
+            sides = (recipe.crop.most_pixels,) if recipe.crop.varies else recipe.crop.output_size
             if name in schema.images:
                 frames = (field.count,) if isinstance(field, Frames) else ()
-                found.append(Plane(name, view, (*frames, *recipe.crop.output_size, 3), torch.uint8))
+                found.append(Plane(name, view, (*frames, *sides, 3), torch.uint8))
             elif isinstance(field, Mask):
-                found.append(Plane(name, view, recipe.crop.output_size, getattr(torch, field.dtype)))
+                found.append(Plane(name, view, sides, getattr(torch, field.dtype)))
     return tuple(found)
 
 
@@ -109,27 +112,38 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     with Stage("decode") as decode:
         note(BATCH)
         crops = crops_of(schema, views, job, fetched.columns)
+        sizes = sizes_of(views, crops)
         if any(recipe.before_crop.stop for recipe in views):
-            _decode_one_by_one(fetched, views, out)
+            _decode_one_by_one(fetched, views, out, sizes)
         else:
             decode_images(fetched, views, crops, out)
         for name in schema.images:
-            for view, images in enumerate(view.flatten(0, -4) for view in out[name]):  # the frames of clips
+            for view, images in enumerate(out[name]):
+                own = sizes[name][view] if views[view].crop.varies else None
+                images = images.flatten(0, -4) if own is None else images  # the frames of clips
                 for run in runs_of_workers(views[view], augmented):
                     if isinstance(views[view].operations[run.start], PerImage):
-                        change_images(fetched, views[view], run.start, view, name, images)
+                        rows = images if own is None else dense_rows(images, own)
+                        change_images(fetched, views[view], run.start, view, name, rows)
                     else:
-                        augment_view(views[view], run, job, view, schema.number(name), images)  # in place
+                        augment_view(views[view], run, job, view, schema.number(name), images, own)  # in place
         followed = follow(fetched, views, crops, out)
     return Batch(
         job,
         followed | out,
         fetched.failures,
+        sizes,
         augmented=augmented,
         bytes_read=fetched.bytes_read,
         storage=fetched.storage,
         spans=(*fetched.spans(read.span(who())), decode.span(who())),
     )
+
+
+def sizes_of(views: Views, crops: FieldCrops) -> dict[str, tuple[Sizes, ...]]:
+    """The `sizes` of a batch."""
+    varies = any(recipe.crop.varies for recipe in views)
+    return {name: tuple(planned.sizes for planned in drawn) for name, drawn in crops.items()} if varies else {}
 
 
 def runs_of_workers(recipe: Recipe, augmented: bool) -> tuple[slice, ...]:
@@ -205,9 +219,9 @@ def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Column
             fetched.fail(row, f"{said}frame {images.data[row].numbers[at]}: {reason}")
 
 
-def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns) -> None:
+def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns, sizes: dict[str, tuple[Sizes, ...]]) -> None:
     """The same where views change whole images before their crops, which are drawn for what comes out: sample by
-    sample, as whole images are large."""
+    sample, as whole images are large. sizes: of the batch, which become those that come out."""
     for row in range(len(fetched.job)):
         if row in fetched.failures:
             continue
@@ -217,6 +231,8 @@ def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns) -> None:
             changed = changed_whole(one, recipe, view, whole)
             crops = crops_of(one.source.fields, (recipe,), one.job, changed.columns, view)
             decode_images(changed, (recipe,), crops, {name: (out[name][view][row : row + 1],) for name in whole})
+            for name, of_views in sizes.items():
+                of_views[view][row] = crops[name][0].size_of(0)
         if one.failures:
             fetched.failures[row] = one.failures[0]
 
@@ -277,21 +293,35 @@ def _decoded(
             height, width = width, height
         try:
             own = [planned.row(row) for planned in crops]
-            render(data, height, width, own, recipe.exif_orientation, [view[row] for view in out], field.background)
+            views = [_row(view[row], planned, row) for view, planned in zip(out, crops, strict=True)]
+            render(data, height, width, own, recipe.exif_orientation, views, field.background)
         except DecodeError as error:
             reasons[row] = str(error)
     return reasons
 
 
-def augment_view(recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor) -> torch.Tensor:
+def _row(pixels: Any, crops: Crops, row: int) -> Any:
+    """One row of a plane as the image or mask that it is."""
+    height, width = crops.size_of(row)
+    return pixels if crops.outputs is None else pixels[: height * width].reshape(height, width, *pixels.shape[1:])
+
+
+def augment_view(
+    recipe: Recipe, run: slice, job: Job, view: int, field: int, images: torch.Tensor, sizes: Sizes | None = None
+) -> torch.Tensor:
     """The images of one view, uint8 (N, height, width, 3), with the recipe's augmentations in a run of its operations:
     in a worker, or on a GPU in the consumer's process. Where a row of the job has several, the frames of clips, all get
-    the same. field: see `Schema.number`.
+    the same. field: see `Schema.number`. sizes: of the images, where the crop varies; they may then be a plane.
 
     On the CPU in place; on a GPU in new memory, which spares the pass that an operation in place needs there.
     """
-    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, run)
+    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, run, sizes)
     if drawn is None:
+        return images
+    if sizes is not None and images.ndim == 3:
+        for row, image in enumerate(dense_rows(images, sizes)):
+            at = slice(row, row + 1)
+            augment(image[None], drawn.ops[at], drawn.values[at], fill=drawn.fill, out=image[None], threads=THREADS)
         return images
     ops, values = drawn.ops, drawn.values
     if len(images) > len(job):
@@ -311,12 +341,12 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
     """
     schema = fetched.source.fields
     columns = {name: column for name, column in fetched.columns.items() if name not in schema.images}
-    moves_of = _moves(fetched.job, views)
+    moves_of = _moves(fetched.job, views, crops)
     for name, field in schema.items():
         one: Callable[[int], None]
         if not isinstance(field, Mask | Boxes | Points):
             continue
-        moves = moves_of(schema.number(name))
+        moves = moves_of(schema.drawn_as(name), schema.number(name))
         if isinstance(field, Mask):
             del columns[name]
             one = _mask_follower(fetched, name, field, views[0].exif_orientation, crops, out[name])
@@ -329,23 +359,27 @@ def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> C
                 except ValueError as error:
                     fetched.fail(row, f"{name!r}: {error}")
         if isinstance(field, Mask):
-            for made, moved in zip(out[name], moves, strict=True):
+            for made, moved, planned in zip(out[name], moves, crops[schema.drawn_as(name)], strict=True):
                 if moved is not None:
-                    move_masks(made.numpy(), moved, field.ignore)
+                    rows = made if planned.outputs is None else dense_rows(made, planned.outputs)
+                    move_masks([row.numpy() for row in rows], moved, field.ignore)
         if isinstance(field, Boxes) and (fetched.source.fingerprint, name) not in JUDGED:
             _judge(fetched, name, field, columns[name] if len(views) > 1 else (columns[name],))
     return columns
 
 
-def _moves(job: Job, views: Views) -> Callable[[int], list[Moves | None]]:
-    """How an image field, by its number, moves in each view: drawn once for all that follows it."""
+def _moves(job: Job, views: Views, crops: FieldCrops) -> Callable[[str, int], list[Moves | None]]:
+    """How an image field, by its name and number, moves in each view: drawn once for all that follows it."""
 
     @cache
-    def of_number(number: int) -> list[Moves | None]:
+    def of_field(name: str, number: int) -> list[Moves | None]:
         where = job.seed, job.epoch, job.positions
-        return [moving(recipe, *where, view, number) for view, recipe in enumerate(views)]
+        return [
+            moving(recipe, *where, view, number, planned.outputs)
+            for view, (recipe, planned) in enumerate(zip(views, crops[name], strict=True))
+        ]
 
-    return of_number
+    return of_field
 
 
 def _judge(fetched: Fetched, name: str, field: Boxes, views: Sequence[list[Any]]) -> None:
@@ -382,17 +416,18 @@ def _mask_follower(
     made = [view.numpy() for view in out]
 
     def one(row: int) -> None:
+        views = [_row(view[row], planned, row) for planned, view in zip(crops[leader], made, strict=True)]
         if not isinstance(column[row], np.ndarray):  # the default
-            for view in made:
-                view[row] = column[row]
+            for view in views:
+                view[...] = column[row]
             return
         mask = mask_pixels(column[row], field)
         if mask.shape != tuple(sizes[row].tolist()):
             raise ValueError(
                 f"the mask has {mask.shape[0]} x {mask.shape[1]} pixels, {leader!r} {sizes[row, 0]} x {sizes[row, 1]}"
             )
-        for planned, view in zip(crops[leader], made, strict=True):
-            follow_mask(mask, planned, row, view[row], field.ignore)
+        for planned, view in zip(crops[leader], views, strict=True):
+            follow_mask(mask, planned, row, view, field.ignore)
 
     return one
 

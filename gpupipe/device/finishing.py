@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from gpupipe.batch import Batch, Columns, Frames, Schema
+from gpupipe.batch import Batch, Columns, Frames, Mask, Pad, Schema
 from gpupipe.batch.collation import move
-from gpupipe.decode.own import on_batch, on_images
-from gpupipe.decode.rendering import THREADS, augment_view, runs_of_workers
+from gpupipe.batch.sized import Sizes, dense_rows, inside, padded_size
+from gpupipe.decode.own import on_batch
+from gpupipe.device.pixels import Pixels, collated
+from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Stage
-from gpupipe.kernels import finish, soft_targets
-from gpupipe.kernels.finish import empty_batch, erased, mixed as mixed_alone
+from gpupipe.kernels import soft_targets
 from gpupipe.kernels.transfer import to_device
-from gpupipe.plan import Mixing, erasing, mixing
-from gpupipe.recipe import OnBatch, RandomErasing, Recipe, Views
-from gpupipe.workers.lease import BufferPool
+from gpupipe.plan import Mixing, mixing
+from gpupipe.recipe import Views
 
 __all__ = ["Finished", "Finisher"]
 
@@ -42,12 +43,12 @@ class Finisher:
 
     def __init__(self, schema: Schema | None, views: Views, device: torch.device, pinned: bool = False) -> None:
         self._schema = schema
-        self._numbers = {name: schema.number(name) for name in schema.images} if schema else {}
+        self._fields = schema.images + schema.of_kind(Mask) if schema else ()
         self._clips = {name: field for name, field in (schema or {}).items() if isinstance(field, Frames)}
         self._views = views
         self._device = device
         self._pinned = pinned and device.type == "cpu" and torch.cuda.is_available()
-        self._buffers = BufferPool(keep=4 * len(views) * len(self._numbers))
+        self._images = Pixels(views, device, self._pinned, 4 * len(views) * (len(schema.images) if schema else 0))
 
     def __call__(self, batch: Batch, mixed: bool) -> Finished:
         """The batch on the device, finished on its current stream.
@@ -65,7 +66,7 @@ class Finisher:
 
     def clear(self) -> None:
         """Forget the memory that is kept for later batches."""
-        self._buffers.clear()
+        self._images.clear()
 
     def _columns(self, batch: Batch, mixed: bool) -> Columns:
         job, device = batch.job, self._device
@@ -73,10 +74,8 @@ class Finisher:
         if device.type != "cpu":  # there containers stay of the types that they are of, as a DataLoader's do
             columns = move(batch.columns, lambda tensor: to_device(tensor, device))
         how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed) if self._views else None
-        for name, number in self._numbers.items():
-            columns[name] = [
-                self._finished(images, view, number, batch, how) for view, images in enumerate(columns[name])
-            ]
+        for name in self._fields:
+            columns |= self._pixels(name, batch, columns, how)
             if name in self._clips:
                 columns[name] = _of_clips(self._clips[name], columns[name])
         if how is not None:
@@ -89,58 +88,43 @@ class Finisher:
         assert settings.num_classes is not None
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
-    def _finished(self, images: torch.Tensor, view: int, field: int, batch: Batch, how: Mixing | None) -> torch.Tensor:
-        """Of images (N, height, width, 3), or of clips (N, frames, height, width, 3), whose frames all get the same."""
-        recipe, job = self._views[view], batch.job
-        frames, images = images.shape[1:-3], images.flatten(0, -4)
-        operations, rest = recipe.operations, recipe.on_floats
-        for run in recipe.runs[len(runs_of_workers(recipe, batch.augmented)) :]:
-            if isinstance(operations[run.start], OnBatch):
-                made = on_images(recipe, run.start, images.permute(0, 3, 1, 2), job, view, field)
-                images = made.permute(0, 2, 3, 1).contiguous()
+    def _pixels(self, name: str, batch: Batch, columns: Columns, how: Mixing | None) -> Columns:
+        """The column of an image or mask field and, where that is padded with a mask, that mask."""
+        assert self._schema is not None
+        field, policy = self._schema[name], self._schema.pixel_policy(name)
+        number, mix = self._schema.number(name), None if how is None else how.mix
+        made: list[Any] = []
+        masks: list[torch.Tensor] = []
+        for view, (recipe, plane) in enumerate(zip(self._views, columns[name], strict=True)):
+            if policy == "stack" and not recipe.crop.varies:
+                made.append(plane if isinstance(field, Mask) else self._images(plane, view, number, batch, mix))
+                continue
+            sizes = self._sizes(name, view, batch, policy)
+            plane = plane if recipe.crop.varies else plane.flatten(1, 2)
+            if isinstance(field, Mask):
+                made.append(collated(dense_rows(plane, sizes), sizes, policy, field.ignore))
             else:
-                images = augment_view(recipe, run, job, view, field, images)
-        dtype: torch.dtype = getattr(torch, recipe.dtype)
-        erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field)
-        mix = None if how is None else how.mix
-        if frames:
-            erase = None if erase is None else erase.repeat(*frames)
-            mix = None if mix is None else mix.repeat(*frames)
-        alone = next((at for at in rest if isinstance(operations[at], OnBatch)), rest.stop)
-        at_once = operations[rest.start : alone]
-        finished = finish(
-            images,
-            *recipe.statistics,
-            dtype,
-            recipe.layout == "channels_last",
-            self._output(recipe, images.shape, dtype),
-            erase=erase if recipe.erasing in at_once else None,
-            mix=mix if recipe.mixing in at_once else None,
-            threads=THREADS,
-        )
-        for at in range(alone, rest.stop):
-            if isinstance(operations[at], OnBatch):
-                finished = on_images(recipe, at, finished, job, view, field)
-            elif isinstance(operations[at], RandomErasing):
-                assert erase is not None
-                finished = erased(finished, erase)
-            elif mix is not None:
-                finished = mixed_alone(finished, mix)
-        return finished.unflatten(0, (len(job), *frames)) if frames else finished
+                made.append(self._images.sized(plane, sizes, view, number, batch, mix, policy))
+            if isinstance(policy, Pad) and policy.mask:
+                masks.append(inside(sizes, padded_size(sizes, policy.multiple), self._device))
+        return {name: made, f"{name}_mask": masks} if masks else {name: made}
 
-    def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Memory for a finished batch; None where the engine's own may go to the consumer as it is."""
-        channels_last = recipe.layout == "channels_last"
-        if self._device.type != "cpu":  # of torch's allocator, which knows when the consumer's stream is done with it
-            return empty_batch(shape, dtype, channels_last, self._device)
-        if dtype == torch.uint8 and channels_last:  # which is what engines make
-            return None
-        if self._pinned:  # of torch's allocator, which knows when a copy to a GPU is done with it
-            return empty_batch(shape, dtype, channels_last, self._device, pinned=True)
-        n, height, width, channels = shape
-        if channels_last:
-            return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
-        return self._buffers.take((n, channels, height, width), dtype)
+    def _sizes(self, name: str, view: int, batch: Batch, policy: Any) -> Sizes:
+        """Of each row. Raises ConfigError where they differ and the field is stacked."""
+        assert self._schema is not None
+        crop = self._views[view].crop
+        if not crop.varies:
+            return np.tile(np.array(crop.output_size, np.int32), (len(batch.job), 1))
+        sizes = batch.sizes[self._schema.drawn_as(name)][view]
+        kinds, rows = np.unique(sizes, axis=0, return_index=True)
+        if policy == "stack" and len(kinds) > 1:
+            named = [f"{height} x {width} (row {row})" for row in rows[:3].tolist() for height, width in [sizes[row]]]
+            raise ConfigError(
+                f"field {name!r}: {type(crop).__name__} gives the images of a batch {len(kinds)} sizes, such as "
+                f"{', '.join(named)}, which can't be stacked; pass {type(self._schema[name]).__name__}("
+                "collate=gpupipe.Pad(multiple=32)) or collate='list' in fields"
+            )
+        return sizes
 
     def _given(self, columns: Columns) -> Any:
         """(images, labels) of image and label alone, else a dict by field, with a list where there are several views;

@@ -103,8 +103,9 @@ class Repair:
         return error
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:
-        for name, column in batch.columns.items():
-            batch.columns[name] = _filled(column, row, one.columns[name])
+        for columns, own in ((batch.columns, one.columns), (batch.sizes, one.sizes)):
+            for name, column in columns.items():
+                columns[name] = _filled(column, row, own[name])
         indices = batch.job.indices.copy()
         indices[row] = one.job.indices[0]
         batch.job = replace(batch.job, indices=indices)

@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.kernels.crops import by_size
 from gpupipe.kernels.philox import uniform
 from gpupipe.plan import colors, geometric, policies, timm_policy
 from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, chosen
@@ -41,11 +42,13 @@ def augmentation(
     view: int = 0,
     field: int = 0,
     run: slice = slice(None),
+    sizes: NDArray[np.int32] | None = None,
 ) -> Augmentation | None:
     """The programs for the images at these positions of an epoch; None if the recipe has no augmentations.
 
     positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
-    images, as for `cropping`. run: the places of the recipe's operations that are wanted, as in `Recipe.runs`.
+    images, as for `cropping`. run: the places of the recipe's operations that are wanted, as in `Recipe.runs`. sizes:
+    int32 (N, 2), the height and width of each image; None: all have the crop's.
     The same arguments give the same programs in any batch, in any order.
     """
     wanted = _augmentations(recipe, run)
@@ -57,8 +60,14 @@ def augmentation(
         blocks.append(_counters(operation, seen[type(operation)]))
         seen[type(operation)] += 1
     words = Stream(seed, epoch, positions, view, field).words(np.concatenate(blocks)[:, None])
-    turns = iter(np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1))
-    ops, values = _sequence(wanted, turns, recipe.crop.output_size, len(positions))
+    turns = np.split(words, list(accumulate(map(len, blocks)))[:-1], axis=1)
+    if sizes is None:
+        ops, values = _sequence(wanted, iter(turns), recipe.crop.output_size, len(positions))
+    else:
+        parts = by_size(sizes)
+        steps = [_sequence(wanted, (turn[..., rows] for turn in turns), size, len(rows)) for rows, size in parts]
+        places = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        ops, values = (np.concatenate(part)[places] for part in zip(*steps, strict=True))
     if ops.shape[1] == 0:
         return None
     return Augmentation(np.ascontiguousarray(ops), np.ascontiguousarray(values), recipe.fill)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from gpupipe.recipe import (
     RandomIoUCrop,
     RandomResizedCrop,
     Recipe,
+    Resize,
     ResizeCenterCrop,
     ResizeCornerCrop,
     ScaleJitter,
@@ -68,11 +69,11 @@ def cropping(
         else:
             windows = _random_boxes(crop, stream, tall, wide)
         resized = np.full((len(tall), 2), crop.output_size, np.int64)
-        anchors = np.zeros((len(tall), 2), np.int64)
+        anchors, outputs = np.zeros((len(tall), 2), np.int64), None
     else:
         corner = np.zeros_like(tall)
         windows = np.stack([corner, corner, tall, wide], axis=1)
-        resized, anchors = WHOLE[type(crop)](crop, stream, windows[:, 2:], flips)
+        resized, anchors, outputs = WHOLE[type(crop)](crop, stream, windows[:, 2:], flips)
     return Crops(
         windows.astype(np.int32),
         resized.astype(np.int32),
@@ -83,37 +84,46 @@ def cropping(
         crop.color,
         centres=isinstance(crop, RandomIoUCrop),
         padding=crop.padding_mode,
+        outputs=None if outputs is None else outputs.astype(np.int32),
     )
 
 
-# Crops that resize the whole image: the sizes (N, 2) of images become those to which they are resized, and anchors.
+# Crops that resize the whole image, of sizes (N, 2).
 
 
-def _resize_center_crop(crop: ResizeCenterCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+class Placed(NamedTuple):
+    """What comes of each image, (N, 2) each: `resized`, `anchors` and `outputs` of `Crops`."""
+
+    resized: Longs
+    anchors: Longs
+    outputs: Longs | None = None
+
+
+def _resize_center_crop(crop: ResizeCenterCrop, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """By torchvision's arithmetic: the longer side is truncated; the crop's corner is rounded half to even, that of
     padding down."""
     resized = _resized(sizes, crop.resize, crop.max_size)
     room = resized - np.array(crop.output_size, np.int64)
-    return resized, np.where(room < 0, -(-room // 2), np.rint(room / 2)).astype(np.int64)
+    return Placed(resized, np.where(room < 0, -(-room // 2), np.rint(room / 2)).astype(np.int64))
 
 
-def _resize_corner_crop(crop: ResizeCornerCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+def _resize_corner_crop(crop: ResizeCornerCrop, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """The crop's place in the image that is mirrored first, where it is."""
-    resized, centers = _resize_center_crop(crop, stream, sizes, flips)
+    resized, centers, _ = _resize_center_crop(crop, stream, sizes, flips)
     room = resized - np.array(crop.output_size, np.int64)
     corner = crop.place.startswith("bottom"), crop.place.endswith("right")
     anchors: Longs = centers if crop.place == "center" else room * np.array(corner)
     anchors[:, 1] = np.where(flips, room[:, 1] - anchors[:, 1], anchors[:, 1])
-    return resized, anchors
+    return Placed(resized, anchors)
 
 
-def _letter_box(crop: LetterBox, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+def _letter_box(crop: LetterBox, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """By Ultralytics' arithmetic."""
     resized = np.maximum(np.rint(sizes * _fitting(crop, sizes)), 1).astype(np.int64)
-    return resized, -np.rint((np.array(crop.output_size) - resized) / 2 - 0.1).astype(np.int64)
+    return Placed(resized, -np.rint((np.array(crop.output_size) - resized) / 2 - 0.1).astype(np.int64))
 
 
-def _random_crop(crop: RandomCrop, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+def _random_crop(crop: RandomCrop, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """By torchvision's arithmetic."""
     which, *places = stream.words(CROP)[:3]
     if crop.resize is None:
@@ -129,20 +139,32 @@ def _random_crop(crop: RandomCrop, stream: Stream, sizes: Longs, flips: Flags) -
     if crop.place == "top_left":
         anchors = np.where(room < 0, 0, anchors)
         anchors[:, 1] = np.where(flips, room[:, 1] - anchors[:, 1], anchors[:, 1])
-    return resized, anchors - crop.padding
+    return Placed(resized, anchors - crop.padding)
 
 
-def _scale_jitter(crop: ScaleJitter, stream: Stream, sizes: Longs, flips: Flags) -> tuple[Longs, Longs]:
+def _scale_jitter(crop: ScaleJitter, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """By torchvision's arithmetic, with one number for the place along both sides."""
     scale, place = uniform(stream.words(CROP)[:2])
     low, high = crop.scale
     drawn = (low + scale * (high - low))[:, None]
     resized = np.maximum(sizes * (_fitting(crop, sizes) * drawn), 1).astype(np.int64)
     room = np.maximum(resized - np.array(crop.output_size), 0)
-    return resized, (room * place[:, None]).astype(np.int64)
+    return Placed(resized, (room * place[:, None]).astype(np.int64))
 
 
-WHOLE: dict[type[Crop], Callable[[Any, Stream, Longs, Flags], tuple[Longs, Longs]]] = {
+def _resize(crop: Resize, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
+    """By torchvision's arithmetic, which of RandomShortestSize's is in floats."""
+    if isinstance(crop.shorter, int):
+        resized = _resized(sizes, crop.shorter, crop.max_size)
+    else:
+        shorter = np.array(crop.shorter)[below(stream.words(CROP)[0], len(crop.shorter))]
+        factors = np.minimum(shorter / sizes.min(axis=1), crop.max_size / sizes.max(axis=1))
+        resized = np.maximum((sizes * factors[:, None]).astype(np.int64), 1)
+    return Placed(resized, np.zeros_like(resized), resized)
+
+
+WHOLE: dict[type[Crop], Callable[[Any, Stream, Longs, Flags], Placed]] = {
+    Resize: _resize,
     ResizeCenterCrop: _resize_center_crop,
     ResizeCornerCrop: _resize_corner_crop,
     LetterBox: _letter_box,
@@ -198,11 +220,19 @@ def _central_boxes(crop: RandomResizedCrop, heights: Longs, widths: Longs) -> Lo
     return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
 
-def erasing(recipe: Recipe, seed: int, epoch: int, positions: Longs, view: int = 0, field: int = 0) -> Erase | None:
+def erasing(
+    recipe: Recipe,
+    seed: int,
+    epoch: int,
+    positions: Longs,
+    view: int = 0,
+    field: int = 0,
+    sizes: Ints | None = None,
+) -> Erase | None:
     """What `kernels.finish` erases of the images at these positions of an epoch; None if the recipe erases nothing.
 
     positions: int64 (N,), global positions, 0 or more. view: which view of the samples, 0 to 255. field: which of their
-    images, as for `cropping`.
+    images, as for `cropping`. sizes: (N, 2), the height and width of each; None: all have the crop's.
     The same arguments give the same boxes on every machine, in any batch, in any order.
     """
     if recipe.erasing is None:
@@ -212,22 +242,23 @@ def erasing(recipe: Recipe, seed: int, epoch: int, positions: Longs, view: int =
     boxes = np.zeros((len(positions), 4), np.int64)
     rows = np.flatnonzero(uniform(erased) < recipe.erasing.p)
     if len(rows):
-        _draw(boxes, rows, recipe.erasing, recipe.crop.output_size, stream)
+        own = np.full((len(positions), 2), recipe.crop.output_size) if sizes is None else sizes
+        _draw(boxes, rows, recipe.erasing, own.astype(np.int64), stream)
     constant = recipe.erasing.constant
     noise = np.stack(keys, axis=1).astype(np.uint32) if constant is None else None
     return Erase(boxes.astype(np.int32), constant, noise)
 
 
-def _draw(boxes: Longs, rows: Longs, settings: RandomErasing, size: tuple[int, int], stream: Stream) -> None:
+def _draw(boxes: Longs, rows: Longs, settings: RandomErasing, sizes: Longs, stream: Stream) -> None:
     """torchvision's RandomErasing: up to ten tries for a box smaller than the image, else none."""
-    tall, wide = size
 
     def attempt(tries: range, rows: Longs) -> tuple[NDArray[np.bool_], Longs]:
+        tall, wide = sizes[rows].T
         blocks = np.array([ERASE | 1 + number for number in tries], np.uint64)[:, None]
         area, ratio, down, right = stream.words(blocks, rows)
         width, height = _drawn_sides(settings.scale, settings.ratio, tall * wide, uniform(area), uniform(ratio))
         fits = (height < tall) & (width < wide)
-        return fits, _placed(fits, (height, width), size, (down, right))
+        return fits, _placed(fits, (height, width), (tall, wide), (down, right))
 
     _first_fits(boxes, rows, attempt)
 
@@ -252,7 +283,7 @@ def _first_fits(boxes: Longs, rows: Longs, attempt: Attempt) -> None:
 def _drawn_sides(
     scale: tuple[float, float],
     ratio: tuple[float, float],
-    total: Longs | int,
+    total: Longs,
     first: NDArray[np.float64],
     second: NDArray[np.float64],
 ) -> tuple[Longs, Longs]:
@@ -267,7 +298,7 @@ def _drawn_sides(
 def _placed(
     fits: NDArray[np.bool_],
     sides: tuple[Longs, Longs],
-    image: tuple[Longs | int, Longs | int],
+    image: tuple[Longs, Longs],
     words: tuple[NDArray[np.uint64], NDArray[np.uint64]],
 ) -> Longs:
     """Boxes (..., 4) of these heights and widths at random places of the image, where they fit."""

@@ -71,7 +71,7 @@ def follow_boxes(
     format; and which of them were kept, bool (M,): those with `min_area` square pixels of the output or more left after
     each, since what was cut off must not come back when it is turned."""
     corners = box_corners(boxes, format)
-    height, width = crops.size
+    height, width = crops.size_of(row)
     moved = _moved(corners, crops, row)
     if crops.fill is not None:  # what lies beside the window has no place there
         anchor = crops.anchors[row, ::-1]
@@ -104,7 +104,7 @@ def follow_points(
     """The points (M, 2), x and y, of one image, float32 (K, 2), and which of them were kept, bool (M,): all, unless
     `outside` is "drop". As torchvision's, a point mirrors at the middle of the pixels 0 and width - 1, but turns about
     the corner between pixels; and in the image are those from 0 to below the height and width."""
-    height, width = crops.size
+    height, width = crops.size_of(row)
     moved = _moved(_rows(points, 2, "points"), crops, row)
     if crops.flips[row]:
         moved[:, 0] = width - 1 - moved[:, 0]
@@ -126,12 +126,12 @@ def _nearest(crops: Crops, row: int, axis: int) -> NDArray[np.int64]:
     """Which row (axis 0) or column (axis 1) of the image each of the output has: torch's floor(i * scale) in float32
     (aten/src/ATen/native/UpSample.h); none, -1, where it lies outside of what was resized."""
     start, source = (int(crops.windows[row, side + axis]) for side in (0, 2))
-    resized, anchor = int(crops.resized[row, axis]), int(crops.anchors[row, axis])
+    resized, anchor, side = int(crops.resized[row, axis]), int(crops.anchors[row, axis]), crops.size_of(row)[axis]
     scale = np.float32(source) / np.float32(resized)
-    shown = folded(np.arange(anchor, anchor + crops.size[axis]), resized, crops.padding)
+    shown = folded(np.arange(anchor, anchor + side), resized, crops.padding)
     places = shown.astype(np.float32)
     nearest: NDArray[np.int64] = np.minimum((places * scale).astype(np.int64), source - 1) + start
-    if crops.padding == "constant" and (anchor < 0 or anchor + crops.size[axis] > resized):
+    if crops.padding == "constant" and (anchor < 0 or anchor + side > resized):
         nearest[(places < 0) | (places >= resized)] = -1
     return nearest
 

@@ -22,7 +22,7 @@ NEAREST[[Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR]] = Op.ELASTIC_NEAREST
 
 @dataclass(frozen=True)
 class Moves:
-    """How the pixels of N images of one size move after their crops, in K steps.
+    """How the pixels of N images move after their crops, in K steps.
 
     ops: int32 (N, K), what `kernels.augment` does to masks, IDENTITY where nothing moves. values: float32 (N, K, P).
     """
@@ -51,12 +51,18 @@ TO_CORNERS = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
 
 
 def moving(
-    recipe: Recipe, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0
+    recipe: Recipe,
+    seed: int,
+    epoch: int,
+    positions: NDArray[np.int64],
+    view: int = 0,
+    field: int = 0,
+    sizes: NDArray[np.int32] | None = None,
 ) -> Moves | None:
     """How the images at these positions of an epoch move, with arguments as for `augmentation`; None where none can."""
     if not any(operation.moves for operation in walk(recipe.augmentations)):
         return None
-    drawn = augmentation(recipe, seed, epoch, positions, view, field)
+    drawn = augmentation(recipe, seed, epoch, positions, view, field, sizes=sizes)
     if drawn is None:
         return None
     ops = NEAREST[drawn.ops]

@@ -53,6 +53,7 @@ __all__ = [
     "RandomSolarize",
     "RandomVerticalFlip",
     "Recipe",
+    "Resize",
     "ResizeCenterCrop",
     "ResizeCornerCrop",
     "ScaleJitter",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from gpupipe.batch import Array, Boxes, Image, Points, Schema
+from gpupipe.batch import Array, Boxes, Frames, Image, Pad, Points, Schema
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.operations import RandomIoUCrop
 from gpupipe.recipe.own import OnBatch
@@ -37,8 +39,29 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             )
         if isinstance(view.crop, RandomIoUCrop):
             _check_boxes(schema)
+        for name in schema.images:
+            _check_collated(name, schema[name], schema.pixel_policy(name), view)
         if view.mixing is not None:
             _check_mixing(type(view.mixing).__name__, schema, listed)
+
+
+def _check_collated(name: str, field: Any, policy: Any, view: Recipe) -> None:
+    if isinstance(field, Frames) and (policy != "stack" or view.crop.varies):
+        raise ConfigError(
+            f"recipe: clips are stacked, in one size, but {name!r} has collate={policy!r} and {type(view.crop).__name__} "
+            "as its crop; leave collate out, and take a crop of a fixed size"
+        )
+    on_batch = [one for one in view.own if isinstance(one, OnBatch) and not one.whole]
+    if policy != "stack" and on_batch:
+        raise ConfigError(
+            f"recipe: {on_batch[0]} works on images that are stacked, but {name!r} has collate={policy!r}; pass it "
+            "whole=True, or do without one of both"
+        )
+    if view.crop.varies and isinstance(policy, Pad) and view.erasing is not None and view.erasing.constant is None:
+        raise ConfigError(
+            f"recipe: RandomErasing(value='random') would draw other numbers for {name!r} with other images beside it, "
+            "as the batch's largest decides how it is padded; pass a value, or collate='list'"
+        )
 
 
 def _check_boxes(schema: Schema) -> None:

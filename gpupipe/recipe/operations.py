@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
 from gpupipe.kernels.crops import PADDINGS, Padding
@@ -23,6 +23,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomIoUCrop",
     "RandomResizedCrop",
+    "Resize",
     "ResizeCenterCrop",
     "ResizeCornerCrop",
     "ScaleJitter",
@@ -43,7 +44,8 @@ Filling: TypeAlias = float | tuple[float, float, float]
 
 
 class Crop:
-    """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter.
+    """What every recipe begins with: images of any size become `size`, by a resize with an antialiased filter; of one
+    that `varies` each gets a size of its own.
 
     Those with a `fill` may show what lies outside of the image: images are that level from 0 to 255 there, or the three
     of R, G and B, cut off to integers as torchvision's, masks what their field ignores.
@@ -53,6 +55,8 @@ class Crop:
     interpolation: Filter | Literal["random"]
     fill: Filling | None = None
     padding_mode: Padding = "constant"
+
+    varies: ClassVar[bool] = False
 
     def _settle(self, *more: str) -> None:
         settle(self, size=pair, interpolation=(named, *get_args(Filter), *more))
@@ -64,9 +68,14 @@ class Crop:
 
     @property
     def output_size(self) -> tuple[int, int]:
-        """(height, width) of what comes out, in pixels."""
+        """(height, width) of what comes out, in pixels; of one that varies the largest of each."""
         assert isinstance(self.size, tuple)
         return self.size
+
+    @property
+    def most_pixels(self) -> int:
+        """So many pixels an output has at most."""
+        return math.prod(self.output_size)
 
     @property
     def color(self) -> tuple[int, int, int] | None:
@@ -145,6 +154,44 @@ class ResizeCornerCrop(ResizeCenterCrop):
     def __post_init__(self) -> None:
         super().__post_init__()
         settle(self, place=(named, *get_args(Place)))
+
+
+@dataclass(frozen=True, repr=False)
+class Resize(Crop):
+    """The whole image, resized in its own ratio, so that images of a batch have sizes of their own; see `Image` for
+    what then becomes of them.
+
+    shorter:  what the shorter side becomes: an int, or a tuple of which one is drawn for each image.
+    max_size: what the longer side becomes where it would be longer, and the shorter one is less then.
+
+    With an int the same as torchvision's `v2.Resize(shorter, max_size=max_size)`, with a tuple, also of one, as its
+    `v2.RandomShortestSize(shorter, max_size)`, which rounds otherwise. `interpolation` is "bilinear" or "bicubic".
+    """
+
+    shorter: int | tuple[int, ...]
+    max_size: int
+    interpolation: Filter = "bilinear"
+
+    varies = True
+
+    def __post_init__(self) -> None:
+        settle(self, interpolation=(named, *get_args(Filter)), max_size=(count, 1, LONGEST))
+        sides = self.shorter if isinstance(self.shorter, Sequence) and len(self.shorter) else (self.shorter,)
+        for side in sides:
+            count("Resize: shorter", side, 1, LONGEST)
+        if isinstance(self.shorter, Sequence):
+            object.__setattr__(self, "shorter", tuple(self.shorter))
+        elif self.shorter > self.max_size:
+            raise ConfigError(f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}")
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return self.max_size, self.max_size
+
+    @property
+    def most_pixels(self) -> int:
+        longest = max(self.shorter) if isinstance(self.shorter, tuple) else self.shorter
+        return self.max_size * min(longest, self.max_size)
 
 
 @dataclass(frozen=True, repr=False)

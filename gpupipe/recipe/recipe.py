@@ -159,6 +159,9 @@ class Recipe:
             if self.dtype == "uint8" and last is not None:
                 name = type(last).__name__
                 raise ConfigError(f"Recipe: {name} works on floats; drop it or take another dtype than 'uint8'")
+        if self.mixing is not None and self.crop.varies:
+            mixing, crop = type(self.mixing).__name__, type(self.crop).__name__
+            raise ConfigError(f"Recipe: {mixing} mixes images of one size, but {crop} gives each its own; drop one")
         if self.mixing is not None and self.views > 1:
             name = type(self.mixing).__name__
             raise ConfigError(f"Recipe: {name} mixes one view of each sample, but views={self.views}; drop one of both")

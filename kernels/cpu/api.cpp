@@ -23,12 +23,15 @@ View view_of(const gp_view& view, int row) {
   const int32_t* window = view.windows + row * 4;
   const int32_t* resized = view.resized + row * 2;
   const int32_t* anchor = view.anchors + row * 2;
-  return {{{window[0], window[1], window[2], window[3]}, resized[0],      resized[1],     anchor[0], anchor[1],
-           view.out_height, view.out_width, view.flips[row] != 0},
+  const int32_t* own = view.outputs == nullptr ? nullptr : view.outputs + row * 2;
+  const int32_t height = own == nullptr ? view.out_height : own[0], width = own == nullptr ? view.out_width : own[1];
+  const size_t stride = own == nullptr ? static_cast<size_t>(height) * width * 3 : static_cast<size_t>(view.stride);
+  return {{{window[0], window[1], window[2], window[3]}, resized[0], resized[1], anchor[0], anchor[1],
+           height, width, view.flips[row] != 0},
           view.bicubic[row] != 0 ? Filter::bicubic : Filter::bilinear,
           view.fill,
           static_cast<Padding>(view.padding),
-          view.out + static_cast<size_t>(row) * view.out_height * view.out_width * 3};
+          view.out + row * stride};
 }
 
 const std::vector<View>& views_of(const gp_images& images, int row) {

@@ -14,15 +14,17 @@ extern "C" {
 
 /* One crop of every image. */
 struct gp_view {
-  int32_t out_height, out_width;
+  int32_t out_height, out_width; /* of each output, where outputs is null */
   const int32_t* windows;      /* (count, 4) top, left, height, width, upright */
   const int32_t* resized;      /* (count, 2) height, width */
   const int32_t* anchors;      /* (count, 2) top, left */
   const uint8_t* flips;        /* (count,) */
   const uint8_t* bicubic;      /* (count,) else bilinear */
-  uint8_t* out;                /* (count, out_height, out_width, 3) */
+  uint8_t* out;                /* (count, out_height, out_width, 3), or rows of `stride` bytes that begin with an output */
   const uint8_t* fill;         /* R, G, B of what lies outside of image or resized window; null: nothing does */
   int32_t padding;             /* where out of resized window: 0 fill, 1 edge, 2 reflect, 3 symmetric */
+  const int32_t* outputs;      /* (count, 2) height, width of each output; null: all alike */
+  int64_t stride;              /* of out, with outputs */
 };
 
 struct gp_images {

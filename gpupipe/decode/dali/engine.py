@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class DaliEngine(Engine):
         self.device = device
         self._images = source.fields.images
         self._clips = bool(source.fields.of_kind(Frames))
-        self._views = len(views)
+        self._varies = [recipe.crop.varies for recipe in views]
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
             batch_size=batch_size * frames_of(source.fields),
@@ -176,12 +177,12 @@ class DaliEngine(Engine):
         if self._on_gpu:
             self._draining.sweep(keep=len(outputs) * self._graph_options["prefetch_queue_depth"])
         made = [self._draining.lent(output, feed.inputs) for output in outputs]  # from which it may still be copying
+        for place, varies in zip(range(len(made)), cycle(self._varies), strict=False):
+            made[place] = made[place].unflatten(1, (-1, 3)) if varies else made[place]
         if self._clips:
             made = [images.unflatten(0, (len(feed.job), feed.frames)) for images in made]
-        views = {
-            name: tuple(made[field * self._views : (field + 1) * self._views])
-            for field, name in enumerate(self._images)
-        }
+        count = len(self._varies)
+        views = {name: tuple(made[field * count :][:count]) for field, name in enumerate(self._images)}
         return feed.batch(views, decode.span("DALI"))
 
     # When DALI refuses.

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Clip, Columns, Frames, Image, Images, Job, Schema
 from gpupipe.batch.columns import assemble
+from gpupipe.batch.sized import Sizes
 from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch, upright
-from gpupipe.decode.rendering import crops_of
+from gpupipe.decode.rendering import crops_of, sizes_of
 from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
@@ -32,15 +33,15 @@ class Feed:
     """One job on its way through DALI, kept alive until its batch is out: DALI reads the inputs in place.
 
     inputs:   of the pipeline's external sources: for each image field N uint8 arrays of encoded bytes, then five arrays
-              for each view, nine where its crop has a fill. starts, shapes: int32 (N, 2) as (y, x), the window to
+              for each view, four more where its crop has a fill. starts, shapes: int32 (N, 2) as (y, x), the window to
               decode; roi_starts, roi_ends: float32 (N, 2), the region in it that the output covers, from right to left
               where the output is mirrored; filters: int32 (N, 1), see `FILTERS`. padded_starts, padded_shapes: the
               same window with what of it lies outside of the image, in what was decoded, which the region then is in;
               shown: float32 (N, 2), the size to which the region is resized; ats: int32 (N, 2), where in that the
-              output begins.
+              output begins. Behind these, where the crop varies, its `outputs`.
     views:    the recipes for which.
     fetched:  what was read; read: when that was.
-    others, followed: the columns that are no images, see `Beside.others`.
+    sizes:    of the batch. others, followed: the columns that are no images, see `Beside.others`.
     frames:   so many images of each field are a row, one after the other.
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
@@ -49,6 +50,7 @@ class Feed:
     views: Views
     fetched: Fetched
     read: Span
+    sizes: dict[str, tuple[Sizes, ...]]
     others: Columns
     followed: list[Part]
     frames: int = 1
@@ -73,6 +75,7 @@ class Feed:
             self.job,
             images | self.others,
             dict(self.fetched.failures),
+            self.sizes,
             bytes_read=self.fetched.bytes_read,
             storage=self.fetched.storage,
             spans=(*self.fetched.spans(self.read), decode),
@@ -140,8 +143,9 @@ class Feeder:
             inputs.append(list(images.data))
             each = [planned.repeat(self.frames) if self.frames > 1 else planned for planned in crops[name]]
             inputs += [array for planned in each for array in view_inputs(planned, sizes)]
+        read_at, own = read.span("consumer"), sizes_of(self._views, crops)
         others = self._beside.others(fetched)
-        feed = Feed(tuple(inputs), self._views, fetched, read.span("consumer"), *others, frames=self.frames)
+        feed = Feed(tuple(inputs), self._views, fetched, read_at, own, *others, frames=self.frames)
         self._decline(feed, self._unfit(feed))
         feed.hide(fetched.failures.keys())
         return feed
@@ -194,7 +198,8 @@ def view_inputs(crops: Crops, sizes: NDArray[np.int32] | None = None) -> tuple[N
         windows, padding = _padding(crops, windows, np.maximum(sizes, 1))
     starts, shapes = np.ascontiguousarray(windows[:, :2]), np.ascontiguousarray(windows[:, 2:])
     roi_starts[flipped, 1], roi_ends[flipped, 1] = roi_ends[flipped, 1], roi_starts[flipped, 1]
-    return starts, shapes, roi_starts, roi_ends, FILTERS[crops.bicubic.astype(np.intp)], *padding
+    outputs = () if crops.outputs is None else (crops.outputs,)
+    return starts, shapes, roi_starts, roi_ends, FILTERS[crops.bicubic.astype(np.intp)], *padding, *outputs
 
 
 def _padding(
@@ -203,7 +208,7 @@ def _padding(
     """The parts of the windows that lie in images of these sizes, at least a pixel, and the arrays for the rest."""
     first, last = _shown(crops)
     ats = crops.anchors - first
-    ats[crops.flips, 1] = (last - first - ats - crops.size)[crops.flips, 1]
+    ats[crops.flips, 1] = (last - first - ats - crops.sizes)[crops.flips, 1]
     starts = np.clip(windows[:, :2], 0, sizes - 1)
     ends = np.maximum(np.minimum(windows[:, :2] + windows[:, 2:], sizes), starts + 1)
     padded = windows[:, :2] - starts, np.ascontiguousarray(windows[:, 2:])
@@ -214,7 +219,7 @@ def _padding(
 def _shown(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Where in the resized windows the outputs begin and end, int32 (N, 2) each; at least a pixel of each is shown."""
     first = np.clip(crops.anchors, 0, crops.resized - 1)
-    return first, np.maximum(np.minimum(crops.anchors + np.array(crops.size, np.int32), crops.resized), first + 1)
+    return first, np.maximum(np.minimum(crops.anchors + crops.sizes, crops.resized), first + 1)
 
 
 def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
@@ -235,8 +240,7 @@ def visible_part(crops: Crops) -> tuple[NDArray[np.int32], NDArray[np.float32], 
 
 def _blanked(inputs: tuple[Any, ...], rows: list[int], views: Views) -> tuple[Any, ...]:
     """New inputs, with the placeholder in those rows."""
-    # Starts, shapes, roi_starts, roi_ends and filters of each view, and the four of its padding.
-    sides = cycle([side for recipe in views for side in (0, 1, 0, 1, 1, 0, 1, 1, 0)[: len(geometry(recipe))]])
+    sides = cycle([side for recipe in views for _, side in geometry(recipe)])
     blanked = []
     for given in inputs:
         given = given.copy()

@@ -19,14 +19,17 @@ FILTERS = np.array([[int(types.INTERP_LINEAR)], [int(types.INTERP_CUBIC)]], np.i
 """DALI's numbers of a bilinear and of a bicubic filter."""
 
 # What a view is fed with: window start and shape, region start and end, filter; where its crop has a fill, the padded
-# window's start and shape in that window, the size of what is shown of it, and the start of the output in that.
-GEOMETRY = (types.INT32, types.INT32, types.FLOAT, types.FLOAT, types.INT32)
-PADDING = (types.INT32, types.INT32, types.FLOAT, types.INT32)
+# window's start and shape in that window, the size of what is shown of it, and the start of the output in that; where
+# it varies, the size of the output. Of each the type, and what a row has that DALI must not see.
+GEOMETRY = ((types.INT32, 0), (types.INT32, 1), (types.FLOAT, 0), (types.FLOAT, 1), (types.INT32, 1))
+PADDING = ((types.INT32, 0), (types.INT32, 1), (types.FLOAT, 1), (types.INT32, 0))
+OUTPUT = (types.INT32, 1)
 
 
-def geometry(recipe: Recipe) -> tuple[Any, ...]:
-    """The types of the arrays that a view is fed with."""
-    return GEOMETRY if recipe.crop.fill is None else GEOMETRY + PADDING
+def geometry(recipe: Recipe) -> tuple[tuple[Any, int], ...]:
+    """The type of each array that a view is fed with, and what is in it beside the placeholder."""
+    padding = () if recipe.crop.fill is None else PADDING
+    return (*GEOMETRY, *padding, OUTPUT) if recipe.crop.varies else (*GEOMETRY, *padding)
 
 
 @cache
@@ -46,12 +49,13 @@ def as_dali(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 def build_pipeline(feed: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
     """A built pipeline; `options` are those of `_graph`, see `gpupipe.Decoders` for the last two, and DALI's own.
 
-    Its outputs are the images of each view, uint8 HWC, of one image field after the other.
+    Its outputs are the images of each view, uint8 HWC, of one image field after the other; where sizes vary, rows of
+    the crop's `most_pixels` times 3 that begin with them.
 
     feed: returns for each image field the next batch's encoded images, a list, and for each view window starts and
     shapes (y, x; int32), region starts and ends within the window (y, x; float32; a region that ends left of its start
-    is mirrored) and filters (of `FILTERS`), and where a crop has a fill what `PADDING` says; its StopIteration ends an
-    epoch. The arrays must stay alive until the batch is out.
+    is mirrored) and filters (of `FILTERS`), and what `PADDING` and `OUTPUT` say; its StopIteration ends an epoch. The
+    arrays must stay alive until the batch is out.
     fields: how many image fields there are.
     """
     pipeline = _graph(feed=feed, exec_dynamic=True, **options)
@@ -68,7 +72,7 @@ def _graph(
     hw_decoder_load: float,
     fields: int = 1,
 ) -> Any:
-    each = (types.UINT8, *(kind for recipe in views for kind in geometry(recipe)))
+    each = (types.UINT8, *(kind for recipe in views for kind, _ in geometry(recipe)))
     inputs = fn.external_source(
         source=feed, num_outputs=fields * len(each), batch=True, no_copy=True, dtype=[*(each * fields)], ndim=1
     )
@@ -92,23 +96,25 @@ def _field(encoded: Any, arrays: list[Any], views: Views, crop_decode: bool, dec
 
 
 def _view(encoded: Any, whole: Any, recipe: Recipe, arrays: list[Any], decode: dict[str, Any]) -> Any:
-    start, shape, roi_start, roi_end, filters, *padding = arrays
+    start, shape, roi_start, roi_end, filters, *rest = arrays
+    crop = recipe.crop
+    size: Any = rest.pop() if crop.varies else list(crop.output_size)
     if whole is None:
         images = fn.decoders.image_slice(encoded, start, shape, axis_names="HW", **decode)
     else:
         images = fn.slice(whole, start, shape, axis_names="HW")
-    size: Any = list(recipe.crop.output_size)
-    if padding:
-        padded_start, padded_shape, shown, at = padding
-        fill: Any = dict(axis_names="HW", out_of_bounds_policy="pad", fill_values=list(recipe.crop.color or ()))
+    if rest:
+        padded_start, padded_shape, shown, at = rest
+        fill: Any = dict(axis_names="HW", out_of_bounds_policy="pad", fill_values=list(crop.color or ()))
         images = fn.slice(images, padded_start, padded_shape, **fill)
     resized = fn.resize(
         images,
-        size=shown if padding else size,
+        size=shown if rest else fn.cast(size, dtype=types.FLOAT) if crop.varies else size,
         roi_start=roi_start,
         roi_end=roi_end,
         interp_type=fn.cast(filters, dtype=types.INTERP_TYPE),
         antialias=True,
         subpixel_scale=False,
     )
-    return fn.slice(resized, start=at, shape=size, **fill) if padding else resized
+    view = fn.slice(resized, start=at, shape=size, **fill) if rest else resized
+    return fn.pad(fn.reshape(view, shape=[-1]), axes=0, shape=[3 * crop.most_pixels]) if crop.varies else view

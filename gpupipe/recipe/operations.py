@@ -176,10 +176,9 @@ class Resize(Crop):
 
     def __post_init__(self) -> None:
         settle(self, interpolation=(named, *get_args(Filter)), max_size=(count, 1, LONGEST))
-        sides = self.shorter if isinstance(self.shorter, Sequence) and len(self.shorter) else (self.shorter,)
-        for side in sides:
-            count("Resize: shorter", side, 1, LONGEST)
-        if isinstance(self.shorter, Sequence):
+        for side in self.shorter if isinstance(self.shorter, list | tuple) and self.shorter else (self.shorter,):
+            count(f"Resize: shorter={self.shorter!r}, and each of several,", side, 1, LONGEST)
+        if not isinstance(self.shorter, int):
             object.__setattr__(self, "shorter", tuple(self.shorter))
         elif self.shorter > self.max_size:
             raise ConfigError(f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}")

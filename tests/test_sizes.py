@@ -1,0 +1,429 @@
+"""Batches whose images have sizes of their own: beside torchvision v2, beside batches of one, on both engines."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import encode, picture, write_folder
+from PIL import Image as PillowImage
+from pillow_reference import render_reference
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+import gpupipe
+from gpupipe import Array, Boxes, Image, Loader, Mask, MultiCrop, Pad, Points, Recipe, Resize
+from gpupipe.errors import ConfigError
+from gpupipe.kernels import Crops, decode_crops
+from gpupipe.plan import augmentation, cropping, erasing
+from gpupipe.plan.stream import CROP, Stream, below
+
+SIZES = ((60, 100), (100, 60), (80, 80), (33, 120), (90, 77), (50, 51), (64, 64), (120, 33), (70, 41), (41, 70))
+FLIP = gpupipe.RandomHorizontalFlip()
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """Images of all sizes with masks, boxes with classes, and points; every other one a PNG."""
+
+    def __len__(self) -> int:
+        return len(SIZES)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        height, width = SIZES[index]
+        rng = np.random.default_rng(index)
+        corners = np.sort(rng.uniform(0, 1, (1 + index % 3, 2, 2)), axis=1) * (width, height)
+        return {
+            "image": encode(picture(height, width, index), ("JPEG", "PNG")[index % 2]),
+            "mask": rng.integers(0, 100, (height, width), np.uint8),
+            "boxes": corners.reshape(-1, 4).astype(np.float32),
+            "classes": np.arange(1 + index % 3),
+            "points": rng.uniform(0, 1, (4, 2)) * (width, height),
+        }
+
+
+def fields(collate: Any = "list", **more: Any) -> dict[str, Any]:
+    return {
+        "image": Image("image", collate=collate),
+        "mask": Mask("mask", **more),
+        "boxes": Boxes("boxes", labels="classes", collate="list"),
+        "classes": Array("classes", collate="list"),
+        "points": Points("points", outside="keep", collate="list"),
+    }
+
+
+def loader(recipe: Any, batch_size: int = len(SIZES), schema: Any = None, **options: Any) -> Loader:
+    options = {"engine": "torch", "device": "cpu", "num_workers": 0} | options
+    return Loader(Samples(), recipe, batch_size, fields=schema or fields(), **options)
+
+
+def batches(*arguments: Any, **options: Any) -> list[Any]:
+    with loader(*arguments, **options) as made:
+        return list(made)
+
+
+def planned(crop: Any, sizes: Any, seed: int = 0) -> Crops:
+    heights, widths = np.array(sizes, np.int32).T
+    return cropping(Recipe((crop,)), seed, 0, np.arange(len(heights)), heights, widths)
+
+
+# Geometry.
+
+
+@pytest.mark.parametrize("shorter", [1, 7, 64, 224, 800])
+@pytest.mark.parametrize("longer", [1, 1.7, 3])
+def test_the_sizes_are_those_of_torchvisions_resize(shorter: int, longer: float) -> None:
+    max_size = 1 + int(shorter * longer)
+    sizes = [*np.random.default_rng(shorter).integers(1, 1500, (200, 2)).tolist(), [9, 9], [1, 5000], [5000, 1]]
+    made = planned(Resize(shorter, max_size), sizes)
+    for size, ours in zip(sizes, made.sizes.tolist(), strict=True):
+        try:
+            whole = functional.resize(torch.empty(1, *size, device="meta"), [shorter], max_size=max_size)
+        except RuntimeError:  # where it leaves no pixel, we leave one
+            assert min(ours) == 1, size
+            continue
+        assert ours == list(whole.shape[1:]), size
+    assert (made.resized == made.sizes).all()
+    assert made.sizes.prod(axis=1).max() <= Resize(shorter, max_size).most_pixels
+    assert (made.sizes.max(axis=0) <= Resize(shorter, max_size).output_size).all()
+
+
+@pytest.mark.parametrize("sides", [(64,), (480, 512, 544, 800), (800, 300)])
+@pytest.mark.parametrize("max_size", [90, 1333])
+def test_the_sizes_are_those_of_torchvisions_random_shortest_size(
+    sides: tuple[int, ...], max_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = np.random.default_rng(3).integers(30, 900, (300, 2)).tolist()
+    crop = Resize(sides, max_size)
+    made = planned(crop, sizes, 7)
+    which = below(Stream(7, 0, np.arange(len(sizes))).words(CROP)[0], len(sides)).tolist()
+    assert set(which) == set(range(len(sides)))
+    for drawn, size, ours in zip(which, sizes, made.sizes.tolist(), strict=True):
+        monkeypatch.setattr(torch, "randint", lambda *_, drawn=drawn: torch.tensor(drawn))
+        size_there = v2.RandomShortestSize(list(sides), max_size).make_params([torch.zeros(1, *size)])["size"]
+        assert ours == list(size_there)
+    assert made.sizes.prod(axis=1).max() <= crop.most_pixels
+
+
+def by_torchvision(index: int, resize: Any) -> dict[str, Any]:
+    """What a transform of v2 makes of a sample."""
+    sample, canvas = Samples()[index], SIZES[index]
+    image = resize(PillowImage.open(io.BytesIO(sample["image"])).convert("RGB"))
+    return {
+        "image": functional.to_dtype(functional.to_image(image), torch.float32, scale=True),
+        "mask": resize(tv_tensors.Mask(torch.from_numpy(sample["mask"]))),
+        "boxes": resize(tv_tensors.BoundingBoxes(sample["boxes"], format="XYXY", canvas_size=canvas)),
+        "points": resize(tv_tensors.KeyPoints(torch.from_numpy(sample["points"]), canvas_size=canvas)),
+    }
+
+
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+@pytest.mark.parametrize("shorter", [48, 90])
+def test_images_masks_boxes_and_points_are_those_of_torchvisions_resize(shorter: int, engine: Any) -> None:
+    (batch,) = batches(Recipe((Resize(shorter, 100),)), engine=engine)
+    for index in range(len(SIZES)):
+        wanted = by_torchvision(index, v2.Resize(shorter, max_size=100))
+        assert batch["image"][index].shape == wanted["image"].shape
+        difference = 255 * (batch["image"][index] - wanted["image"]).abs()
+        assert difference.max() < (1.01 if engine == "torch" else 9)
+        assert difference.mean() < 0.5
+        if engine == "torch":  # Pillow 13 turns the order of passes round for some
+            pixels = render_reference(Samples()[index]["image"], planned(Resize(shorter, 100), SIZES).row(index))
+            np.testing.assert_array_equal(np.rint(255 * batch["image"][index].permute(1, 2, 0).numpy()), pixels)
+        assert torch.equal(batch["mask"][index], wanted["mask"])
+        torch.testing.assert_close(batch["boxes"][index], wanted["boxes"].as_subclass(torch.Tensor), atol=1e-3, rtol=0)
+        points = wanted["points"].as_subclass(torch.Tensor).float()
+        torch.testing.assert_close(batch["points"][index], points, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("fill", [None, (9, 90, 200)])
+def test_the_kernel_writes_rows_that_begin_with_their_images(fill: tuple[int, int, int] | None) -> None:
+    files = [Samples()[index]["image"] for index in range(0, len(SIZES), 2)]
+    count = len(files)
+    sizes = np.random.default_rng(0).integers(20, 60, (count, 2)).astype(np.int32)
+    windows = [(3, 4, 30, 20)] * count
+    out = np.full((count, 60 * 60, 3), 77, np.uint8)
+    anchors = -5 if fill else 0
+    crops = replace(Crops.of(windows, (60, 60), resized=sizes, anchors=anchors, flips=True, fill=fill), outputs=sizes)
+    decoded = decode_crops(files, [crops], out=[out])
+    assert decoded.images[0] is out
+    assert not decoded.failures
+    for row, (height, width) in enumerate(sizes.tolist()):
+        own = crops.row(row)
+        assert own.size == (height, width)
+        image = out[row, : height * width].reshape(height, width, 3)
+        np.testing.assert_array_equal(image, render_reference(files[row], own))
+        assert (out[row, height * width :] == 77).all()
+    with pytest.raises(ValueError, match=r"to be written"):
+        decode_crops(files, [crops], out=[out[:, :100]])
+
+
+# How they come out.
+
+
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+@pytest.mark.parametrize("layout", ["NCHW", "channels_last"])
+def test_padding_is_the_list_top_left_with_a_value_around_it(engine: Any, dtype: str, layout: Any) -> None:
+    normalize = () if dtype == "uint8" else (gpupipe.Normalize(),)
+    recipe = Recipe((Resize((30, 48, 64), 96), FLIP, *normalize), dtype=dtype, layout=layout)
+    pad = Pad(multiple=32, mask=True, value=7)
+    listed, padded = (
+        batches(recipe, 4, fields(collate), engine=engine, num_workers=workers)
+        for collate, workers in (("list", 0), (pad, 1))
+    )
+    for images, batch in zip(listed, padded, strict=True):
+        heights, widths = zip(*(image.shape[1:] for image in images["image"]), strict=True)
+        size = tuple(-(-max(sides) // 32) * 32 for sides in (heights, widths))
+        assert batch["image"].shape[2:] == batch["image_mask"].shape[1:] == batch["mask"].shape[1:] == size
+        last = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+        assert batch["image"].is_contiguous(memory_format=last)
+        assert batch["image"].dtype == getattr(torch, dtype)
+        assert batch["image_mask"].dtype == torch.bool
+        for row, (height, width) in enumerate(zip(heights, widths, strict=True)):
+            image, mask, there = (batch[name][row] for name in ("image", "mask", "image_mask"))
+            assert torch.equal(image[:, :height, :width], images["image"][row])
+            assert torch.equal(mask[:height, :width], images["mask"][row])
+            assert there[:height, :width].all()
+            assert there.sum() == height * width
+            assert (image[:, ~there] == 7).all()
+            assert (mask[~there] == 255).all()
+            assert torch.equal(batch["boxes"][row], images["boxes"][row])
+
+
+OPERATIONS = {
+    "flip": (FLIP,),
+    "colors": (FLIP, gpupipe.ColorJitter(0.4, 0.4), gpupipe.GaussianBlur(5)),
+    "moves": (FLIP, gpupipe.RandomRotation(30), gpupipe.RandomAffine(10, (0.2, 0.2))),
+    "policy": (FLIP, gpupipe.RandAugment()),
+    "per image": (FLIP, gpupipe.PerImage(lambda image, rng: image[::-1, ::-1], name="turned", geometric=False)),
+    "erasing": (FLIP, gpupipe.Normalize(), gpupipe.RandomErasing(0.9, value=3.0)),
+    "noise": (FLIP, gpupipe.Normalize(), gpupipe.RandomErasing(0.9, value="random")),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("size", [4, 7])
+def test_each_image_is_what_it_is_in_a_batch_of_one(name: str, size: int) -> None:
+    """So no row's size or neighbours decide what is drawn for another."""
+    recipe = Recipe((Resize((30, 48, 64), 96), *OPERATIONS[name]))
+    alone = batches(recipe, 1, seed=5)
+    several = batches(recipe, size, seed=5, num_workers=1)
+    for key in fields():
+        rows = [row for batch in several for row in batch[key]]
+        for row, (one,) in zip(rows, (batch[key] for batch in alone), strict=True):
+            assert torch.equal(row, one), key
+
+
+def test_draws_are_those_for_the_rows_own_size() -> None:
+    """A row's program and erased box are those of a recipe of that one size."""
+    sizes = np.array(SIZES, np.int32)
+    operations = (gpupipe.RandomAffine(10, (0.2, 0.2)), gpupipe.Normalize(), gpupipe.RandomErasing(1.0))
+    varied, positions = Recipe((Resize(40, 100), *operations)), np.arange(len(sizes))
+    program = augmentation(varied, 3, 1, positions, sizes=sizes)
+    boxes = erasing(varied, 3, 1, positions, sizes=sizes)
+    assert program is not None
+    assert boxes is not None
+    for row, size in enumerate(SIZES):
+        fixed, own = Recipe((gpupipe.ResizeCenterCrop(size, size), *operations)), positions[row : row + 1]
+        alone, box = augmentation(fixed, 3, 1, own), erasing(fixed, 3, 1, own)
+        assert alone is not None
+        assert box is not None
+        np.testing.assert_array_equal(program.values[row], alone.values[0])
+        np.testing.assert_array_equal(boxes.boxes[row], box.boxes[0])
+    assert len(np.unique(program.values[:, 0, 2])) == len(sizes)
+
+
+def test_boxes_and_masks_stay_with_their_images_where_these_are_turned() -> None:
+    """A mask of ones is where the image is not the fill, and a box around all of it."""
+
+    class Whole(Samples):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            height, width = SIZES[index]
+            return {
+                "image": np.full((height, width, 3), 200, np.uint8),
+                "mask": np.ones((height, width), np.uint8),
+                "boxes": np.array([[0, 0, width, height]], np.float32),
+                "classes": np.array([0]),
+                "points": np.array([[width / 2 - 0.5, height / 2 - 0.5]]),
+            }
+
+    turned = gpupipe.RandomRotation((30, 30), fill=0)
+    for collate in ("list", Pad(multiple=16)):
+        with Loader(
+            Whole(), Recipe((Resize((30, 60), 96), turned)), 10, fields=fields(collate, ignore=0), num_workers=0
+        ) as made:
+            (batch,) = made
+        for image, mask, box, point in zip(
+            *(batch[name] for name in ("image", "mask", "boxes", "points")), strict=True
+        ):
+            assert torch.equal(image[0] > 0, mask > 0)
+            down, across = torch.nonzero(mask, as_tuple=True)
+            left, top, right, bottom = box[0].tolist()
+            edges = (across.min(), down.min(), across.max() + 1, down.max() + 1)
+            for edge, found in zip((left, top, right, bottom), edges, strict=True):
+                assert abs(edge - int(found)) <= 1
+            assert mask[int(point[0, 1] + 0.5), int(point[0, 0] + 0.5)]
+
+
+@pytest.mark.parametrize("collate", ["list", Pad(multiple=32)])
+def test_fixed_sizes_can_be_listed_and_padded_too(collate: Any) -> None:
+    recipe = Recipe((gpupipe.RandomResizedCrop((40, 50)), FLIP, gpupipe.ColorJitter(0.4), gpupipe.Normalize()))
+    (stacked,), (made,) = (batches(recipe, schema=fields(how)) for how in ("stack", collate))
+    for name, value in (("image", 0), ("mask", 255)):
+        rows = list(made[name]) if collate == "list" else list(made[name][..., :40, :50])
+        assert all(map(torch.equal, rows, stacked[name]))
+        if collate != "list":
+            assert made[name].shape[-2:] == (64, 64)
+            assert (made[name][..., 40:, :] == value).all()
+            assert (made[name][..., 50:] == value).all()
+        else:
+            assert isinstance(made[name], list)
+
+
+def test_several_views_and_image_fields_come_in_sizes_of_their_own() -> None:
+    schema = {
+        "image": Image("image", collate="list"),
+        "other": Image("image", collate=Pad(mask=True)),
+        "same": Image("image", geometry="image", collate="list"),
+    }
+    recipe = MultiCrop((Recipe((Resize((30, 50), 70), FLIP), views=2), Recipe((gpupipe.RandomResizedCrop(24), FLIP))))
+    (batch,) = batches(recipe, schema=schema)
+    first, second, third = batch["image"]
+    assert [image.shape[1:] for image in third] == [(24, 24)] * len(SIZES)
+    assert [image.shape for image in first] != [image.shape for image in second]
+    assert all(map(torch.equal, first, batch["same"][0]))
+    for view, (images, masks) in enumerate(zip(batch["other"], batch["other_mask"], strict=True)):
+        assert images.shape[2:] == masks.shape[1:]
+        assert masks.any(dim=2).all(dim=1).any() or view < 2
+    assert batch["other"][2].shape == (len(SIZES), 3, 24, 24)
+    assert [list(image.shape[1:]) for image in first] != [
+        [int(m.any(1).sum()), int(m.any(0).sum())] for m in batch["other_mask"][0]
+    ]
+
+
+def test_image_and_label_are_a_tuple_but_where_a_mask_goes_with_them(tmp_path: Any) -> None:
+    folder = write_folder(tmp_path, sizes=SIZES)
+    recipe = Recipe((Resize(40, 60),))
+
+    def first(collate: Any) -> Any:
+        schema = {"image": Image(collate=collate), "label": gpupipe.Scalar()}
+        with Loader(folder, recipe, 3, fields=schema, num_workers=0, device="cpu") as made:
+            return next(iter(made))
+
+    images, labels = first("list")
+    assert len(images) == len(labels) == 3
+    assert first(Pad(multiple=32))[0].shape[2] % 32 == 0
+    assert sorted(first(Pad(mask=True))) == ["image", "image_mask", "label"]
+
+
+# The guarantees.
+
+
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+def test_any_number_of_ranks_and_any_resume_give_the_same_images(engine: Any) -> None:
+    recipe = Recipe((Resize((30, 48, 64), 96), FLIP, gpupipe.RandomRotation(20)))
+    whole = batches(recipe, 4, engine=engine, shuffle=True)
+    parts = [batches(recipe, 2, engine=engine, shuffle=True, rank=rank, world_size=2) for rank in (0, 1)]
+    for global_batch, *ranks in zip(whole, *parts, strict=True):
+        for name in ("image", "mask", "boxes"):
+            rows = [row for rank in ranks for row in rank[name]]
+            assert all(map(torch.equal, global_batch[name], rows[: len(global_batch[name])]))
+    with loader(recipe, 4, engine=engine, shuffle=True) as made:
+        next(iter(made))
+        state = made.state_dict()
+    with loader(recipe, 4, engine=engine, shuffle=True) as made:
+        made.load_state_dict(state)
+        for batch, wanted in zip(made, whole[1:], strict=True):
+            assert all(map(torch.equal, batch["image"], wanted["image"]))
+
+
+class SomeBad(Samples):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        return sample | {"image": sample["image"][:40]} if index in (1, 6) else sample
+
+
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+@pytest.mark.parametrize("collate", ["list", Pad(multiple=8)])
+def test_a_bad_sample_is_replaced_by_one_of_another_size(engine: Any, collate: Any) -> None:
+    recipe = Recipe((Resize(48, 96), FLIP))
+    options: Any = dict(fields=fields(collate), engine=engine, device="cpu", num_workers=1)
+    with Loader(SomeBad(), recipe, 5, on_error="skip", **options) as made:
+        got = [row for batch in made for row in zip(batch["image"], batch["mask"], strict=True)]
+        assert [bad.index for bad in made.bad_samples] == [1, 6]
+    with Loader(Samples(), recipe, 5, **options) as made:
+        wanted = [row for batch in made for row in zip(batch["image"], batch["mask"], strict=True)]
+    if collate == "list":
+        for row in set(range(len(SIZES))) - {1, 6}:
+            assert all(map(torch.equal, got[row], wanted[row]))
+    there = [mask[:48, :48] for mask in (got[1][1], wanted[2][1])]  # all of sample 2's
+    assert torch.equal(there[0], there[1]) or torch.equal(there[0], there[1].flip(1))
+
+
+def test_sharing_between_dali_and_the_cpu_gives_rows_of_both() -> None:
+    recipe = Recipe((Resize((30, 48, 64), 96), FLIP))
+    shared = gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)
+    alone, both = (
+        batches(recipe, 5, fields(Pad(multiple=32)), engine="dali", num_workers=2, decoders=decoders)
+        for decoders in (None, shared)
+    )
+    for one, other in zip(alone, both, strict=True):
+        assert one["image"].shape == other["image"].shape
+        assert (one["image"] - other["image"]).abs().mean() < 1 / 255
+        assert torch.equal(one["mask"], other["mask"])
+
+
+def test_what_a_transform_changes_before_the_crop_decides_its_size() -> None:
+    halved = gpupipe.PerImage(lambda image, rng: image[: len(image) // 2], name="upper half")
+    schema = {"image": Image("image", collate="list")}
+    (batch,) = batches(Recipe((halved, Resize(40, 90))), schema=schema)
+    sizes = [(height // 2, width) for height, width in SIZES]
+    assert [tuple(image.shape[1:]) for image in batch["image"]] == list(
+        map(tuple, planned(Resize(40, 90), sizes).sizes.tolist())
+    )
+
+
+# What is refused.
+
+
+def test_sizes_that_differ_are_not_stacked() -> None:
+    said = r"field 'image': Resize gives the images of a batch \d+ sizes, such as .*; pass Image\(collate=gpupipe.Pad"
+    with pytest.raises(ConfigError, match=said):
+        batches(Recipe((Resize(40, 90),)), schema=fields(None))
+    (first, *_) = batches(Recipe((Resize(40, 90),)), 1, fields(None))
+    assert first["image"].shape == (1, 3, 40, 66)
+
+
+@pytest.mark.parametrize(
+    ("operation", "collate", "said"),
+    [
+        (gpupipe.MixUp(3), "list", "MixUp mixes images of one size, but Resize gives each its own"),
+        (gpupipe.OnBatch(torch.nn.Identity()), "list", r"Identity\(\)' works on images that are stacked"),
+        (gpupipe.RandomErasing(value="random"), Pad(), "would draw other numbers for 'image' with other images beside"),
+    ],
+)
+def test_what_does_not_go_with_sizes_that_vary_is_refused(operation: Any, collate: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        loader(Recipe((Resize(40, 90), operation)), schema={"image": Image("image", collate=collate)})
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Resize(0, 90), "shorter=0, and each of several, must be an int from 1"),
+        (lambda: Resize((), 90), r"shorter=\(\), .* must be"),
+        (lambda: Resize((40, "x"), 90), "must be an int from 1"),
+        (lambda: Resize(100, 90), "max_size=90 must be at least shorter=100"),
+        (lambda: Image(collate="ragged"), "is not for pixels: pass 'stack', 'list' or gpupipe.Pad"),
+        (lambda: Mask(collate=len), "is not for pixels"),
+        (lambda: Mask(collate=Pad(value=3)), "pads with ignore="),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(made: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made()

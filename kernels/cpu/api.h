@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 18 };
+enum { GP_ABI = 19 };
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -219,6 +219,7 @@ class Frames(Image):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check(self.collate in (None, "stack"), "collate", "is not for clips, which are stacked, in one size")
         what = "must be two numbers of 1 and more, frames and stride, or (frames, None)"
         self._check(isinstance(self.clip, Sequence) and len(self.clip) == 2, "clip", what)
         frames, stride = self.clip

@@ -46,11 +46,8 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
 
 
 def _check_collated(name: str, field: Any, policy: Any, view: Recipe) -> None:
-    if isinstance(field, Frames) and (policy != "stack" or view.crop.varies):
-        raise ConfigError(
-            f"recipe: clips are stacked, in one size, but {name!r} has collate={policy!r} and {view.crop} as its crop; "
-            "leave collate out, and take a crop of a fixed size"
-        )
+    if isinstance(field, Frames) and view.crop.varies:
+        raise ConfigError(f"recipe: {name!r} are clips, which have one size, but {view.crop} gives each its own")
     on_batch = [one for one in view.own if isinstance(one, OnBatch) and not one.whole]
     if policy != "stack" and on_batch:
         raise ConfigError(

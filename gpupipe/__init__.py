@@ -39,6 +39,7 @@ _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
 _LATER |= {"Cache": "sources.remote.cache"}
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("NodeBlocks", "Subset", "VirtualEpochs", "Weighted", "split"), "order")
+_LATER |= dict.fromkeys(("Buckets", "BudgetBatches"), "order")
 
 __all__ = sorted([*batch.__all__, *errors.__all__, *recipe.__all__, *_LATER])
 

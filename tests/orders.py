@@ -9,6 +9,8 @@ from torch.utils.data import RandomSampler
 
 from gpupipe.order import (
     BlockShuffled,
+    Buckets,
+    BudgetBatches,
     Interleaved,
     NodeBlocks,
     Order,
@@ -52,6 +54,10 @@ EVERY_ORDER: dict[str, Callable[[], Order]] = {
     "node-blocks": lambda: NodeBlocks([9, 0, 4, 11, 1, 12], nodes=4, batch_size=8, every=2),
     "node-blocks-few": lambda: NodeBlocks([30, 7], nodes=8, batch_size=8),
     "stratified": lambda: Stratified(LABELS, batch_size=8),
+    "buckets": lambda: Buckets(LABELS, [8, 5]),
+    "buckets-full": lambda: Buckets(LABELS, 8, drop_last=True),
+    "length": lambda: Buckets.by_length(1 + LABELS * 3, 8),
+    "budget": lambda: BudgetBatches(Shuffled(SIZE), 1 + LABELS, 10, 8),
     "virtual": lambda: VirtualEpochs(Shuffled(SIZE), 29),
     "virtual-long": lambda: VirtualEpochs(BlockShuffled([5] * 5, window=3), 60),
     "virtual-of-repeated-users": lambda: VirtualEpochs(Repeated(Users(), 2), 41),

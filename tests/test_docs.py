@@ -105,7 +105,11 @@ def heading_anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md", "docs/recipes.md"]
+    "page",
+    [
+        "README.md",
+        *("docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md", "docs/recipes.md", "docs/orders.md"),
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text())

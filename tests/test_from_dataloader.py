@@ -802,6 +802,24 @@ class ByParity(Sampler[list[int]]):
             yield (waiting[parity] + seen[parity] * self.batch_size)[: self.batch_size]
 
 
+class Rising(Sampler[list[int]]):
+    """Batches of 1, 2, 3 ... samples, and of what is left."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        left = list(self.sampler)
+        for size in range(1, len(left)):
+            yield left[:size]
+            left = left[size:]
+            if not left:
+                return
+
+
 class Listed(Sampler[list[int]]):
     """The batches of each epoch in turn, without a length."""
 
@@ -905,20 +923,54 @@ class TestBatchSamplers:
     @pytest.mark.parametrize(
         ("batches", "match"),
         [
+            ([[1, 2], [], [4, 5]], "sampler list makes batches of 0, 2 samples; none may be empty"),
             (
-                [[1, 2], [3], [4, 5]],
-                r"sampler list makes batches of 1, 2 samples; .* pass batch_size= and order=",
+                Listed([[1, 2], [3, 4]], [[1], [2, 3], [4]]),
+                "makes batches of 1, 2 samples; none .* as here, of 2, in none",
             ),
-            ([[1], [2, 3]], "makes batches of 1, 2 samples"),
             ([[1.5]], "yields float64 of shape"),
             ([3, 4], "a batch of list must be one list of integers, not int"),
             (iter([[1, 2]]), "list_iterator is an iterator, at its end after one epoch"),
             (Listed([[1, 2]] * 300), r"Listed has no len\(\), and its first epoch more than 400 samples"),
         ],
     )
-    def test_what_makes_no_batches_of_one_size(self, batches: Any, match: str) -> None:
+    def test_what_makes_no_batches(self, batches: Any, match: str) -> None:
         with pytest.raises(ConfigError, match=match):
-            next(iter(of_a_batch_sampler(batches)))
+            [indices(made, epoch) for made in [of_a_batch_sampler(batches)] for epoch in range(2)]
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_of_several_sizes(self, workers: int) -> None:
+        loader = DataLoader(Numbers(50), batch_sampler=Rising(RandomSampler(range(50))), num_workers=workers)
+        with gpupipe.from_dataloader(loader, seed=3) as made, gpupipe.from_dataloader(loader, seed=3) as other:
+            assert (made.batch_size, len(made), len(made.sampler)) == (9, 10, 50)
+            epochs = [[batch.tolist() for batch in made] for _ in range(3)]
+            other.set_epoch(1)
+            rest = iter(other)
+            begun = [next(rest).tolist() for _ in range(4)]
+            made.load_state_dict(other.state_dict())
+            assert begun + [batch.tolist() for batch in made] == epochs[1]
+        assert all(list(map(len, batches)) == [*range(1, 10), 5] for batches in epochs)
+        assert all(sorted(flat(batches)) == list(range(50)) for batches in epochs)
+        assert epochs[0] != epochs[1] != epochs[2]
+
+    @pytest.mark.parametrize("ranks", [2, 3])
+    def test_of_several_sizes_and_ranks(self, ranks: int) -> None:
+        samplers = [DistributedSampler(Numbers(60), ranks, rank, seed=7) for rank in range(ranks)]
+        loaders = [DataLoader(Numbers(60), batch_sampler=Rising(sampler)) for sampler in samplers]
+        made = [gpupipe.from_dataloader(loader) for loader in loaders]
+        for epoch in (0, 5):
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            assert [indices(one, epoch) for one in made] == [[batch.tolist() for batch in one] for one in loaders]
+            assert [one.padding for one in made] == [0] * ranks
+
+    def test_epochs_of_other_sizes_without_length(self) -> None:
+        made = of_a_batch_sampler(Listed([[1, 2], [3], [4]], [[5], [6, 7]], [[8], [9], [0], [1, 2]]))
+        assert [indices(made, epoch) for epoch in range(3)] == [
+            [[1, 2], [3], [4]],
+            [[5], [6, 7], [8]],
+            [[1, 2], [3], [4]],
+        ]
 
     def test_another_size_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"batch_size=3, but the batches of the batch_sampler, list, have 2"):

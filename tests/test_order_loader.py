@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from engines import ENGINES
 from images import Numbered, encode, picture
-from orders import EVERY_ORDER, SIZE, everything
+from orders import EVERY_ORDER, LABELS, SIZE, Users, everything
 
 import gpupipe
 from gpupipe.order import Order
@@ -47,15 +50,11 @@ class World:
                 loader.set_epoch(epoch)
             for parts in zip(*self.loaders, strict=True):
                 images, labels = (torch.cat([part[which] for part in parts]) for which in (0, 1))
-                padding = sum(loader.padding for loader in self.loaders) if self._at_the_end() else 0
+                padding = sum(loader.padding for loader in self.loaders)
                 made.append((labels[: len(labels) - padding].clone(), images[: len(images) - padding].clone()))
                 if len(made) == most:
                     return made
         return made
-
-    def _at_the_end(self) -> bool:
-        loader = self.loaders[0]
-        return loader.state_dict()["position"] == len(loader.order)
 
     def states(self) -> list[dict]:
         return [loader.state_dict() for loader in self.loaders]
@@ -130,3 +129,112 @@ def test_shares_of_another_global_batch_are_told(batch_size: int, told: bool, ca
     order = gpupipe.NodeBlocks([4] * (SIZE // 4), nodes=2, batch_size=2 * batch_size)
     World(order, ranks=2).close()
     assert ("nodes read of each other's shares" in caplog.text) is told
+
+
+def bucketed(order: Order, ranks: int = 1, **options: Any) -> list[gpupipe.Loader]:
+    """A loader for each rank, of samples whose label is their number."""
+    recipe = gpupipe.imagenet_eval(16, dtype="uint8")
+    settings = {"engine": "torch", "device": "cpu", "num_workers": 0, "world_size": ranks, "seed": SEED} | options
+    return [gpupipe.Loader(Numbered(SIZE, FILES), recipe, order=order, rank=rank, **settings) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_are_the_orders(engine: dict[str, Any]) -> None:
+    order = gpupipe.Buckets(LABELS, [4, 7])
+    (loader,) = bucketed(order, **engine)
+    assert loader.batch_size == 7
+    assert len(loader) == len(loader.batch_sampler) == -(-13 // 4) - (-24 // 7)
+    for epoch in range(2):
+        batches = [labels.tolist() for _, labels in loader]
+        starts = order.starts(SEED, epoch).tolist()
+        listed = everything(order, SEED, epoch).tolist()
+        assert batches == [listed[begin:end] for begin, end in itertools.pairwise(starts)]
+    loader.set_epoch(1)
+    assert list(loader.batch_sampler) == batches
+    loader.close()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_gathered_batches_have_each_sample_once(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = gpupipe.BudgetBatches(gpupipe.Shuffled(SIZE), 1 + LABELS, 10, 9)
+    loaders = bucketed(order, ranks)
+    seen: list[int] = []
+    for parts in zip(*loaders, strict=True):
+        rows = torch.cat([labels for _, labels in parts])
+        monkeypatch.setattr("gpupipe.loader.loader.gathered", lambda values, world, rows=rows: rows)
+        whole = [loader.gather(labels) for loader, (_, labels) in zip(loaders, parts, strict=True)]
+        assert all(torch.equal(one, whole[0]) for one in whole)
+        assert sum(loader.padding for loader in loaders) == len(rows) - len(whole[0]) < ranks
+        seen += whole[0].tolist()
+    assert seen == everything(order, SEED, 0).tolist()
+    assert {len(loader.sampler) for loader in loaders} == {sum(1 for loader in loaders[:1] for _ in loader.sampler)}
+
+
+def test_a_bad_sample_is_replaced_by_one_of_its_bucket() -> None:
+    files = [b"no image" if index % 5 == 0 else file for index, file in enumerate(FILES)]
+    loader = gpupipe.Loader(
+        Numbered(SIZE, files),
+        gpupipe.imagenet_eval(16),
+        order=gpupipe.Buckets(LABELS, 4),
+        engine="torch",
+        device="cpu",
+        num_workers=0,
+        on_error="skip",
+    )
+    for _ in loader:
+        found = loader.last_indices
+        assert found is not None
+        assert (found % 5 != 0).all()
+        assert len(set(LABELS[found].tolist())) == 1
+    assert sorted(bad.index for bad in loader.bad_samples) == list(range(0, SIZE, 5))
+
+
+def test_a_bad_sample_of_a_users_batch_is_replaced_by_another_of_it() -> None:
+    class Own(Users):
+        largest = 5
+
+        def starts(self, seed: int, epoch: int) -> np.ndarray:
+            return np.append(np.arange(0, SIZE, 5), SIZE)
+
+    files = [b"no image" if index in (4, 20, 21, 22, 23, 24) else file for index, file in enumerate(FILES)]
+    recipe, order = gpupipe.imagenet_eval(16), Own()
+    options = {"engine": "torch", "device": "cpu", "num_workers": 0, "on_error": "skip", "order": order}
+    loader = gpupipe.Loader(Numbered(SIZE, files), recipe, **options)
+    batches = iter(loader)
+    assert next(batches)[1].tolist() == [0, 1, 2, 3, 0]
+    with pytest.raises(gpupipe.DataError, match=r"the 4 samples .* are all bad"):
+        list(batches)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"batch_size": 3},
+            "batch_size=3, but the order, Buckets, makes the batches itself: of 8 samples at mo",
+        ),
+        ({"drop_last": True}, "drop_last=True, but the order, Buckets"),
+        ({"shuffle": True}, "exclude each other"),
+    ],
+)
+def test_what_does_not_go_with_batches_of_the_order(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=match):
+        bucketed(gpupipe.Buckets(LABELS, 8), 2, **options)
+    assert bucketed(gpupipe.Buckets(LABELS, 8), 2, batch_size=4)[0].batches.global_batch == 8
+
+
+def test_mixing_does_not_go_with_batches_of_the_order() -> None:
+    recipe = gpupipe.Recipe([gpupipe.RandomResizedCrop(16), gpupipe.MixUp(SIZE)])
+    with pytest.raises(gpupipe.ConfigError, match="mixes neighbours, and Buckets"):
+        gpupipe.Loader(Numbered(SIZE, FILES), recipe, order=gpupipe.Buckets(LABELS, 8))
+
+
+def test_a_state_of_other_buckets_is_refused() -> None:
+    (loader,) = bucketed(gpupipe.Buckets(LABELS, [4, 7]))
+    next(iter(loader))
+    state = loader.state_dict()
+    for other in (gpupipe.Buckets(LABELS, [7, 4]), gpupipe.Buckets(1 - LABELS % 2, [4, 7])):
+        with pytest.raises(gpupipe.StateError, match="order is"):
+            bucketed(other)[0].load_state_dict(state, allow_new_global_batch=True)
+    with pytest.raises(gpupipe.StateError, match="which is no step"):
+        loader.load_state_dict(state | {"position": state["position"] - 1})

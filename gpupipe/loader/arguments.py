@@ -18,7 +18,7 @@ import torch.multiprocessing
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import flag, whole
 
-__all__ = ["WorkerArguments", "check_items", "named", "refuse_unserved", "seed_of", "shortened"]
+__all__ = ["WorkerArguments", "check_items", "named", "refuse_unserved", "rows_of", "seed_of", "shortened"]
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -118,6 +118,22 @@ def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str, cache: A
         raise ConfigError(f"cache={shortened(cache)} is for data by URL; without a recipe a dataset reads by itself")
     if engine == "dali":
         raise ConfigError("engine='dali' decodes images by a recipe; without one pass engine='torch' or 'auto'")
+
+
+def rows_of(order: Any, batch_size: int, world_size: int, drop_last: bool) -> int:
+    """Rows of a rank in the largest batch of an order that makes its batches itself. Raises ConfigError for what goes
+    with such an order as little as with a DataLoader's `batch_sampler`."""
+    name, rows = type(order).__name__, -(-int(order.largest) // world_size)
+    if batch_size not in (1, rows):
+        raise ConfigError(
+            f"batch_size={batch_size}, but the order, {name}, makes the batches itself: of {order.largest} samples at "
+            f"most, {rows} for each of {world_size} ranks; leave it out, and give it to {name} for all ranks together"
+        )
+    if drop_last:
+        raise ConfigError(
+            f"drop_last=True, but the order, {name}, makes the batches itself; have it leave out short ones"
+        )
+    return rows
 
 
 def seed_of(seed: Any, generator: Any) -> int:

@@ -114,7 +114,8 @@ class Keeping:
         for job in jobs:
             lost: list[Indices] = []
             if begun is None:
-                begun = Begun(batches, job.epoch if batches.origin else 0, self._room(batches))
+                epoch = job.epoch if batches.origin else 0
+                begun = Begun(batches if batches.origin else batches.at(epoch), epoch, self._room(batches))
                 lost = self._lost(job, batches)
             keep, drop = self._of(job, batches.rank, begun)
             if lost and self._plan is not None:
@@ -128,7 +129,8 @@ class Keeping:
     def _lost(self, job: Job, batches: RankBatches) -> list[Indices]:
         """What the last jobs of a stream were to drop that was left before they were read, as far as is known."""
         last = next(reversed(self._told), None)
-        if last is None or Point(*last, batches).following.key == (job.epoch, job.step):
+        cut = batches if last is None or batches.cut is None else batches.at(last[0])
+        if last is None or Point(*last, cut).following.key == (job.epoch, job.step):
             return []
         return [self._told[at][1] for at in [*self._told][-self._under_way(batches.batch_size) :]]
 

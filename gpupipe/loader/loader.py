@@ -25,7 +25,15 @@ from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.host.checks import flag, whole
-from gpupipe.loader.arguments import WorkerArguments, check_items, named, refuse_unserved, seed_of, shortened
+from gpupipe.loader.arguments import (
+    WorkerArguments,
+    check_items,
+    named,
+    refuse_unserved,
+    rows_of,
+    seed_of,
+    shortened,
+)
 from gpupipe.loader.attributes import DataLoaderAttributes
 from gpupipe.loader.classes import check_labels, with_numbers
 from gpupipe.loader.distributed import (
@@ -45,8 +53,8 @@ from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
 from gpupipe.loader.streaming import StreamReader, refuse_shuffling
 from gpupipe.loader.supply import Supply
-from gpupipe.order import NodeBlocks, Order, RankBatches, SamplerOrder
-from gpupipe.order.protocol import samples_of
+from gpupipe.order import NodeBlocks, Order, RankBatches, SamplerOrder, cut_by
+from gpupipe.order.protocol import makes_batches, samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
 from gpupipe.workers.worker import WorkerInit
@@ -72,7 +80,8 @@ class Loader(DataLoaderAttributes):
                  as DataLoader does it, by torch's `default_collate` or by `collate_fn`.
     fields:      what a sample has, by name, and what becomes of each: see `Image` and the other kinds. None: those of
                  an opened source, else an image and its label.
-    batch_size:  samples per batch of this rank.
+    batch_size:  samples per batch of this rank; of an order that makes its batches itself, such as `Buckets`, it is
+                 that order's.
     shuffle:     a new order in every epoch. None: False.
     drop_last:   leave out the last batch if it is not full. Otherwise it is short; on several ranks each takes an
                  equal part of it, and fewer than world_size rows in all repeat the epoch's first samples: see
@@ -172,13 +181,22 @@ class Loader(DataLoaderAttributes):
             )
         check_items(recipe, fields, collate_fn, engine, cache)
         check_on_error(on_error)
+        self._world_was_given = world_size is not None
+        rank, world_size = rank_and_world_size(rank, world_size)
         batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
+        if makes_batches(order):
+            batch_size = rows_of(order, batch_size, world_size, drop_last)
         shuffle = shuffle is not None and flag("shuffle", shuffle)
         workers = WorkerArguments(
             num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, multiprocessing_context
         )
         self.seed, self.generator = seed_of(seed, generator), generator
         views = () if recipe is None else recipe.view_recipes
+        if views and views[0].mixing is not None and makes_batches(order):
+            raise ConfigError(
+                f"the recipe mixes neighbours, and {type(order).__name__} makes batches that may end between two of "
+                "them: leave MixUp and CutMix out, or take another order"
+            )
         if views and views[0].mixing is not None and batch_size % 2:
             raise ConfigError(
                 f"batch_size={batch_size} must be even where the recipe mixes samples: each is mixed with its "
@@ -200,8 +218,6 @@ class Loader(DataLoaderAttributes):
             decoders=found.decoders,
             worker_init_fn=worker_init_fn,
         )
-        self._world_was_given = world_size is not None
-        rank, world_size = rank_and_world_size(rank, world_size)
         RankBatches(0, batch_size, rank, world_size, drop_last)  # settings are refused before a long scan of the data
         self.source: Source = ItemSource(data) if recipe is None else open_source(data, fields=fields, cache=cache)
         self.dataset: Any = data if hasattr(data, "__getitem__") and not names_files(data) else self.source
@@ -215,7 +231,8 @@ class Loader(DataLoaderAttributes):
         self.order = _order(order, shuffle, self.source)
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
-        self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last))
+        cut = cut_by(self.order, self.seed)
+        self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last, cut=cut))
         if isinstance(self.order, NodeBlocks) and self.order.batch_size != batch_size * world_size:
             log.warning(
                 "gpupipe: NodeBlocks(batch_size=%d) is for that global batch, and this loader's is %d: nodes read of "
@@ -325,7 +342,8 @@ class Loader(DataLoaderAttributes):
     def padding(self) -> int:
         """How many rows at the end of the batch delivered last are padding: repeats that make the ranks equal.
 
-        Only an epoch's last batch has any, and only on several ranks without `drop_last`.
+        Only an epoch's last batch has any, or of an order's own batches any that is short, and only on several ranks
+        without `drop_last`.
         """
         return 0 if self._last is None else self._last.batches.padding(self._last.step)
 
@@ -545,7 +563,8 @@ class Loader(DataLoaderAttributes):
         """Samples of the epoch's last global batch, 0 if it is full."""
         batches = self.batches if self._last is None or not self.batches.is_endless else self._last.batches
         rest = batches.samples(len(batches) - 1) if len(batches) else 0
-        return rest % batches.global_batch
+        full = batches.global_batch if batches.cut is None else -(-rest // batches.world_size) * batches.world_size
+        return rest % max(1, full)
 
     def _job(self, step: int) -> Job:
         """What is to be made at that step of the current epoch."""

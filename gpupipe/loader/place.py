@@ -45,7 +45,7 @@ class Point:
 
     def later(self, epoch: int, step: int) -> Point:
         """A step of this epoch, or of one that follows."""
-        return Point(epoch, step, self.batches if epoch == self.epoch else replace(self.batches, origin=0))
+        return Point(epoch, step, self.batches if epoch == self.epoch else self.batches.at(epoch))
 
 
 class Place:
@@ -118,8 +118,7 @@ class Place:
     def _go(self, epoch: int) -> None:
         self.epoch, self.step = epoch, 0
         self._used = self._again = False
-        if self.batches.origin:
-            self.batches = replace(self.batches, origin=0)
+        self.batches = self.batches.at(epoch)
 
     def _tell(self) -> None:
         if not self._told:

@@ -2,7 +2,7 @@
 
 The substitute for a bad sample is a pure function of the epoch, so that every rank, and every resumed run, picks the
 same one without talking: the sample at the next position of the epoch's order that can be read, drawn with the bad
-position's own numbers.
+position's own numbers. An order that makes its batches itself says which samples may stand in.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gpupipe.batch import Batch, Job
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
+from gpupipe.order.protocol import makes_batches
 
 __all__ = ["OnError", "Repair", "check_on_error"]
 
@@ -83,8 +84,21 @@ class Repair:
         if job.given is not None:
             return [*job.indices[row + 1 :].tolist(), *job.indices[:row].tolist()]
         size, position = len(self._order), int(job.positions[row])
+        if makes_batches(self._order):
+            return self._alike(job, position % size)
         following = (position + 1 + np.arange(min(MAX_SUBSTITUTES, size), dtype=np.int64)) % size
         return [int(index) for index in self._order.indices(job.seed, job.epoch, following)]
+
+    def _alike(self, job: Job, position: int) -> list[int]:
+        """Where the order makes the batches: samples that it says go with the others, else those of the batch."""
+        order: Any = self._order
+        if hasattr(order, "alike"):
+            return list(map(int, order.alike(job.seed, job.epoch, position, MAX_SUBSTITUTES)))
+        starts = order.starts(job.seed, job.epoch)
+        batch = np.searchsorted(starts, position, side="right")
+        begin, end = starts[batch - 1 : batch + 1].tolist()
+        others = [*range(position + 1, end), *range(begin, position)]
+        return list(map(int, order.indices(job.seed, job.epoch, np.array(others, np.int64))))
 
     def _attempt(self, batch: Batch, job: Job, row: int, index: int) -> Batch | SampleError:
         """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""

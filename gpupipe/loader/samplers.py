@@ -24,10 +24,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
 
     def __len__(self) -> int:
         len(self._loader)  # which a stream has not
-        batches = self._loader.batches
-        return sum(len(batches.positions(step)) for step in {0, len(batches) - 1} if len(batches)) + (
-            max(0, len(batches) - 2) * batches.batch_size
-        )
+        return self._loader.batches.rows()
 
     def __iter__(self) -> Iterator[int]:
         for step in range(len(self._loader)):

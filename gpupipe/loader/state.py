@@ -104,7 +104,8 @@ class LoaderState:
 
     def _check_position(self, batches: RankBatches) -> None:
         """That one of the state's own batches ends there."""
-        saved = replace(batches, batch_size=self.global_batch, rank=0, world_size=1, origin=self.origin)
+        own = batches.at(self.epoch)
+        saved = replace(own, batch_size=self.global_batch, rank=0, world_size=1, origin=self.origin)
         if saved.delivered(saved.step_at(self.position)) != self.position:
             raise StateError(
                 f"state_dict: position is {self.position}, which is no step of {self.global_batch} samples within "

@@ -282,7 +282,7 @@ class Supply:
 def _following(jobs: Jobs, at: Point, failing: frozenset[tuple[int, int]], goes_on: bool) -> Iterator[Job]:
     """The jobs from there on but those that are known to fail: of that epoch, or of all that follow, too."""
     epoch = at.epoch
-    while at.step < len(at.batches) and (goes_on or at.epoch == epoch):
+    while (goes_on or at.epoch == epoch) and at.step < len(at.batches):
         if at.key not in failing:
             yield jobs(at)
         at = at.following

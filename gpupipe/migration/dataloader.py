@@ -43,8 +43,8 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     strict: raise ConfigError, with all reasons, rather than run anything as it is written.
     overrides: Loader's arguments, which win. A `recipe` stands for the dataset's transform; None: all as it is written.
 
-    Raises ConfigError for what a Loader can't do: an IterableDataset, a batch_sampler with batches of several sizes, a
-    sampler without end or one that cuts the epoch into ranks in a way of its own.
+    Raises ConfigError for what a Loader can't do: an IterableDataset, a sampler without end or one that cuts the epoch
+    into ranks in a way of its own.
     """
     _check(loader)
     ordered = {"order", "shuffle"} & set(overrides)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gpupipe.errors import ConfigError
-from gpupipe.order.protocol import as_array
-from gpupipe.order.sampler import SamplerOrder, unchanged
+from gpupipe.order.protocol import Indices, as_array
+from gpupipe.order.sampler import LISTING, SamplerOrder, unchanged
 
 __all__ = ["BatchesOrder"]
 
@@ -19,7 +21,8 @@ Batches = list[list[int]]
 
 @dataclass(frozen=True, eq=False)
 class BatchesOrder(SamplerOrder):
-    """Any batch sampler as an order, its `sampler`, whose batches have one size, `batch_size`, but for the last one.
+    """Any batch sampler as an order, its `sampler`, whose batches have one size, `batch_size`, but for the last one; or
+    several, and then the order makes its batches itself, of which `batch_size` is the largest.
 
     An epoch is listed when this is built: all have as many samples as that. A batch sampler without a length may have
     epochs of several: a longer one is cut, and a shorter one goes on with another listing.
@@ -28,13 +31,16 @@ class BatchesOrder(SamplerOrder):
     distributed: the DistributedSampler that it draws from, if any. It is listed for each of the ranks: step k has the
                  k-th batch of every rank, as it is made there, so another number of ranks is another order.
 
-    Raises ConfigError for batches of several sizes, and for an epoch that has no end.
+    Raises ConfigError for empty batches, and for an epoch that has no end.
     """
 
     samples: int = 0
     distributed: Any = None
     batch_size: int = field(default=1, init=False)
     _size: int = field(default=0, init=False)
+    _varies: bool = field(default=True, init=False)
+    _lengths: list[int] = field(default_factory=list, init=False, repr=False)
+    _cuts: dict[tuple[int, int], Indices] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.sampler, Iterator):
@@ -43,6 +49,8 @@ class BatchesOrder(SamplerOrder):
             batches = self._batches()
         object.__setattr__(self, "batch_size", max(map(len, batches), default=1))
         object.__setattr__(self, "_size", sum(map(len, batches)))
+        first, *others = map(len, batches or [[0]])
+        object.__setattr__(self, "_varies", {first, *others[:-1]} != {first} or first < max(others, default=0))
 
     def __len__(self) -> int:
         return self._size
@@ -55,15 +63,44 @@ class BatchesOrder(SamplerOrder):
         except (TypeError, NotImplementedError):  # it has none, or the sampler in it
             return False
 
+    @property
+    def largest(self) -> int:
+        """Samples of the largest batch of all ranks."""
+        return self.batch_size * (1 if self.distributed is None else int(self.distributed.num_replicas))
+
+    @property
+    def starts(self) -> Callable[[int, int], Indices] | None:
+        """Where each batch of an epoch begins, and where the last one ends; None where all have one size."""
+        return self._begins if self._varies else None
+
+    def _begins(self, seed: int, epoch: int) -> Indices:
+        with LISTING:
+            self.indices(seed, epoch, np.empty(0, np.int64))
+            if (seed, epoch) not in self._cuts:
+                self._listed(seed, epoch)
+            return self._cuts[seed, epoch]
+
+    def _listed(self, seed: int, epoch: int) -> Indices:
+        listed = super()._listed(seed, epoch)
+        if self._varies:
+            ends = np.cumsum(np.array(self._lengths, np.int64))
+            while len(self._cuts) > 1:
+                del self._cuts[next(iter(self._cuts))]
+            self._cuts[seed, epoch] = np.concatenate([[0], ends[ends < len(listed)], [len(listed)]])
+        return listed
+
     def _yielded(self) -> list[int]:
-        listed = [sample for batch in self._batches() for sample in batch]
-        if self.is_sized:
-            return listed
-        while 0 < len(listed) < self._size:
-            if len(listed) % self.batch_size and self._named is self.sampler:
+        batches = self._batches()
+        count = sum(map(len, batches))
+        while not self.is_sized and 0 < count < self._size:
+            if count % self.batch_size and self._named is self.sampler and not self._varies:
                 raise self._refused("has epochs of several lengths, with a last batch that is not full: leave that out")
-            listed += [sample for batch in self._batches() for sample in batch]
-        return listed[: self._size]
+            batches += self._batches()
+            count = sum(map(len, batches))
+        ranks = self.largest // self.batch_size
+        self._lengths[:] = [sum(map(len, batches[at : at + ranks])) for at in range(0, len(batches), ranks)]
+        listed = [sample for batch in batches for sample in batch]
+        return listed if self.is_sized else listed[: self._size]
 
     def _batches(self) -> Batches:
         """What an epoch has of all ranks. Raises ConfigError."""
@@ -98,12 +135,13 @@ class BatchesOrder(SamplerOrder):
         if any(size != sizes[0] for size in sizes):
             counts = ", ".join(f"{len(size)} batches of {sum(size)} samples" for size in sizes)
             raise self._refused(f"makes {counts} on the ranks, where each needs as many")
-        found = sorted({*sizes[0][:-1]} | {*sizes[0][:1]})
-        if len(found) > 1 or 0 in found or (found and sizes[0][-1] > found[0]):
+        found = {*sizes[0][:-1]} | {*sizes[0][:1]}
+        if 0 in found or (not self._varies and (len(found) > 1 or (found and sizes[0][-1] > min(found)))):
             shown = ", ".join(map(str, sorted({*sizes[0]})[:5]))
             raise self._refused(
-                f"makes batches of {shown} samples; a Loader's have one size, but for the last: pass batch_size= and "
-                "order= (a gpupipe order, such as Stratified, or a torch Sampler of samples), or shuffle="
+                f"makes batches of {shown} samples; none may be empty, and they have several sizes from the first "
+                f"epoch on or, as here, of {self.batch_size}, in none: pass batch_size= and order= (a gpupipe order, "
+                "such as Buckets, or a torch Sampler of samples), or shuffle="
             )
         return [batch for step in zip(*lists, strict=True) for batch in step]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.order.protocol import Indices, Order, is_invertible, positions_of
+from gpupipe.order.protocol import AHEAD, EpochCache, Indices, Order, is_invertible, positions_of
 from gpupipe.order.ranks import RankBatches
 from gpupipe.order.repeated import VirtualEpochs
 
@@ -38,6 +38,7 @@ class Future:
         assert 0 <= self.ranks.start < self.ranks.stop <= self.batches.world_size, self
         assert self.ranks.step == 1, self
         assert self.batches.size == len(self.order) > 0, self
+        assert self.batches.cut is None or self.batches.cut.epoch == self.begin, self
 
     @cached_property
     def is_known(self) -> bool:
@@ -46,16 +47,16 @@ class Future:
 
     @property
     def steps(self) -> int:
-        """From an epoch's first time to the next one's: no epoch has more, whatever its origin."""
-        return self.batches.size // self.batches.global_batch + 2
+        """From an epoch's first time to the next one's: no epoch has more, whatever its origin or the order's cut."""
+        return self.batches.size // (self.batches.global_batch if self.batches.cut is None else 1) + 2
 
     def cut(self, epoch: int) -> RankBatches:
         """How an epoch is cut into steps."""
-        return self.batches if epoch == self.begin else self._whole
+        return self.batches if epoch == self.begin else self._others(self.seed, epoch)
 
     @cached_property
-    def _whole(self) -> RankBatches:
-        return replace(self.batches, origin=0)
+    def _others(self) -> EpochCache[RankBatches]:
+        return EpochCache(lambda _, epoch: self.batches.at(epoch), keeps=AHEAD)
 
     @property
     def passes(self) -> int:
@@ -72,10 +73,7 @@ class Future:
 
     def places(self, epoch: int, step: int) -> Indices:
         """Where in the epoch these stand."""
-        batches = self.cut(epoch)
-        rows = -(-batches.samples(step) // batches.world_size)
-        places = batches.delivered(step) + np.arange(self.ranks.start * rows, self.ranks.stop * rows, dtype=np.int64)
-        return places % batches.size
+        return self.cut(epoch).of_ranks(self.ranks, step) % self.batches.size
 
     def next_use(self, indices: Indices, epoch: int, step: int | Indices, horizon: int) -> Indices:
         """When the node reads each sample next after a step, or after a step of each one's own, (N,) times.
@@ -114,6 +112,8 @@ class Future:
 
     def _times(self, epochs: int | Indices, places: Indices) -> Indices:
         """When the node reads these positions, of one epoch or of one each; NEVER: it does not. -1 is none."""
+        if self.batches.cut is not None:
+            return self._times_in(self.cut(int(epochs)), int(epochs), places)
         cut, batches = self._cut(epochs), self.batches
         offsets = places - cut.origin
         times = offsets // batches.global_batch
@@ -125,6 +125,20 @@ class Future:
         here &= places >= 0
         times += cut.first
         found: Indices = np.where(here, times, NEVER)
+        return found
+
+    def _times_in(self, batches: RankBatches, epoch: int, places: Indices) -> Indices:
+        """The same where the order makes the batches itself, of which each may have padding of its own."""
+        assert batches.cut is not None
+        starts, world = batches.cut.starts, batches.world_size
+        steps = np.searchsorted(starts[1:-1], places, side="right")
+        samples = np.diff(starts)[steps]
+        offsets, rows = places - starts[steps], -(-samples // world)
+        here = self._has(offsets, rows)
+        for copy in range(1, 1 - (-world // int(samples.min(initial=world)))):
+            again = offsets + copy * samples
+            here |= self._has(again, rows) & (again < rows * world)
+        found: Indices = np.where(here & (places >= 0), self.time(epoch, 0) + steps, NEVER)
         return found
 
     def _times_again(self, epochs: int | Indices, places: Indices) -> Indices:
@@ -144,8 +158,8 @@ class Future:
 
     @property
     def _pads(self) -> bool:
-        """Whether an epoch's last step may have padding."""
-        return not self.batches.drop_last and self.batches.world_size > 1
+        """Whether an epoch's last step may have padding, which stands for its first positions."""
+        return not self.batches.drop_last and self.batches.world_size > 1 and self.batches.cut is None
 
     def _has(self, offsets: Indices, rows: int | Indices) -> NDArray[np.bool_]:
         """Whether rows of a step, of which each rank has so many, are the node's."""

@@ -25,7 +25,7 @@ __all__ = [
         "classes_of",
         "digest",
     ),
-    *("is_invertible", "name_of", "positions_of", "samples_of", "words"),
+    *("is_invertible", "makes_batches", "name_of", "positions_of", "samples_of", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -36,6 +36,7 @@ BLOCKS, WINDOWS = 4 << 24, 5 << 24
 STRATA, CLASSES, BATCHES = 6 << 24, 7 << 24, 8 << 24
 MIXTURE = 9 << 24
 DEALS, SHARES = 10 << 24, 11 << 24
+BUCKETS, TURNS = 12 << 24, 13 << 24
 STREAM = 16 << 24
 
 
@@ -49,6 +50,13 @@ class Order(Protocol):
 
     These are the positions at which `indices` has each of N samples, which need not differ; -1: it does not come, or
     not so many times. An order that is made of another gives None where that has no inverse.
+
+    And it may make its global batches itself, of several sizes (see `Buckets`):
+
+        largest: int, samples of the largest
+        starts(seed, epoch) -> int64 (batches + 1,), where each begins, and where the last one ends: at len(self)
+        alike(seed, epoch, position, count) -> int64 (count,) or fewer: samples any of which may stand in for a bad one
+            there, such as those of the same size. Without it those of the same batch do.
     """
 
     def __len__(self) -> int:
@@ -78,7 +86,7 @@ class OnceEach:
 
     def positions(self, seed: int, epoch: int, indices: Indices) -> Indices:
         """Where each sample stands in an epoch, (N,); -1 for those beyond the order's."""
-        inside = indices < len(self)
+        inside = indices < self.samples
         if inside.all():
             return self._inverse(seed, epoch, indices)
         found = np.full(len(indices), -1, np.int64)
@@ -86,7 +94,7 @@ class OnceEach:
         return found
 
     def _inverse(self, seed: int, epoch: int, indices: Indices) -> Indices:
-        """The positions at which `indices` has these samples, each below len(self)."""
+        """The positions at which `indices` has these samples, each below `samples`."""
         raise NotImplementedError
 
 
@@ -103,6 +111,11 @@ def is_invertible(order: Order) -> bool:
     return positions_of(order, 0, 0, np.empty(0, np.int64)) is not None
 
 
+def makes_batches(order: Any) -> bool:
+    """Whether it makes its global batches itself, of several sizes."""
+    return getattr(order, "starts", None) is not None
+
+
 def name_of(order: Order) -> str:
     """What a message calls an order: its fingerprint, or less where making that would be dear or fail."""
     return str(getattr(order, "name", None) or order.fingerprint)
@@ -114,11 +127,16 @@ def samples_of(order: Any) -> int:
 
 
 def check_order(where: str, order: Any) -> None:
-    """Raise ConfigError unless `order` is one and has a position to give."""
+    """Raise ConfigError unless `order` is one that another can be made of and has a position to give."""
     if not isinstance(order, Order):
         raise ConfigError(
             f"{where}: {type(order).__name__} is no order: it needs len(), indices(seed, epoch, positions) and a "
             "fingerprint; wrap a torch Sampler in gpupipe.order.SamplerOrder"
+        )
+    if makes_batches(order):
+        raise ConfigError(
+            f"{where}: the order {name_of(order)} makes its batches itself, which another order would cut apart; pass "
+            "it to the Loader as it is, or make it of that order: BudgetBatches takes any"
         )
     if not len(order):
         raise ConfigError(f"{where}: the order {name_of(order)} is empty, so it has no sample to give")

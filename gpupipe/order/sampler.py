@@ -18,10 +18,10 @@ from gpupipe.order.protocol import Indices, as_array, digest
 if TYPE_CHECKING:
     import torch.utils.data
 
-__all__ = ["SamplerOrder", "is_listing", "parts_of", "unchanged"]
+__all__ = ["LISTING", "SamplerOrder", "is_listing", "parts_of", "unchanged"]
 
-# Of one thread at a time: all draw from the same global generators.
-_LISTING = threading.RLock()
+LISTING = threading.RLock()
+"""Of one thread at a time: all draw from the same global generators."""
 _THREAD = threading.local()
 
 
@@ -63,7 +63,7 @@ class SamplerOrder:
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The sampler's sequence at the positions."""
-        with _LISTING:
+        with LISTING:
             if (seed, epoch) not in self._cache:
                 listed = self._listed(seed, epoch)
                 for watcher in self.watchers:
@@ -82,7 +82,7 @@ class SamplerOrder:
         """The generators are those of an epoch, which the sampler is told."""
         parts = parts_of(self.sampler)
         generators = [*global_generators(), *(one for part in parts for one in own_generators(part))]
-        with _LISTING, kept(generators), _in_order(parts):
+        with LISTING, kept(generators), _in_order(parts):
             before, _THREAD.lists = is_listing(), True
             try:
                 for part in reversed(parts):
@@ -120,7 +120,7 @@ class SamplerOrder:
         That takes as long as listing an epoch, once an epoch if it is asked for: 0.6 s for RandomSampler and a million
         samples, 1.1 s for WeightedRandomSampler (one core of an Intel Xeon).
         """
-        with _LISTING:
+        with LISTING:
             if not self._fingerprint:
                 with unchanged(self.sampler):
                     listed = self._cache.get((0, 0))

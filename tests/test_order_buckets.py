@@ -1,0 +1,276 @@
+"""Orders that make their batches themselves, against plain listings."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from orders import everything
+
+from gpupipe.errors import ConfigError
+from gpupipe.order import Buckets, BudgetBatches, Future, Order, RankBatches, Repeated, Shuffled, VirtualEpochs, cut_by
+from gpupipe.order.future import NEVER
+from gpupipe.order.protocol import Indices
+
+SHAPES = [(512, 512), (768, 512), (512, 768), (1024, 384), (384, 1024)]
+
+
+def batches_of(order: Order, seed: int = 0, epoch: int = 0) -> list[list[int]]:
+    starts = order.starts(seed, epoch).tolist()  # type: ignore[attr-defined]
+    listed = everything(order, seed, epoch).tolist()
+    return [listed[begin:end] for begin, end in itertools.pairwise(starts)]
+
+
+@given(
+    groups=st.lists(st.integers(0, 6), min_size=1, max_size=60),
+    sizes=st.lists(st.integers(1, 9), min_size=7, max_size=7),
+    drop_last=st.booleans(),
+    epoch=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=100, deadline=None)
+def test_batches_are_of_one_bucket(groups: list[int], sizes: list[int], drop_last: bool, epoch: int) -> None:
+    order = Buckets(groups, sizes, drop_last)
+    made = defaultdict(list)
+    for batch in batches_of(order, 3, epoch):
+        (group,) = {groups[sample] for sample in batch}
+        made[group].append(batch)
+    for group in set(groups):
+        own, size = groups.count(group), sizes[group]
+        expected = [size] * (own // size) + ([own % size] if own % size and not drop_last else [])
+        assert sorted(map(len, made[group]), reverse=True) == expected
+    listed = everything(order, 3, epoch).tolist()
+    assert len(set(listed)) == len(listed) == len(order)
+    assert order.samples == len(groups)
+    places = order.positions(3, epoch, np.arange(len(groups) + 2)).tolist()
+    stands = {sample: place for place, sample in enumerate(listed)}
+    assert places == [stands.get(sample, -1) for sample in range(len(groups) + 2)]
+
+
+def test_samples_and_batches_are_shuffled_in_each_epoch() -> None:
+    order = Buckets(np.arange(300) % 3, 10)
+    epochs = [batches_of(order, 1, epoch) for epoch in range(2)]
+    turns = [[batch[0] % 3 for batch in batches] for batches in epochs]
+    assert turns[0] != turns[1]
+    assert sorted(turns[0]) == sorted(turns[1])
+    assert {frozenset(batch) for batch in epochs[0]}.isdisjoint(frozenset(batch) for batch in epochs[1])
+    dropped = [set(range(95)) - set(everything(Buckets([0] * 95, 10, True), 1, epoch).tolist()) for epoch in range(2)]
+    assert [len(left) for left in dropped] == [5, 5]
+    assert dropped[0] != dropped[1]
+
+
+def test_pinned_batches() -> None:
+    """A change here would change the order of every run that is resumed."""
+    order = Buckets(np.arange(20) ** 2 % 3, [4, 3])
+    assert batches_of(order, 7, 3) == PINNED
+
+
+PINNED = [[1, 2, 7], [13, 17, 10], [19, 4, 14], [16], [8, 11, 5], [18, 12, 3], [9, 15, 6, 0]]
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_what_may_stand_in_is_of_the_same_bucket(most: int) -> None:
+    groups = np.arange(50) % 4
+    order = Buckets(groups, 5)
+    for position, sample in enumerate(everything(order, 2, 1).tolist()):
+        found = order.alike(2, 1, position, most).tolist()
+        others = set(np.flatnonzero(groups == groups[sample]).tolist()) - {sample}
+        assert len(set(found)) == len(found) == min(most, len(others))
+        assert set(found) <= others
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40),
+    buckets=st.integers(1, 4),
+    multiple=st.integers(1, 3),
+    more=st.integers(0, 200),
+)
+@settings(max_examples=60, deadline=None)
+def test_padded_batches_stay_within_the_budget(lengths: list[int], buckets: int, multiple: int, more: int) -> None:
+    budget = max(lengths) * multiple + more
+    order = Buckets.by_length(lengths, budget, buckets=buckets, multiple=multiple)
+    batches = batches_of(order)
+    assert all(len(batch) * max(lengths[sample] for sample in batch) <= budget for batch in batches)
+    assert len({size for size in map(len, batches) if size % multiple}) <= min(buckets, multiple) * buckets
+    assert sorted(sample for batch in batches for sample in batch) == list(range(len(lengths)))
+    # No other bounds of as many buckets leave less padding, where samples are as long as the longest of theirs.
+    distinct = sorted(set(lengths))
+    least = min(
+        sum(min(bound for bound in (*bounds, distinct[-1]) if bound >= one) for one in lengths)
+        for bounds in itertools.combinations(distinct[:-1], min(buckets, len(distinct)) - 1)
+    )
+    ends = sorted({int(np.max(np.array(lengths)[np.asarray(order.groups) == one])) for one in set(order.groups)})
+    assert sum(min(end for end in ends if end >= one) for one in lengths) == least
+
+
+def test_lengths_of_many_kinds() -> None:
+    lengths = np.random.default_rng(0).integers(1, 10**6, 5000)
+    order = Buckets.by_length(lengths, 10**7, buckets=6, batch_size=40)
+    assert order.largest == 40
+    assert len(np.unique(order.groups)) == 6
+    assert max(len(batch) * lengths[batch].max() for batch in batches_of(order)) <= 10**7
+
+
+def slow_batches(order: Order, costs: list[int], budget: int, most: int, multiple: int, epoch: int) -> list[list[int]]:
+    batches: list[list[int]] = []
+    waiting = everything(order, 5, epoch).tolist()
+    while waiting:
+        count = 0
+        while count < min(most, len(waiting)) and sum(costs[sample] for sample in waiting[: count + 1]) <= budget:
+            count += 1
+        if count < len(waiting):
+            count -= count % multiple
+        batches.append(waiting[:count])
+        waiting = waiting[count:]
+    return batches
+
+
+@given(
+    costs=st.lists(st.integers(1, 30), min_size=1, max_size=60),
+    multiple=st.integers(1, 3),
+    most=st.integers(3, 9),
+    more=st.integers(0, 100),
+    epoch=st.integers(0, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_budgets_end_batches(costs: list[int], multiple: int, most: int, more: int, epoch: int) -> None:
+    inner, budget = Shuffled(len(costs)), max(costs) * multiple + more
+    order = BudgetBatches(inner, costs, budget, most, multiple)
+    most -= most % multiple
+    assert batches_of(order, 5, epoch) == slow_batches(inner, costs, budget, most, multiple, epoch)
+
+
+def test_what_may_stand_in_costs_no_more() -> None:
+    costs = np.arange(1, 31)
+    order = BudgetBatches(Shuffled(30), costs, 60, 8)
+    for position in range(30):
+        own = everything(order, 0, 2)[position]
+        found = order.alike(0, 2, position, 30).tolist()
+        assert sorted(found) == [sample for sample in range(30) if costs[sample] <= costs[own]]
+
+
+def nearest(height: int, width: int) -> int:
+    """By logarithms, one by one; of two that are as near the wider one."""
+    own = np.log(max(height, 1) / max(width, 1))
+    apart = [(round(abs(own - np.log(tall / wide)), 9), tall / wide, at) for at, (tall, wide) in enumerate(SHAPES)]
+    return min(apart)[2]
+
+
+def test_by_aspect_ratio() -> None:
+    rng = np.random.default_rng(4)
+    sizes = np.concatenate([rng.integers(1, 3000, (2000, 2)), [[0, 0], [1, 5000], [5000, 1]], np.array(SHAPES) * 3])
+    order = Buckets.by_aspect(sizes, SHAPES, 16)
+    assert order.groups.tolist() == [nearest(*size) for size in sizes.tolist()]  # type: ignore[union-attr]
+    assert order.groups[-5:].tolist() == [0, 1, 2, 3, 4]  # type: ignore[index]
+
+
+BAD = [
+    (lambda: Buckets([0, -1], 4), "integers of 0 or more"),
+    (lambda: Buckets([0.5], 4), "integers of 0 or more"),
+    (lambda: Buckets([0, 2], [4, 4]), "has 2 numbers, but groups name 3 buckets"),
+    (lambda: Buckets([0], 0), "batch_size=0"),
+    (lambda: Buckets([0], 4, 1), "drop_last=1 must be True or False"),  # type: ignore[arg-type]
+    (lambda: Buckets.by_aspect([[4, 5]], [(8, 8), (16, 16)], 4), "each of another aspect ratio"),
+    (lambda: Buckets.by_aspect([[4, 5]], [(8, 0)], 4), "pairs of integers"),
+    (lambda: Buckets.by_aspect([4, 5], [(8, 8)], 4), "sizes must be pairs"),
+    (lambda: Buckets.by_length([3, 9], 8), "budget=8 is below 1 times 9, the length of sample 1"),
+    (lambda: Buckets.by_length([3, 9], 9, multiple=2), "below 2 times 9"),
+    (lambda: Buckets.by_length([3, 0], 9), "integers of 1 or more"),
+    (lambda: BudgetBatches(Shuffled(3), [1, 2], 9, 4), "costs are of 2 samples, but the order is of 3"),
+    (lambda: BudgetBatches(Shuffled(2), [1, 2], 9, 1, 2), "batch_size=1 is below multiple=2"),
+    (lambda: BudgetBatches(Buckets([0], 1), [1], 9, 4), "makes its batches itself"),
+    (lambda: Repeated(Buckets([0], 1), 2), r"Repeated: the order buckets-.* makes its batches itself"),
+    (lambda: VirtualEpochs(BudgetBatches(Shuffled(2), [1, 2], 9, 4), 2), "makes its batches itself"),
+]
+
+
+@pytest.mark.parametrize(("make", "match"), BAD)
+def test_refusals(make, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        make()
+
+
+ORDERS = {
+    "buckets": lambda: Buckets(np.arange(60) ** 2 % 7 % 3, [8, 5, 3]),
+    "buckets-full": lambda: Buckets(np.arange(60) % 4, 6, drop_last=True),
+    "length": lambda: Buckets.by_length(1 + np.arange(50) % 17, 60, buckets=3),
+    "budget": lambda: BudgetBatches(Shuffled(40), 1 + np.arange(40) % 9, 31, 8),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+def test_ranks_share_each_batch(name: str, world: int) -> None:
+    order = ORDERS[name]()
+    for epoch in (0, 5):
+        ranks = [RankBatches(len(order), 8, rank, world, cut=cut_by(order, 3)).at(epoch) for rank in range(world)]
+        expected = batches_of(order, 3, epoch)
+        assert len(ranks[0]) == len(expected)
+        done = 0
+        for step, batch in enumerate(expected):
+            parts = [rank.positions(step) for rank in ranks]
+            rows = np.concatenate(parts)
+            assert {len(part) for part in parts} == {-(-len(batch) // world)}
+            samples = order.indices(3, epoch, rows % len(order)).tolist()
+            assert samples[: len(batch)] == batch
+            assert [rank.padding(step) for rank in ranks] == [int((part >= len(order)).sum()) for part in parts]
+            assert (rows >= len(order)).tolist() == [False] * len(batch) + [True] * (len(rows) - len(batch))
+            again = itertools.islice(itertools.cycle(batch), len(rows) - len(batch))
+            assert samples[len(batch) :] == list(again)
+            assert ranks[0].samples(step) == len(batch)
+            assert ranks[0].delivered(step) == done
+            assert ranks[0].step_at(done) == step
+            done += len(batch)
+        assert ranks[0].rows() == sum(len(ranks[0].positions(step)) for step in range(len(expected)))
+        assert (ranks[0].delivered(len(expected)), ranks[0].step_at(done)) == (done, len(expected))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("world", "ranks"), [(1, range(1)), (3, range(1, 3)), (8, range(6, 8))])
+def test_what_a_node_reads_next(name: str, world: int, ranks: range) -> None:
+    order, begin, horizon = ORDERS[name](), 2, 3
+    batches = RankBatches(len(order), 8, 0, world, cut=cut_by(order, 7)).at(begin)
+    future = Future(order, 7, batches, ranks, begin)
+    times: dict[int, list[int]] = defaultdict(list)
+    for epoch in range(begin, begin + horizon + 2):
+        cut = batches.at(epoch)
+        for step in range(len(cut)):
+            used = [order.indices(7, epoch, replace(cut, rank=rank).positions(step) % len(order)) for rank in ranks]
+            assert future.uses(epoch, step).tolist() == np.concatenate(used).tolist()
+            for sample in np.concatenate(used).tolist():
+                times[sample].append(future.time(epoch, step))
+    assert all(sorted(found) == found for found in times.values())
+    for step in (0, 3, len(batches.at(begin + 1)) - 1):
+        found = future.next_use(np.arange(order.samples), begin + 1, step, horizon - 1)
+        end = future.time(begin + 1 + horizon, 0)
+        for sample, time in enumerate(found.tolist()):
+            after = [one for one in times[sample] if future.time(begin + 1, step) < one < end]
+            assert time == min(after, default=NEVER)
+
+
+class Own:
+    """A user's order of batches of 1, 2, 3, ... samples, with what `starts` gives otherwise."""
+
+    fingerprint, largest = "own", 4
+
+    def __init__(self, starts: list[int]) -> None:
+        self._starts = np.array(starts, np.int64)
+
+    def __len__(self) -> int:
+        return 10
+
+    def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
+        return positions
+
+    def starts(self, seed: int, epoch: int) -> Indices:
+        return self._starts
+
+
+@pytest.mark.parametrize("starts", [[], [0, 3], [1, 4, 7, 10], [0, 4, 4, 8, 10], [0, 5, 10], [0, 4, 8, 12]])
+def test_batches_of_a_users_order_are_checked(starts: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"order own: starts\(\) of epoch 0 must go from 0 to len\(\), 10, in steps"):
+        len(RankBatches(10, 4, cut=cut_by(Own(starts), 0)))
+    assert len(RankBatches(10, 4, cut=cut_by(Own([0, 1, 3, 6, 10]), 0))) == 4

@@ -108,7 +108,14 @@ def heading_anchors(page: Path) -> set[str]:
     "page",
     [
         "README.md",
-        *("docs/migration.md", "docs/data.md", "docs/formats.md", "docs/storage.md", "docs/recipes.md", "docs/orders.md"),
+        *(
+            "docs/migration.md",
+            "docs/data.md",
+            "docs/formats.md",
+            "docs/storage.md",
+            "docs/recipes.md",
+            "docs/orders.md",
+        ),
     ],
 )
 def test_links_lead_somewhere(page: str) -> None:
@@ -183,6 +190,16 @@ def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch:
         exec(block, names)  # the project's own page
     assert names["logits"].shape[1] == 3
     assert names["batch"]["caption"].shape == (4, 32)
+
+
+def test_the_orders_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "photos")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "orders.md").read_text(), re.DOTALL):
+        exec(block, names)  # the project's own page
+    with names["train"] as loader:
+        assert sum(len(labels) for _, labels in loader) == len(names["source"])
 
 
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:

@@ -174,6 +174,22 @@ class Source:
             known[names[label] if 0 <= label < len(names) else label] = count
         return known
 
+    def image_sizes(self, exif_orientation: bool = False) -> NDArray[np.int32]:
+        """Height and width of each sample's (first) image, (len(self), 2) int32; 0, 0 of what can't be read.
+
+        From the index; where that has none, as with tables, data by URL and your own dataset, each image is read once,
+        and what was found is kept in the cache folder (not of a dataset without a `fingerprint`).
+
+        exif_orientation: of images that are turned upright, as by recipes that have the same.
+
+        Raises DataError where there are no images.
+        """
+        from gpupipe.sources.image_sizes import image_shapes
+
+        shapes = image_shapes(self)
+        turned = exif_orientation & (shapes[:, 2:] >= 5)
+        return np.where(turned, shapes[:, 1::-1], shapes[:, :2])
+
     # Other sources made of this one; nothing is read for that.
 
     def filter(self, predicate: Callable[[Known], ArrayLike]) -> SubsetSource:

@@ -32,9 +32,9 @@ DAMAGED_FOUND = 3
 DESCRIPTION = """Scan an image folder or WebDataset shards and store an index beside the data, or in the cache folder
 ($GPUPIPE_CACHE, $XDG_CACHE_HOME/gpupipe or ~/.cache/gpupipe) where that can't be written. A fresh index is used as it
 is. Prints what is in the data and lists damaged images. Tables are read and kept in the cache folder, and the numbers
-of names of classes are printed; their images are not looked at. Nor are those of data by URL: its index is made of
-shards' headers, or of what is listed in a folder. Shards on a disk can be shared out to the tasks of a job array or of
-a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
+of names of classes are printed; their images are not looked at without --sizes. Nor are those of data by URL: its index
+is made of shards' headers, or of what is listed in a folder. Shards on a disk can be shared out to the tasks of a job
+array or of a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
@@ -49,6 +49,8 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")
     add_fields(which)
     add_label_field(parser)
+    sizes = "read the sizes of images that the index lacks, too, each once, for source.image_sizes()"
+    parser.add_argument("--sizes", action="store_true", help=sizes)
     told = (
         "write the index of .tar shards by URL to a file, too: for open_source(..., index=FILE), or beside the shards"
     )
@@ -70,9 +72,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"task {args.task[0]}/{args.task[1]} is done; others have {left} shards to index")
         return 0
     source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
-    seconds = time.perf_counter() - start
-    damaged, rows = summary(source)
-    rows["seconds"] = f"{seconds:.2f}"
+    damaged, rows = summary(source, args.sizes)
+    rows["seconds"] = f"{time.perf_counter() - start:.2f}"
     table = Table(show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
@@ -124,12 +125,13 @@ def _index_one(shared: tuple[list[Path], Mapping[str, Field] | None, str], numbe
     index_shards([shards[number]], fields, label_field)
 
 
-def summary(source: Source) -> tuple[np.ndarray, dict[str, str]]:
-    """Indices of the samples that are known to be damaged, and the lines of the table."""
+def summary(source: Source, sizes: bool = False) -> tuple[np.ndarray, dict[str, str]]:
+    """Indices of the samples that are known to be damaged, and the lines of the table. sizes: those of images are read
+    where they are not known."""
     rows = {"samples": f"{len(source):,}", "classes": _classes(source)}
     if hasattr(source, "sizes"):
         rows["bytes"] = f"{int(source.sizes.sum()):,}"
-    shapes = source.shapes(np.arange(len(source)))
+    shapes = source.image_sizes() if sizes else source.shapes(np.arange(len(source)))
     if shapes is None:
         return np.empty(0, np.int64), rows
     good = shapes[:, 0] > 0

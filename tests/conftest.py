@@ -35,7 +35,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("trainers"):
         for library in mark.args:
             if importlib.util.find_spec(library) is None:
-                pytest.skip(f"{library} is not installed: pip install -e '.[trainers]'")
+                pytest.skip(f"{library} is not installed: pip install -e '.[dev]'")
 
 
 @pytest.fixture(autouse=True)

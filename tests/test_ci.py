@@ -113,15 +113,15 @@ def test_the_workflow_runs_it_on_the_oldest_and_the_newest_python() -> None:
 
 def test_what_needs_a_trainer_names_libraries_of_the_extra(request: pytest.FixtureRequest) -> None:
     """A name that no extra brings would be skipped for ever."""
-    extra = re.search(r"^trainers = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert extra is not None
+    extras = re.findall(r"^(?:trainers|video) = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert len(extras) == 2
     marks = [mark for item in request.session.items for mark in item.iter_markers("trainers")]
     assert all(mark.args for mark in marks)
-    assert {library for mark in marks for library in mark.args} <= set(re.findall(r'"([a-z]+)', extra[1]))
+    assert {library for mark in marks for library in mark.args} <= set(re.findall(r'"([a-z]+)', " ".join(extras)))
 
 
 def test_what_needs_a_trainer_is_marked() -> None:
     """Without the mark it would be skipped in every environment of CI's."""
     sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("*.py")}
-    skipped = r"importorskip\(\s*[\"'](timm|accelerate|lightning|ray|transformers)"
+    skipped = r"importorskip\(\s*[\"'](timm|accelerate|lightning|ray|torchcodec|transformers)"
     assert [name for name, text in sources.items() if re.search(skipped, text)] == []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe.batch import Clip, Frames, Images, Video
+from gpupipe.errors import ConfigError
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import clips
 from gpupipe.sources.headers import explain_damage, header_of
@@ -39,6 +40,8 @@ def read_clips(fetched: Fetched, name: str, field: Frames, videos: Sequence[Vide
             numbers = drawn(row, len(videos[row])).tolist()
             clip = Clip(videos[row].read(numbers), numbers)
             return clip, _size(clip)
+        except ConfigError:
+            raise
         except (ValueError, OSError) as error:
             fetched.fail(row, f"{name!r}: {error}")
             return nothing, UNKNOWN

@@ -16,6 +16,7 @@ from gpupipe.batch import (
     Columns,
     Coming,
     Field,
+    Frames,
     Image,
     Images,
     Index,
@@ -105,14 +106,15 @@ def _fetched(source: Source, indices: NDArray[np.int64]) -> Columns:
         if isinstance(columns[name], Images):
             _check_shapes(f"{name!r}.sizes", columns[name].sizes, len(indices))
     _check_shapes("shapes()", shapes, len(indices))
-    first = columns[source.fields.images[0]].sizes if source.fields.images else None
+    first = getattr(columns[source.fields.images[0]], "sizes", None) if source.fields.images else None
     differ = shapes is not None and first is not None and not np.array_equal(shapes, first)
     _hold(not differ, f"shapes() are not the sizes of the images that fetch gave, of the samples {indices}")
     return columns
 
 
 def _check_column(name: str, field: Field, column: Any, indices: list[int]) -> None:
-    kinds = Images if isinstance(field, Image) else (list, np.ndarray)
+    is_image = isinstance(field, Image) and not isinstance(field, Frames)
+    kinds = Images if is_image else (list, np.ndarray)
     _hold(isinstance(column, kinds), f"column {name!r} is {type(column).__name__}; it must be {kinds}")
     _hold(len(column) == len(indices), f"column {name!r} has {len(column)} rows for {len(indices)} indices")
     fits, form = next((fits, form) for kinds, fits, form in FORMS if isinstance(field, kinds))
@@ -152,6 +154,7 @@ def _pixels(kinds: str, *sides: int) -> Callable[[Any], bool]:
 
 
 FORMS: tuple[tuple[Any, Callable[[Any], bool], str], ...] = (
+    (Frames, lambda value: hasattr(value, "__len__") and hasattr(value, "read"), "a video, with __len__ and read"),
     (Image, _pixels("u", 3), "a uint8 array: encoded bytes (N,) or pixels (height, width, 3)"),
     (Mask, _pixels("biu"), "an array: encoded bytes, uint8 (N,), or integers (height, width)"),
     (Text | Key, lambda value: isinstance(value, str), "a str"),
@@ -180,7 +183,9 @@ def _check_names(source: Source, indices: list[int]) -> None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """NaN is NaN."""
+    """NaN is NaN; of videos the first frame counts."""
+    if hasattr(one, "read"):
+        return len(one) == len(other) and np.array_equal(one.read([0])[0], other.read([0])[0])
     is_float = all(np.asarray(value).dtype.kind == "f" for value in (one, other))
     return one is other or np.array_equal(one, other, equal_nan=is_float)
 

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.errors import ConfigError
 from gpupipe.host.files import open_regular
 from gpupipe.kernels import Limits
 from gpupipe.sources.needing import library
 
-__all__ = ["VIDEOS", "EncodedVideo"]
+__all__ = ["VIDEOS", "EncodedVideo", "video_decoder"]
 
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 # What a file is begins with. FFmpeg guesses by content, and of others some make it open what they name: playlists (HLS,
@@ -38,10 +39,9 @@ class EncodedVideo:
 
     @cached_property
     def _decoder(self) -> Any:
-        source = self._source()
-        decoders = library("torchcodec.decoders", "video")
+        source, open_video = self._source(), video_decoder()
         try:
-            decoder = decoders.VideoDecoder(source, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="exact")
+            decoder = open_video(source, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="exact")
             sides = decoder.metadata.height, decoder.metadata.width
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(f"the video can't be opened: {_first_line(error)}") from error
@@ -68,6 +68,17 @@ class EncodedVideo:
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(f"the video can't be decoded: {_first_line(error)}") from error
         return list(frames)
+
+
+def video_decoder() -> Any:
+    """torchcodec's. Raises ConfigError where it is not installed, or does not find FFmpeg, or this torch."""
+    try:
+        return library("torchcodec.decoders", "video").VideoDecoder
+    except RuntimeError as error:
+        raise ConfigError(
+            f"torchcodec can't be loaded ({_first_line(error)}): it needs FFmpeg's libraries (apt-get install ffmpeg), "
+            "and of its versions the one for this torch"
+        ) from error
 
 
 def _check_kind(head: bytes) -> None:

@@ -14,7 +14,7 @@ from gpupipe.host.files import is_folder
 from gpupipe.sources.folder import EXTENSIONS
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import pack_strings
-from gpupipe.sources.videos.encoded import VIDEOS
+from gpupipe.sources.videos.encoded import VIDEOS, video_decoder
 from gpupipe.sources.videos.given import video_at
 from gpupipe.sources.videos.source import VideoSource
 
@@ -40,6 +40,8 @@ class VideoFiles(VideoSource):
     def __init__(self, listed: Listed, schema: Schema) -> None:
         super().__init__(schema)
         self._listed = listed
+        if any(path.lower().endswith(VIDEOS) for path in listed.paths):
+            video_decoder()  # which says what is missing now, and not in a worker
         self.classes = listed.classes
         self.class_to_idx = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
         if listed.labels is not None:
@@ -71,16 +73,19 @@ class VideoFiles(VideoSource):
 
 
 def in_folder(root: str, classes: bool) -> Listed:
-    """What is in a folder: its folders are classes, what is in those the videos, a file or a folder of frames each; or,
-    without classes, itself has the videos. By name. Raises DataError where there are none."""
-    names = sorted(entry.name for entry in os.scandir(root) if is_folder(entry)) if classes else []
+    """What is in a folder: its folders are classes, what is in those the videos, a file or a folder of frames each. By
+    name. Without classes it may have the videos itself. Raises DataError where there are none."""
+    names = sorted(entry.name for entry in os.scandir(root) if is_folder(entry))
+    if not classes and names and any(map(_is_image, os.listdir(os.path.join(root, names[0])))):
+        names = []
     if classes and not names:
         raise DataError(
             f"no class folders in {root}: videos, which are files or folders of frames, belong into one folder per "
             "class (root/running/1.mp4, root/running/2/00001.jpg); for a list pass its .csv or .txt, with folder= of "
             "the field, for videos without labels leave the label out of fields"
         )
-    keys, labels = [], []
+    keys: list[str] = [] if classes or not names else [one for one in _videos_in(root) if one not in names]
+    labels: list[int] = []
     for label, name in enumerate(names or [""]):
         found = _videos_in(os.path.join(root, name))
         if not found:
@@ -90,10 +95,14 @@ def in_folder(root: str, classes: bool) -> Listed:
     return Listed(root, keys, keys, labels if classes else None, names if classes else None)
 
 
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
+
+
 def _videos_in(folder: str) -> list[str]:
     names = []
     for entry in os.scandir(folder):
-        if entry.name.lower().endswith(EXTENSIONS):
+        if _is_image(entry.name):
             raise DataError(
                 f"{entry.path} is an image where videos belong: each video is a folder of its frames, or a video file"
             )

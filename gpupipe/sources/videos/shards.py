@@ -23,7 +23,7 @@ from gpupipe.sources.samples import IMAGE_EXTENSIONS, META
 from gpupipe.sources.shard_index import Shard, changes, opened_shard
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
-from gpupipe.sources.videos.encoded import VIDEOS, EncodedVideo
+from gpupipe.sources.videos.encoded import VIDEOS, EncodedVideo, video_decoder
 from gpupipe.sources.videos.frames import FrameParts, in_order
 from gpupipe.sources.videos.source import VideoSource
 
@@ -55,6 +55,8 @@ class VideoShards(VideoSource):
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
         self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
         self._open = OpenFiles()
+        if index.arrays["encoded"].any():
+            video_decoder()
         if "label" in schema:
             self.targets = index.arrays["labels"]
             self.classes = list(Strings(index.arrays["classes"], index.arrays["class_offsets"])) or None

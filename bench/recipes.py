@@ -5,10 +5,9 @@
 
 For each recipe: gpupipe.Loader with it; torchvision's v2 transforms in a DataLoader that decodes with gpupipe's
 kernel, the same boxes of the same images; torchvision as its references train; timm's create_loader with the options
-that correspond; the transform of the package that published the preset, where that can be imported (open_clip_torch,
-lightly, dinov2). All with the same number of workers, each in a process of its own, in turn, as `gpupipe bench` does
+that correspond. All with the same number of workers, each in a process of its own, in turn, as `gpupipe bench` does
 and README.md tells. DATA is an image folder, by default the made sample set. Writes results.md, recipes.csv and
-recipes.json.
+recipes.json. Presets beside the code of those who published them: presets.py.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from in_turn import cell, options, parsed, play, rate_of, settings_of, write
-from recipe_loaders import BEHIND, ORIGINAL, WAYS
+from recipe_loaders import BEHIND, WAYS
 from recipe_loaders.table import RECIPES
 
 from gpupipe.tools.benchmark.measurement import Result, ratio
@@ -36,8 +35,7 @@ OURS = "gpupipe"
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe's contender: images a second over the rounds, to torchvision's behind the same decode and to the
-    original's own code; or the reason."""
+    """A recipe's contender: images a second over the rounds, to torchvision's behind the same decode; or the reason."""
 
     recipe: str
     size: int
@@ -46,14 +44,13 @@ class Row:
     img_per_s_min: float | None
     img_per_s_max: float | None
     to_behind: float | None
-    to_original: float | None
     cpu_ms_per_img: float | None
     reason: str
 
 
 def rows(recipe: str, size: int, results: Sequence[Result]) -> list[Row]:
     """A row for each."""
-    behind, original = (next(one for one in results if one.name == name) for name in (BEHIND, ORIGINAL))
+    behind = next(result for result in results if result.name == BEHIND)
     made = []
     for result in results:
         made.append(
@@ -63,7 +60,6 @@ def rows(recipe: str, size: int, results: Sequence[Result]) -> list[Row]:
                 result.name,
                 *rate_of(result),
                 ratio(result, behind),
-                ratio(result, original),
                 statistics.median(one.cpu_ms for one in result.rounds) if result.rounds else None,
                 result.reason or "",
             )
@@ -76,15 +72,15 @@ def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     lines = [
         describe(facts),
         "",
-        f"| recipe | {' | '.join(WAYS)} | gpupipe to {BEHIND} | to the original |",
-        "|---" * (len(WAYS) + 3) + "|",
+        f"| recipe | {' | '.join(WAYS)} | gpupipe to {BEHIND} |",
+        "|---" * (len(WAYS) + 2) + "|",
     ]
     for title, size in dict.fromkeys((row.recipe, row.size) for row in measured):
         cells = {row.contender: row for row in measured if (row.recipe, row.size) == (title, size)}
         rates = (cells[name] for name in WAYS)
         figures = [cell(one.img_per_s, one.img_per_s_min, one.img_per_s_max) for one in rates]
-        own = cells[OURS].to_behind, cells[OURS].to_original
-        figures += ["-" if one is None else f"{one:.2f}" for one in own]
+        own = cells[OURS].to_behind
+        figures.append("-" if own is None else f"{own:.2f}")
         lines.append(f"| {title}, {size} px | {' | '.join(figures)} |")
     reasons = [f"- {row.recipe}, {row.contender}: {row.reason}" for row in measured if row.reason]
     return "\n".join([*lines, "", "Images a second, median of the rounds (smallest - largest).", "", *reasons]).rstrip()

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-__all__ = ["BEHIND", "ORIGINAL", "WAYS"]
+__all__ = ["BEHIND", "WAYS"]
 
 BEHIND = "torchvision v2 behind the same decode"
-ORIGINAL = "the original's own code"
 WAYS = {
     "gpupipe": "recipe_loaders.ours",
     BEHIND: "recipe_loaders.behind_decode",
     "torchvision's references": "recipe_loaders.torchvision_references",
     "timm": "recipe_loaders.timm_options",
-    ORIGINAL: "recipe_loaders.originals",
 }

@@ -117,22 +117,6 @@ RECIPES = {
         {"auto_augment": "3a", "color_jitter": 0.3, "interpolation": "bicubic"},
         mixing(0.8),
     ),
-    "convnext": Entry(
-        "convnext_train",
-        partial(gpupipe.convnext_train, num_classes=CLASSES),
-        {"auto_augment": "rand-m9-mstd0.5-inc1", "interpolation": "bicubic", "re_prob": 0.25, "re_mode": "pixel"},
-        mixing(0.8, 0.1),
-    ),
-    "mae": Entry("mae_train", gpupipe.mae_train, {"scale": (0.2, 1.0), "interpolation": "bicubic"}),
-    "openclip": Entry(
-        "openclip_train", gpupipe.openclip_train, {"scale": (0.9, 1.0), "hflip": 0.0, "interpolation": "bicubic"}
-    ),
-    "siglip": Entry(
-        "siglip_train", gpupipe.siglip_train, {"scale": (0.9, 1.0), "hflip": 0.0, "interpolation": "bicubic"}
-    ),
-    "simclr": Entry("simclr_train, 2 views", gpupipe.simclr_train, timm_lacks="no several views"),
-    "byol": Entry("byol_train, 2 views", gpupipe.byol_train, timm_lacks="no several views"),
-    "dinov2": Entry("dinov2_train, 2 + 8 views", gpupipe.dinov2_train, timm_lacks="no views of several sizes"),
     "dino": Entry("dino_train, 2 + 8 views", gpupipe.dino_train, timm_lacks="no views of several sizes"),
 }
 

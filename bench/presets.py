@@ -1,0 +1,187 @@
+"""Presets on the CPU, through real loaders: each beside the code of those who published it.
+
+    python bench/presets.py [DATA] --originals FOLDER --out results
+    python bench/presets.py --originals FOLDER --out results --only dinov2_train,segmentation_train --rounds 2
+
+gpupipe.Loader with the preset, and torch's DataLoader with the original's own transform on Pillow images and, where the
+original mixes, its mixing: as many workers, each in a process of its own, in turn. FOLDER is where you have put the
+originals' code, of which nothing is kept here; what is not there is left out, and told with how it comes there.
+torchvision's and timm's presets that need no more than these packages are measured without a folder, too.
+
+Before a preset is timed, both make the first `--compared` images. What an evaluation makes has to be the same to a gray
+level in the mean, and of a training, which draws, what can be said of an image has to have the same distributions: its
+colours, contrast, detail, shading, its boxes and its mask (Kolmogorov-Smirnov, seeded). The tests compare pixels and
+masks of the same draws.
+
+DATA is an image folder, by default the made sample set; masks and boxes are made for it. Writes results.md,
+presets.csv and presets.json.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from field_peers.data import prepare
+from in_turn import cell, options, parsed, rate_of, settings_of, write
+from preset_peers import ORIGINAL, WAYS
+from preset_peers.agreement import Agreement
+from preset_peers.code import FOLDER
+from preset_peers.table import PRESETS
+
+from gpupipe.host.children import Child, ChildError
+from gpupipe.host.progress import steps
+from gpupipe.tools.benchmark.measurement import BenchSettings, Result, ratio
+from gpupipe.tools.benchmark.report import environment
+
+__all__ = ["main"]
+
+HOST = "preset_peers.host:Host"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A preset: images a second over the rounds of both, how many times the original's, and CPU time; or the reason."""
+
+    preset: str
+    source: str
+    size: int
+    img_per_s: float | None
+    img_per_s_min: float | None
+    img_per_s_max: float | None
+    original_img_per_s: float | None
+    original_img_per_s_min: float | None
+    original_img_per_s_max: float | None
+    times: float | None
+    cpu_ms_per_img: float | None
+    original_cpu_ms_per_img: float | None
+    agreement: str
+    reason: str
+
+
+def measure(name: str, settings: BenchSettings, compared: int, logs: Path) -> tuple[list[Result], Agreement | None]:
+    """Both in turn, once they agree. What fails is the reason in a result."""
+    results, agreement = [Result(way) for way in WAYS], None
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack, steps(1 + settings.rounds) as step:
+        children = []
+        for way, reference in WAYS.items():
+            log = stack.enter_context((logs / f"{name}-{way}.log").open("wb"))
+            child = Child(HOST, (reference + name, settings), log, settings.timeout)
+            stack.callback(child.end)
+            children.append(child)
+        playing = list(zip(results, children, strict=True))
+        step("comparing")
+        for result, child in list(playing):
+            try:
+                result.reason = child.ask("available")
+                if result.name == ORIGINAL and result.reason is None:
+                    agreement = child.ask("compare", name, compared)
+                    result.reason = agreement.wrong
+                if result.reason is None:
+                    result.opened = child.ask("open", 0)
+            except ChildError as error:
+                result.reason = str(error)
+        for number in range(settings.rounds):
+            step(f"round {number + 1} of {settings.rounds}")
+            for result, child in playing:
+                try:
+                    if result.reason is None:
+                        result.rounds.append(child.ask("run", settings.seconds, extra_time=settings.seconds))
+                except ChildError as error:
+                    result.reason = str(error)
+    return results, agreement
+
+
+def row(name: str, results: Sequence[Result], agreement: Agreement | None) -> Row:
+    """As it is shown."""
+    preset, (ours, original) = PRESETS[name], results
+    cpu = [statistics.median(one.cpu_ms for one in each.rounds) if each.rounds else None for each in results]
+    reasons = [f"{each.name}: {each.reason}" for each in results if each.reason]
+    return Row(
+        f"{name}, {preset.also}" if preset.also else name,
+        preset.source,
+        preset.size,
+        *rate_of(ours),
+        *rate_of(original),
+        ratio(ours, original),
+        *cpu,
+        said(agreement, preset.apart),
+        "; ".join(reasons),
+    )
+
+
+def said(agreement: Agreement | None, apart: Sequence[str]) -> str:
+    """In words."""
+    if agreement is None:
+        return "-"
+    if agreement.mean is None:
+        but = f", but for {', '.join(apart)}" if apart else ""
+        return f"distributions: {agreement.fact} is farthest, {agreement.distance:.2f} of the limit{but}"
+    mask = "" if agreement.mask is None else f", {agreement.mask:.2%} of the mask differs"
+    return f"pixels: {agreement.mean:.2g} gray levels apart in the mean{mask}"
+
+
+def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
+    """A line for each preset; then the reasons."""
+    workers = facts["settings"]["workers"]
+    lines = [
+        f"{facts['cpu']}, {facts['usable_cpus']} usable CPUs, {workers} workers; {facts['date'][:10]}",
+        "",
+        "| preset | original | gpupipe | original | times | CPU ms an image | agreement |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in measured:
+        ours = cell(one.img_per_s, one.img_per_s_min, one.img_per_s_max)
+        theirs = cell(one.original_img_per_s, one.original_img_per_s_min, one.original_img_per_s_max)
+        times = "-" if one.times is None else f"{one.times:.1f}"
+        cpu = " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (one.cpu_ms_per_img, one.original_cpu_ms_per_img))
+        cells = one.preset, f"{one.source}, {one.size} px", ours, theirs, times, cpu, one.agreement
+        lines.append(f"| {' | '.join(cells)} |")
+    reasons = [f"- {one.preset}: {one.reason}" for one in measured if one.reason]
+    return "\n".join([*lines, "", "Images a second, median of the rounds (smallest - largest).", "", *reasons]).rstrip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare, measure, and write after each preset. Exit code 1 if gpupipe could not be measured, or differs."""
+    parser = options(__doc__, PRESETS)
+    parser.set_defaults(seconds=1.2)
+    parser.add_argument("--originals", type=Path, metavar="FOLDER", help=f"of the originals' code (default: ${FOLDER})")
+    parser.add_argument(
+        "--compared", type=int, default=64, metavar="N", help="images that both make first (default: 64)"
+    )
+    args = parsed(parser, argv, PRESETS)
+    if args is None:
+        return 1
+    if args.originals:
+        os.environ[FOLDER] = str(args.originals.absolute())  # the contenders' processes look there
+    usual = settings_of(args, threads=1)
+    prepare(usual.data)
+    found, measured = {}, []
+    for name in args.only:
+        print(f"{name}:", file=sys.stderr)
+        batch_size = min(args.batch_size, PRESETS[name].batch_size)
+        settings = replace(usual, size=PRESETS[name].size, batch_size=batch_size)
+        results, agreement = measure(name, settings, args.compared, args.out / "logs")
+        measured.append(row(name, results, agreement))
+        found[name] = {
+            "agreement": agreement and asdict(agreement),
+            "batch_size": batch_size,
+            "results": [asdict(result) for result in results],
+        }
+        facts = environment(settings_of(args, threads=1))
+        write(args.out, "presets", markdown(measured, facts), measured, {"environment": facts, "presets": found})
+    print((args.out / "results.md").read_text())
+    return int(any(one.img_per_s is None or "apart" in one.reason for one in measured))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

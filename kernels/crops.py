@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -31,6 +32,8 @@ class Crops:
     padding: what the output shows where it reaches out of the resized window: "constant", the fill; else the pixel that
              `folded` says, of the resized window.
     outputs: int32 (N, 2), the height and width of each output; None: all have `size`.
+    shown:   int32 (N, 4), top, left, bottom and right of the part of the output, as it comes out, that is shown of it,
+             to which boxes and points are cut; None: all.
     """
 
     windows: Ints
@@ -43,6 +46,7 @@ class Crops:
     centres: bool = False
     padding: Padding = "constant"
     outputs: Ints | None = None
+    shown: Ints | None = None
 
     @classmethod
     def of(
@@ -69,10 +73,7 @@ class Crops:
 
     def repeat(self, times: int) -> Crops:
         """Each image's so many times, one after the other."""
-        rows: dict[str, Any] = {
-            name: value.repeat(times, 0) for name, value in vars(self).items() if isinstance(value, np.ndarray)
-        }
-        return replace(self, **rows)
+        return self._by_row(lambda column: column.repeat(times, 0))
 
     @property
     def sizes(self) -> Ints:
@@ -85,9 +86,15 @@ class Crops:
 
     def row(self, row: int) -> Crops:
         """That of one image, N = 1, in its own size."""
-        at = slice(row, row + 1)
-        boxes = self.windows[at], self.resized[at], self.anchors[at]
-        return Crops(*boxes, self.flips[at], self.bicubic[at], self.size_of(row), self.fill, self.centres, self.padding)
+        return replace(self.take(slice(row, row + 1)), size=self.size_of(row), outputs=None)
+
+    def take(self, rows: slice) -> Crops:
+        """Those of some images."""
+        return self._by_row(lambda column: column[rows])
+
+    def _by_row(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Crops:
+        changed: dict[str, Any] = {name: change(own) for name, own in vars(self).items() if isinstance(own, np.ndarray)}
+        return replace(self, **changed)
 
 
 def folded(places: NDArray[np.int64], size: int, padding: Padding) -> NDArray[np.int64]:

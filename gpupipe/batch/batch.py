@@ -15,6 +15,8 @@ from gpupipe.errors import GpupipeError, SampleError
 
 __all__ = ["ENDLESS", "Batch", "Given", "Job", "StorageUse", "join"]
 
+BY_ROW = ("positions", "indices", "keep", "partners", "parts")
+
 ENDLESS = 1 << 47
 """Samples of an epoch whose end is not known: fewer than can be drawn for, more than are ever read."""
 
@@ -48,6 +50,8 @@ class Job:
     worker process, and it travels with its batch. keep, drop: of the samples, see `Coming`. ahead: what its reader is
     asked for later, where a source wants to know. whole: not some rows of one, which are collated when they are put
     together with the others. given: the samples themselves, where there is no source to fetch them from.
+    partners: (N, parts), where a row is made of several samples: those after its own, by the part that each is; -1:
+    none. parts: (N,), which part of a row each is, of a job that `widened` has made.
     """
 
     seed: int
@@ -60,6 +64,8 @@ class Job:
     ahead: tuple[Coming, ...] = ()
     whole: bool = True
     given: Given | None = None
+    partners: NDArray[np.int64] | None = None
+    parts: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -67,15 +73,27 @@ class Job:
     def take(self, rows: NDArray[np.int64] | slice) -> Job:
         """The job of some of the rows."""
         given = None if self.given is None else self.given.take(np.arange(len(self))[rows])
-        positions, coming = self.positions[rows], self.coming.take(rows)
-        return replace(
-            self, positions=positions, indices=coming.indices, keep=coming.keep, ahead=(), whole=False, given=given
-        )
+        some = {name: column[rows] for name in BY_ROW if (column := getattr(self, name)) is not None}
+        return replace(self, **some, ahead=(), whole=False, given=given)
+
+    @property
+    def members(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each sample that is to be read, row after row, the row that it is for, and the part of it that it is."""
+        assert self.partners is not None
+        rows, parts = np.nonzero(np.pad(self.partners >= 0, ((0, 0), (1, 0)), constant_values=True))
+        return rows, parts
+
+    def widened(self) -> Job:
+        """The job of all samples of which its rows are made: a row for each of `members`."""
+        rows, parts = self.members
+        assert self.partners is not None
+        indices = np.column_stack([self.indices, self.partners])[rows, parts]
+        return replace(self, positions=self.positions[rows], indices=indices, partners=None, parts=parts)
 
     @property
     def coming(self) -> Coming:
         """What its source is told of it ahead."""
-        return Coming(self.indices, self.keep, self.drop)
+        return Coming(self.indices if self.partners is None else self.widened().indices, self.keep, self.drop)
 
     def telling(self, ahead: tuple[Coming, ...]) -> Job:
         """The job as its reader gets it, with all that this is to tell the source."""
@@ -86,11 +104,16 @@ class Job:
         """The samples of the epoch, where it has shown that this job is its last."""
         return None if self.given is None else self.given.ends
 
-    def standing_in(self, row: int, index: int) -> Job:
-        """The job of one row, at which another sample stands; where samples are given it is one of this job's."""
+    def standing_in(self, row: int, other: Mapping[int, int]) -> Job:
+        """The job of one row, in which others stand for some samples, by their numbers; where samples are given it is
+        one of this job's."""
+        index = int(self.indices[row])
+        index = other.get(index, index)
         at = row if self.given is None else int(np.flatnonzero(self.indices == index)[0])
-        position = self.positions[row : row + 1]
-        return replace(self.take(np.array([at])), positions=position, indices=np.array([index]))
+        one = replace(self.take(np.array([at])), positions=self.positions[row : row + 1], indices=np.array([index]))
+        if one.partners is None:
+            return one
+        return replace(one, partners=np.array([[other.get(index, index) for index in one.partners[0].tolist()]]))
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,8 @@ class Mask(Field):
               None: 255, as bool False.
     geometry: the image field whose geometry it follows; None: the schema's first one.
     collate:  as an image's; None: as that image's.
+    numbers:  the field of boxes whose rows its values number, from 1 on; 0: none, as `ignore` is then. They are
+              numbered anew where boxes are dropped, whose pixels become 0.
 
     The rest: see `gpupipe.Field`.
     """
@@ -260,6 +262,7 @@ class Mask(Field):
     dtype: str = "uint8"
     ignore: int = None  # type: ignore[assignment]  # which is settled at once
     geometry: str | None = None
+    numbers: str | None = None
 
     geometric: ClassVar[bool] = True
     choices: ClassVar[Choices] = {"dtype": ("uint8", "bool", "int16", "uint16", "int32", "int64")}
@@ -268,7 +271,9 @@ class Mask(Field):
         super().__post_init__()
         is_bool = self.dtype == "bool"
         if self.ignore is None:
-            object.__setattr__(self, "ignore", 0 if is_bool else 255)
+            object.__setattr__(self, "ignore", 0 if is_bool or self.numbers else 255)
+        fits = not self.numbers or (self.ignore == 0 and not is_bool)
+        self._check(fits, "numbers", "goes with ignore=0, and not with dtype='bool'")
         low, below = (0, 2) if is_bool else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max + 1)
         self._check(not isinstance(self.collate, Pad) or not self.collate.value, "collate", "pads with ignore=")
         for name, value in {"ignore": self.ignore, "default": self.absent}.items():

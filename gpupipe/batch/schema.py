@@ -16,7 +16,7 @@ __all__ = ["Schema"]
 
 MOST_IMAGES = 256
 """So many image fields of a sample can be drawn independently."""
-LATER = frozenset({"background", "choose", "tokenizer"})
+LATER = frozenset({"background", "choose", "numbers", "tokenizer"})
 
 
 class Schema(Mapping[str, Field]):
@@ -66,6 +66,11 @@ class Schema(Mapping[str, Field]):
         """The names of the image fields."""
         return self.of_kind(Image)
 
+    @cached_property
+    def pixels(self) -> tuple[str, ...]:
+        """The names of the fields of images and masks."""
+        return self.of_kind(Image) + self.of_kind(Mask)
+
     def of_kind(self, kind: type[Field]) -> tuple[str, ...]:
         """The names of the fields of a kind."""
         return tuple(name for name, field in self.items() if isinstance(field, kind))
@@ -100,7 +105,7 @@ class Schema(Mapping[str, Field]):
 
     def per_view(self, views: int) -> set[str]:
         """The columns of a batch that are a tuple with an entry for each view; of one view pixels alone are."""
-        names = set(self.images + self.of_kind(Mask))
+        names = set(self.pixels)
         names |= {f"{name}_mask" for name in names if _is_masked(self[name])}
         if views > 1:
             following = {*self.of_kind(Boxes), *self.of_kind(Points), *self.labels}
@@ -116,6 +121,10 @@ class Schema(Mapping[str, Field]):
         """Those of one field of boxes or points."""
         field = self[name]
         return tuple(field.labels) if isinstance(field, Boxes | Points) else ()
+
+    def numbering(self, boxes: str) -> tuple[str, ...]:
+        """The masks whose values number a field's boxes."""
+        return tuple(name for name in self.of_kind(Mask) if getattr(self[name], "numbers", None) == boxes)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -141,6 +150,13 @@ class Schema(Mapping[str, Field]):
             raise ConfigError(
                 f"fields: {name!r} is the image field number {self.number(name) + 1}; so as to be drawn by itself it "
                 f"must be among the first {MOST_IMAGES}, or share another's draws by geometry="
+            )
+        numbered = field.numbers if isinstance(field, Mask) else None
+        boxes = self.get(numbered or "")
+        if numbered is not None and not (isinstance(boxes, Boxes) and self.drawn_as(numbered) == self.drawn_as(name)):
+            raise ConfigError(
+                f"fields: {name!r} has numbers={numbered!r}, which is no field of boxes of the same image; there are "
+                f"{', '.join(map(repr, self.of_kind(Boxes))) or 'no boxes'}"
             )
         if field.geometric and not self.images:
             raise ConfigError(f"fields: {name!r} is {type(field).__name__}, which follows an image, but there is none")

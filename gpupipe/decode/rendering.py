@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,24 @@ from gpupipe.batch.collation import CollationError, collate
 from gpupipe.batch.sized import Sizes, dense_rows
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels, move_masks
+from gpupipe.decode.merging import Made, merged
 from gpupipe.decode.own import change_images, changed_whole
 from gpupipe.decode.pixels import DecodeError, render
 from gpupipe.errors import DataError
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.kernels import Crops, Limits, augment, decode_crops, native
-from gpupipe.plan import Moves, augmentation, box_corners, cropping, follow_boxes, follow_mask, follow_points, moving
+from gpupipe.plan import (
+    Moves,
+    arranged,
+    augmentation,
+    box_corners,
+    cropping,
+    follow_boxes,
+    follow_mask,
+    follow_points,
+    moving,
+)
 from gpupipe.recipe import OnBatch, PerImage, RandomIoUCrop, Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
@@ -38,6 +49,7 @@ __all__ = [
     "decode_images",
     "follow",
     "planes",
+    "put_together",
     "render_batch",
     "runs_of_workers",
     "sizes_of",
@@ -108,12 +120,15 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
     """
     schema = source.fields
     with Stage("read") as read:
-        fetched = fetch(source, job)
+        fetched = fetch(source, job if job.partners is None else job.widened())
     with Stage("decode") as decode:
         note(BATCH)
-        crops = crops_of(schema, views, job, fetched.columns)
+        crops = crops_of(schema, views, fetched.job, fetched.columns)
         sizes = sizes_of(views, crops)
-        if any(recipe.before_crop.stop for recipe in views):
+        whole = fetched
+        if job.partners is not None:
+            whole = _of_several(fetched, views, crops, job, out)
+        elif any(recipe.before_crop.stop for recipe in views):
             _decode_one_by_one(fetched, views, out, sizes)
         else:
             decode_images(fetched, views, crops, out)
@@ -124,14 +139,14 @@ def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmen
                 for run in runs_of_workers(views[view], augmented):
                     if isinstance(views[view].operations[run.start], PerImage):
                         rows = images if own is None else dense_rows(images, own)
-                        change_images(fetched, views[view], run.start, view, name, rows)
+                        change_images(whole, views[view], run.start, view, name, rows)
                     else:
                         augment_view(views[view], run, job, view, schema.number(name), images, own)  # in place
-        followed = follow(fetched, views, crops, out)
+        followed = whole.columns if job.partners is not None else follow(fetched, views, crops, out)
     return Batch(
         job,
         followed | out,
-        fetched.failures,
+        whole.failures,
         sizes,
         augmented=augmented,
         bytes_read=fetched.bytes_read,
@@ -193,8 +208,13 @@ def _crops(
 ) -> list[Crops]:
     assert images.sizes is not None
     sizes = upright(images.sizes) if views[0].exif_orientation else images.sizes
+    where = job.seed, job.epoch, job.positions
+    if job.parts is not None:
+        (recipe,) = views
+        alone = cropping(recipe, *where, sizes[:, 0], sizes[:, 1], job.parts, field, boxes)
+        return [arranged(recipe, alone, *where, job.parts, np.maximum(sizes[:, :2], 1).astype(np.int64), field)]
     return [
-        cropping(recipe, job.seed, job.epoch, job.positions, sizes[:, 0], sizes[:, 1], view, field, boxes)
+        cropping(recipe, *where, sizes[:, 0], sizes[:, 1], view, field, boxes)
         for view, recipe in enumerate(views, first)
     ]
 
@@ -235,6 +255,27 @@ def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns, sizes: dict
                 of_views[view][row] = crops[name][0].size_of(0)
         if one.failures:
             fetched.failures[row] = one.failures[0]
+
+
+def _of_several(fetched: Fetched, views: Views, crops: FieldCrops, job: Job, out: Columns) -> Fetched:
+    """The rows of a job that are made of several samples, which were fetched: planes into `out`, one after the other,
+    as parts take as much memory as rows do."""
+    memory = new_planes(planes(fetched.source.fields, views), int(np.bincount(job.members[0]).max(initial=0)))
+
+    def made(part: Fetched, own: FieldCrops, rows: slice) -> Columns:
+        here = {name: (views[0][: len(part.job)],) for name, views in memory.items()}
+        if not part.failures:
+            decode_images(part, views, own, here)
+        return follow(part, views, own, here) | here
+
+    return put_together(fetched, views, crops, job, made, out)
+
+
+def put_together(fetched: Fetched, views: Views, crops: FieldCrops, job: Job, made: Made, out: Columns) -> Fetched:
+    """The rows of a job out of their parts, which were fetched; `made`: see `merged`. Planes into `out`."""
+    whole = merged(fetched, views[0], crops, job, made, out)
+    carry(whole, views, out)
+    return whole
 
 
 def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
@@ -335,37 +376,87 @@ def augment_view(
 
 
 def follow(fetched: Fetched, views: Views, crops: FieldCrops, out: Columns) -> Columns:
-    """The columns that are not images, as their images are cropped and moved: masks are written into `out`.
+    """The columns that are not images, as their images are cropped and moved: masks are written into `out`. What is of
+    parts of rows is moved when they are put together, see `carry`.
 
     Where there are several views, what follows a view is a tuple with a list for each.
     """
     schema = fetched.source.fields
-    columns = {name: column for name, column in fetched.columns.items() if name not in schema.images}
+    columns = {name: column for name, column in fetched.columns.items() if name not in schema.pixels}
     moves_of = _moves(fetched.job, views, crops)
     for name, field in schema.items():
         one: Callable[[int], None]
         if not isinstance(field, Mask | Boxes | Points):
             continue
-        moves = moves_of(schema.drawn_as(name), schema.number(name))
+        moves = moves_of(schema.drawn_as(name), schema.number(name)) if fetched.job.parts is None else [None]
         if isinstance(field, Mask):
-            del columns[name]
             one = _mask_follower(fetched, name, field, views[0].exif_orientation, crops, out[name])
         else:
-            one = _shape_follower(columns, name, field, schema.labels_of(name), crops[schema.drawn_as(name)], moves)
-        for row in range(len(fetched.job)):
-            if row not in fetched.failures:
-                try:
-                    one(row)
-                except ValueError as error:
-                    fetched.fail(row, f"{name!r}: {error}")
+            one = _shape_follower(columns, name, field, schema, crops[schema.drawn_as(name)], moves)
+        _each(fetched, name, one)
         if isinstance(field, Mask):
-            for made, moved, planned in zip(out[name], moves, crops[schema.drawn_as(name)], strict=True):
-                if moved is not None:
-                    rows = made if planned.outputs is None else dense_rows(made, planned.outputs)
-                    move_masks([row.numpy() for row in rows], moved, field.ignore)
+            _move(field, out[name], moves, crops[schema.drawn_as(name)])
         if isinstance(field, Boxes) and (fetched.source.fingerprint, name) not in JUDGED:
             _judge(fetched, name, field, columns[name] if len(views) > 1 else (columns[name],))
+    _number_anew(fetched, crops, columns, out)
     return columns
+
+
+def carry(whole: Fetched, views: Views, out: Columns) -> None:
+    """Masks in `out`, boxes and points of rows that are made of several samples, as the recipe moves them then."""
+    schema, size = whole.source.fields, views[0].crop.output_size
+    output = [Crops.of(np.tile((0, 0, *size), (len(whole.job), 1)), size)]
+    moves_of = _moves(whole.job, views, dict.fromkeys(schema.images, output))
+    for name, field in schema.items():
+        if not isinstance(field, Mask | Boxes | Points):
+            continue
+        moves = moves_of(schema.drawn_as(name), schema.number(name))
+        if isinstance(field, Mask):
+            _move(field, out[name], moves, output)
+        elif moves[0] is not None:
+            _each(whole, name, _shape_follower(whole.columns, name, field, schema, output, moves))
+    _number_anew(whole, dict.fromkeys(schema.images, output), whole.columns, out)
+
+
+def _each(fetched: Fetched, name: str, one: Callable[[int], None]) -> None:
+    """What follows of each row; what is wrong with it is a failure."""
+    for row in range(len(fetched.job)):
+        if row not in fetched.failures:
+            try:
+                one(row)
+            except ValueError as error:
+                fetched.fail(row, f"{name!r}: {error}")
+
+
+def _masks_of(made: torch.Tensor, planned: Crops) -> list[NDArray[Any]]:
+    rows = made if planned.outputs is None else dense_rows(made, planned.outputs)
+    return [row.numpy() for row in rows]
+
+
+def _move(field: Mask, masks: Sequence[torch.Tensor], moves: Sequence[Moves | None], crops: list[Crops]) -> None:
+    for made, moved, planned in zip(masks, moves, crops, strict=True):
+        if moved is not None:
+            move_masks(_masks_of(made, planned), moved, field.ignore)
+
+
+def _number_anew(fetched: Fetched, crops: FieldCrops, columns: Columns, out: Columns) -> None:
+    """Masks that number boxes, by the boxes that are left: `columns` have their old numbers, which are taken out."""
+    for name in [name for name in out if name in columns]:
+        views = columns.pop(name)
+        each = [views] if len(out[name]) == 1 else views
+        for made, numbers, planned in zip(out[name], each, crops[fetched.source.fields.drawn_as(name)], strict=True):
+            _each(fetched, name, partial(_renumber, _masks_of(made, planned), numbers))
+
+
+def _renumber(masks: Sequence[NDArray[Any]], numbers: Sequence[NDArray[np.int64]], row: int) -> None:
+    left, mask = numbers[row], masks[row]
+    count, most = int(left[0]), int(mask.max(initial=0))
+    if not 0 <= most <= count:
+        raise ValueError(f"it numbers {most} boxes, and there are {count}")
+    if len(left) <= count:
+        new = np.zeros(count + 1, mask.dtype)
+        new[left[1:]] = np.arange(1, len(left))
+        mask[...] = new[mask]
 
 
 def _moves(job: Job, views: Views, crops: FieldCrops) -> Callable[[str, int], list[Moves | None]]:
@@ -436,13 +527,16 @@ def _shape_follower(
     columns: Columns,
     name: str,
     field: Boxes | Points,
-    labels: tuple[str, ...],
+    schema: Schema,
     crops: list[Crops],
     moves: Sequence[Moves | None],
 ) -> Callable[[int], None]:
-    """Moves boxes or points, and drops labels with them; the columns become lists, for several views tuples of them."""
+    """Moves boxes or points, and drops labels with them; the columns become lists, for several views tuples of them.
+    The masks that number them get columns of how many there were, and the numbers of those that are left."""
+    labels, numbering = schema.labels_of(name), schema.numbering(name)
     given = {key: columns[key] for key in (name, *labels)}
     count = len(given[name])
+    given |= dict.fromkeys(numbering)
     made: dict[str, tuple[list[Any], ...]] = {key: tuple([None] * count for _ in crops) for key in given}
     for key, lists in made.items():
         columns[key] = lists if len(crops) > 1 else lists[0]
@@ -458,6 +552,8 @@ def _shape_follower(
             else:
                 moved, kept = follow_points(given[name][row], field.outside, planned, row, moved_by)
             made[name][view][row] = moved
+            for key in numbering:
+                made[key][view][row] = np.concatenate([[len(kept)], 1 + np.flatnonzero(kept)])
             for key in labels:
                 made[key][view][row] = np.asarray(given[key][row])[kept]
 

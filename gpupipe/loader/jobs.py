@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,21 +12,33 @@ from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.loader.place import Point
 from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
+from gpupipe.plan import partners
+from gpupipe.recipe import Recipe
 
 __all__ = ["Jobs"]
 
 
 class Jobs:
-    """Jobs for a dataset of `samples` samples."""
+    """Jobs for a dataset of `samples` samples. several: the recipe, where it makes one sample of several."""
 
-    def __init__(self, order: Order, seed: int, samples: int) -> None:
+    def __init__(self, order: Order, seed: int, samples: int, several: Recipe | None = None) -> None:
         self._order = order
         self._seed = seed
         self._samples = samples
+        self._several = several
 
     def __call__(self, at: Point) -> Job:
         """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""
         positions = at.batches.positions(at.step)
+        job = Job(self._seed, at.epoch, positions, self._indices(at, positions), at.step)
+        if self._several is None:
+            return job
+        others = partners(self._several, self._seed, at.epoch, positions, len(self._order))
+        there = others >= 0
+        others[there] = self._indices(at, others[there])
+        return replace(job, partners=others)
+
+    def _indices(self, at: Point, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         try:
             indices = self._order.indices(self._seed, at.epoch, positions % max(1, len(self._order)))
         except GpupipeError:
@@ -34,7 +48,7 @@ class Jobs:
                 f"order {name_of(self._order)}: indices() raised {type(error).__name__} at step {at.step} of epoch "
                 f"{at.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
             ) from error
-        return Job(self._seed, at.epoch, positions, self._checked(indices, positions), at.step)
+        return self._checked(indices, positions)
 
     def _checked(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         indices = np.asarray(indices)

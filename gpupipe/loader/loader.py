@@ -51,7 +51,7 @@ from gpupipe.loader.repair import OnError, Repair, check_on_error
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
-from gpupipe.loader.streaming import StreamReader, refuse_shuffling
+from gpupipe.loader.streaming import StreamReader, refuse_choosing
 from gpupipe.loader.supply import Supply
 from gpupipe.order import NodeBlocks, Order, RankBatches, SamplerOrder, cut_by
 from gpupipe.order.protocol import makes_batches, samples_of
@@ -227,7 +227,7 @@ class Loader(DataLoaderAttributes):
         self._views: Views = () if self.recipe is None else self.recipe.view_recipes
         self._reader = StreamReader(self.source, self.seed) if isinstance(self.source, StreamSource) else None
         if self._reader is not None:
-            refuse_shuffling(order, shuffle)
+            refuse_choosing(order, shuffle, self._several)
         self.order = _order(order, shuffle, self.source)
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
@@ -255,7 +255,7 @@ class Loader(DataLoaderAttributes):
         self._mixes = self._mixing is not None
         lane = HandOver(where) if where.type == "cuda" and not self._draws_globally else None
         self.meter.finisher = "consumer" if lane is None else "thread"
-        self._jobs = Jobs(self.order, self.seed, len(self.source))
+        self._jobs = Jobs(self.order, self.seed, len(self.source), self._several)
         self._supply = Supply(
             open_engine(work, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,
@@ -538,6 +538,9 @@ class Loader(DataLoaderAttributes):
     def _keeping(self) -> Keeping | None:
         """What tells jobs which samples a cache is to keep; None where there is none, or it decides by itself."""
         cache = self.source.cache
+        if self._several is not None:
+            log.info("gpupipe: the cache is not told which partners come, so what was used last stays in it")
+            return None
         if cache is None or not len(self.order) or self.source.stored_bytes(np.empty(0, np.int64)) is None:
             return None
         from gpupipe.loader.keeping import Keeping
@@ -545,6 +548,11 @@ class Loader(DataLoaderAttributes):
         return Keeping(
             self.source, cache, self.order, self.seed, ranks_of_node(self.rank, self.world_size), self.settings
         )
+
+    @property
+    def _several(self) -> Recipe | None:
+        """The recipe, where it makes one sample of several."""
+        return next((recipe for recipe in self._views if recipe.several), None)
 
     @property
     def _mixing(self) -> Mixing | None:

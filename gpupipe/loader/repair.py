@@ -60,17 +60,21 @@ class Repair:
         return batch
 
     def _remade(self, batch: Batch, job: Job, row: int) -> Batch:
-        """That row's sample once more, as storage may have been at fault, or its substitute."""
-        own = self._attempt(batch, job, row, int(job.indices[row]))
-        if isinstance(own, Batch):
-            return own
-        if not self._replaces(own):
-            raise own
-        candidates = self._candidates(job, row)
+        """That row's samples once more, as storage may have been at fault; in the place of each that is bad the next
+        good one."""
+        others: dict[int, int] = {}
+        made = self._attempt(batch, job.standing_in(row, others))
+        if isinstance(made, SampleError) and not self._replaces(made):
+            raise made
+        candidates = self._candidates(job, row) if isinstance(made, SampleError) else []
         for index in candidates:
-            substitute = self._attempt(batch, job, row, index)
-            if isinstance(substitute, Batch):
-                return substitute
+            if isinstance(made, Batch):
+                break
+            bad = made.index
+            others = {old: index if new == bad else new for old, new in others.items()} | {bad: index}
+            made = self._attempt(batch, job.standing_in(row, others))
+        if isinstance(made, Batch):
+            return made
         raise DataError(
             f"the {len(candidates)} samples after position {int(job.positions[row])} of epoch {job.epoch} are all "
             f"bad (the last: {batch.bad[-1]}); the dataset or its storage is damaged"
@@ -100,20 +104,21 @@ class Repair:
         others = [*range(position + 1, end), *range(begin, position)]
         return list(map(int, order.indices(job.seed, job.epoch, np.array(others, np.int64))))
 
-    def _attempt(self, batch: Batch, job: Job, row: int, index: int) -> Batch | SampleError:
-        """A batch of one with that sample at that row's position, or why the sample is bad, which is noted."""
-        known = self._bad.get(index) if job.given is None else None  # a stream's next pass may have another there
-        if known is not None and self._replaces(known):
-            batch.bad.append(known)
-            return known
-        made = self._rows(job.standing_in(row, index))
+    def _attempt(self, batch: Batch, one: Job) -> Batch | SampleError:
+        """The batch of a job of one row, or why a sample of it is bad, which is noted."""
+        for index in one.coming.indices.tolist():
+            known = self._bad.get(index) if one.given is None else None  # a stream's next pass may have another there
+            if known is not None and self._replaces(known):
+                batch.bad.append(known)
+                return known
+        made = self._rows(one)
         if not made.failures:
             return made
         error = made.failures[0]
-        self._bad[index] = error.bare()
-        batch.bad.append(self._bad[index])
+        self._bad[error.index] = error.bare()
+        batch.bad.append(self._bad[error.index])
         if self._replaces(error):
-            log.warning("bad sample replaced: sample %d (%s): %s", index, error.location, error.reason)
+            log.warning("bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
         return error
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:

@@ -24,10 +24,11 @@ from gpupipe.errors import ConfigError, DataError, StateError
 from gpupipe.order import RankBatches
 from gpupipe.order.feistel import permute, round_keys, square, subkeys
 from gpupipe.order.protocol import STREAM, Indices
+from gpupipe.recipe import Recipe
 from gpupipe.sources import StreamSource
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["StreamReader", "refuse_shuffling"]
+__all__ = ["StreamReader", "refuse_choosing"]
 
 log = logging.getLogger("gpupipe")
 
@@ -36,8 +37,13 @@ REMEDY = "what it raises ends it: catch that in the iterator, which then leaves 
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
 
-def refuse_shuffling(order: Any, shuffle: bool) -> None:
+def refuse_choosing(order: Any, shuffle: bool, several: Recipe | None) -> None:
     """Raise ConfigError for what asks for samples by their number."""
+    if several is not None:
+        raise ConfigError(
+            f"{type(several.several[0]).__name__} takes partners from all of the data, and a stream can't be asked for "
+            "a sample by its number; open the data as files or a map-style dataset, or leave it out"
+        )
     if shuffle or order is not None:
         raise ConfigError(
             f"{'shuffle=True' if shuffle else 'order'}: a stream gives its samples in its own order; pass "

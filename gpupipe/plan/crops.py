@@ -27,6 +27,7 @@ from gpupipe.recipe import (
     ResizeCornerCrop,
     ScaleJitter,
 )
+from gpupipe.recipe.several import PASTED
 
 __all__ = ["cropping", "erasing"]
 
@@ -45,16 +46,16 @@ def cropping(
     positions: Longs,
     heights: Ints,
     widths: Ints,
-    view: int = 0,
+    view: int | Longs = 0,
     field: int = 0,
     boxes: Sequence[NDArray[np.float64]] = (),
 ) -> Crops:
     """The crops of the images at these positions of an epoch.
 
     positions: int64 (N,), global positions, 0 or more; heights, widths: int32 (N,), in pixels. view: which view of the
-    samples, 0 to 255; each is drawn by itself. field: which of a sample's images, 0 to 255, the first one 0; each is
-    drawn by itself, but what shares another's geometry takes that one's number. boxes: of each image (M, 4), left, top,
-    right, bottom; `RandomIoUCrop` alone reads them.
+    samples, 0 to 255; each is drawn by itself; of parts of samples the number of each, (N,). field: which of a sample's
+    images, 0 to 255, the first one 0; each is drawn by itself, but what shares another's geometry takes that one's
+    number. boxes: of each image (M, 4), left, top, right, bottom; `RandomIoUCrop` alone reads them.
     The same arguments give the same crops on every machine, in any batch, in any order. Images whose size is unknown
     (height or width 0) get those of a 1 x 1 image.
     """
@@ -63,6 +64,8 @@ def cropping(
     crop = recipe.crop
     shares = recipe.flip.p if recipe.flip else 0.0, BICUBIC[crop.interpolation]
     flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
+    if not isinstance(view, int):  # parts that are put together before the flip are mirrored as one
+        flips = uniform(Stream(seed, epoch, positions, view & PASTED, field).words(FLIP)[0]) < shares[0]
     if isinstance(crop, RandomResizedCrop | RandomIoUCrop):
         if isinstance(crop, RandomIoUCrop):
             windows = iou_windows(crop, stream, np.stack([tall, wide], axis=1), boxes)

@@ -17,7 +17,7 @@ from gpupipe.kernels import Crops
 from gpupipe.kernels.augment_reference import displacement
 from gpupipe.kernels.crops import folded
 
-__all__ = ["box_corners", "follow_boxes", "follow_mask", "follow_points"]
+__all__ = ["box_corners", "boxes_of", "follow_boxes", "follow_mask", "follow_points"]
 
 Floats = NDArray[np.float64]
 Kept = NDArray[np.bool_]
@@ -59,6 +59,13 @@ def box_corners(boxes: ArrayLike, format: Literal["xyxy", "xywh", "cxcywh"]) -> 
     return corners
 
 
+def boxes_of(corners: Floats, format: Literal["xyxy", "xywh", "cxcywh"]) -> Floats:
+    """The boxes (M, 4) of their corners, as `box_corners` gives these."""
+    first, sides = corners[:, 0], corners[:, 1] - corners[:, 0]
+    parts = {"xyxy": (first, corners[:, 1]), "xywh": (first, sides), "cxcywh": (first + sides / 2, sides)}[format]
+    return np.concatenate(parts, axis=1)
+
+
 def follow_boxes(
     boxes: ArrayLike,
     format: Literal["xyxy", "xywh", "cxcywh"],
@@ -79,6 +86,8 @@ def follow_boxes(
     moved = np.clip(moved, 0, (width, height))
     if crops.flips[row]:
         moved[:, :, 0] = width - moved[:, ::-1, 0]
+    if crops.shown is not None:
+        moved = np.clip(moved, crops.shown[row, 1::-1], crops.shown[row, :1:-1])
     kept: Kept = _area(moved) >= min_area
     if crops.centres:
         top, left, tall, wide = crops.windows[row].tolist()
@@ -89,9 +98,7 @@ def follow_boxes(
         carried = _carried(edges, move) if move.ndim == 2 else _bent(np.ceil(edges), move, crops.size)
         moved = np.clip(np.stack([carried.min(axis=1), carried.max(axis=1)], axis=1), 0, (width, height))
         kept &= _area(moved) >= min_area
-    first, sides = moved[:, 0], moved[:, 1] - moved[:, 0]
-    parts = {"xyxy": (first, moved[:, 1]), "xywh": (first, sides), "cxcywh": (first + sides / 2, sides)}[format]
-    return np.concatenate(parts, axis=1)[kept].astype(np.float32), kept
+    return boxes_of(moved[kept], format).astype(np.float32), kept
 
 
 def follow_points(
@@ -114,11 +121,12 @@ def follow_points(
             continue
         shift = 0.5 if np.linalg.det(move) < 0 else 0.0  # nothing but flips mirrors
         moved = _carried(moved + shift, move) - shift
+    low, high = np.array([(0, 0), (width, height)] if crops.shown is None else crops.shown[row].reshape(2, 2)[:, ::-1])
     if outside == "clip":
-        moved = np.clip(moved, 0, (width - 1, height - 1))
+        moved = np.clip(moved, low, high - 1)
     kept = np.ones(len(moved), np.bool_)
     if outside == "drop":
-        np.all((moved >= 0) & (moved < (width, height)), axis=1, out=kept)
+        np.all((moved >= low) & (moved < high), axis=1, out=kept)
     return moved[kept].astype(np.float32), kept
 
 

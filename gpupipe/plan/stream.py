@@ -18,6 +18,7 @@ __all__ = ["Stream", "below"]
 CROP, FLIP, ERASE, MIX, DECODER, DATASET, WORKERS = 0, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16
 PER_IMAGE, ON_BATCH, CAPTION = 7 << 16, 8 << 16, 9 << 16
 IOU, ZOOM = 10 << 16, 11 << 16
+MOSAIC, PARTNER, BLEND, PASTE = 12 << 16, 13 << 16, 14 << 16, 15 << 16
 CLIP = 1 << 24
 POSITIONS = 1 << 48
 PAGE, FIELD, OPERATION = np.uint64(16), np.uint64(24), np.uint64(24)
@@ -27,11 +28,14 @@ FOURTH, LOW = np.uint64((1 << 24) - 1), np.uint64(0xFFFFFFFF)
 class Stream:
     """Random words for some positions of an epoch, of one view of one image field.
 
-    positions: int64 (N,), from 0 to below 2**48, else ConfigError. view, field: 0 to 255.
+    positions: int64 (N,), from 0 to below 2**48, else ConfigError. view, field: 0 to 255; view also one each, (N,).
     """
 
-    def __init__(self, seed: int, epoch: int, positions: NDArray[np.int64], view: int = 0, field: int = 0) -> None:
-        assert 0 <= view < 256, view
+    def __init__(
+        self, seed: int, epoch: int, positions: NDArray[np.int64], view: int | NDArray[np.int64] = 0, field: int = 0
+    ) -> None:
+        assert np.min(view, initial=0) >= 0, view
+        assert np.max(view, initial=0) < 256, view
         assert 0 <= field < 256, field
         unsigned = positions.astype(np.uint64)
         if len(unsigned) and unsigned.max() >= POSITIONS:
@@ -41,7 +45,7 @@ class Stream:
             )
         self.key = split64(seed)
         self.epoch = epoch
-        self.view = np.uint64(view << 8)
+        self.view = np.asarray(view, np.uint64) << np.uint64(8)
         self.low, self.high = unsigned & LOW, (unsigned >> np.uint64(32)) | (np.uint64(field) << FIELD)
 
     def words(
@@ -50,7 +54,8 @@ class Stream:
         """uint64 (4, rows) below 2**32, or (4, operations, rows) for a column of operations."""
         operations = np.asarray(operation, np.uint64)
         high = self.high[rows] | (operations >> OPERATION << PAGE)
-        return philox4x32((self.low[rows], high, self.epoch, operations & FOURTH | self.view), self.key)
+        view = self.view[rows] if self.view.ndim else self.view
+        return philox4x32((self.low[rows], high, self.epoch, operations & FOURTH | view), self.key)
 
 
 def below(word: NDArray[np.uint64], bound: NDArray[np.int64] | int) -> NDArray[np.int64]:

@@ -16,17 +16,21 @@ from gpupipe.recipe.presets.imagenet import *
 from gpupipe.recipe.presets.self_supervised import *
 from gpupipe.recipe.presets.test_time import *
 from gpupipe.recipe.recipe import *
+from gpupipe.recipe.several import *
 
 __all__ = [
     "AutoAugment",
     "ColorJitter",
+    "CopyPaste",
     "CutMix",
+    "DetectionMixUp",
     "ElasticTransform",
     "GaussianBlur",
     "GaussianNoise",
     "LetterBox",
     "MixUp",
     "MixUpOrCutMix",
+    "Mosaic",
     "MultiCrop",
     "Normalize",
     "OnBatch",

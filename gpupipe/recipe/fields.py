@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.batch import Array, Boxes, Frames, Image, Pad, Points, Schema
+from gpupipe.batch import Array, Boxes, Frames, Image, Mask, Pad, Points, Schema
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.operations import RandomIoUCrop
 from gpupipe.recipe.own import OnBatch
 from gpupipe.recipe.recipe import MultiCrop, Recipe
+from gpupipe.recipe.several import CopyPaste, DetectionMixUp, Several
 
 __all__ = ["check_fields"]
 
@@ -20,7 +21,7 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
 
     Crops, flips and operations that move pixels are followed. Those that change colors, and erasing, touch images
     alone, as torchvision v2's. Operations of the user's own that may move pixels can't be followed, nor can mixing.
-    `RandomIoUCrop` needs boxes.
+    `RandomIoUCrop` needs boxes. What makes one sample of several needs something that follows it.
     """
     followers = [name for name, field in schema.items() if field.geometric and not isinstance(field, Image)]
     listed = ", ".join(f"{name!r} ({type(schema[name]).__name__})" for name in followers)
@@ -41,6 +42,10 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             _check_boxes(schema)
         for name in schema.images:
             _check_collated(name, schema[name], schema.pixel_policy(name), view)
+        for operation in view.several:
+            problem = _unfit(operation, schema)
+            if problem:
+                raise ConfigError(f"recipe: {type(operation).__name__} {problem}")
         if view.mixing is not None:
             _check_mixing(type(view.mixing).__name__, schema, listed)
 
@@ -69,6 +74,24 @@ def _check_boxes(schema: Schema) -> None:
             f"recipe: RandomIoUCrop is chosen by boxes, and {', '.join(map(repr, lacking))} has none; give the fields "
             "gpupipe.Boxes that follow it, or take another crop"
         )
+
+
+def _unfit(operation: Several, schema: Schema) -> str | None:
+    """Why samples with these fields can't be made of several."""
+    masks, boxes, points = (schema.of_kind(kind) for kind in (Mask, Boxes, Points))
+    if not masks + boxes + points:
+        return "makes one sample of several, and no gpupipe.Boxes, Mask or Points among the fields say what is where"
+    if schema.of_kind(Frames):
+        return "makes one image of several, not videos; leave one of both out"
+    if isinstance(operation, DetectionMixUp) and masks:
+        return f"can't blend masks, and fields have {', '.join(map(repr, masks))}; leave one of both out"
+    numbered = boxes and all(schema.numbering(name) for name in boxes)
+    if isinstance(operation, CopyPaste) and (points or not numbered):
+        return (
+            "needs to know the pixels of each object; give the fields gpupipe.Boxes with a gpupipe.Mask(numbers=) of "
+            "each, and no Points"
+        )
+    return None
 
 
 def _check_mixing(name: str, schema: Schema, followers: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from gpupipe.errors import ConfigError
 from gpupipe.recipe.mixing import Mixing
-from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip
+from gpupipe.recipe.operations import Crop, Normalize, RandomErasing
+from gpupipe.recipe.several import GEOMETRY
 
 __all__ = ["OnBatch", "Own", "PerImage", "check_places"]
 
@@ -118,7 +119,7 @@ def _name_of(fn: Callable[..., Any], is_transform: bool) -> Any:
 def check_places(operations: Sequence[Any]) -> None:
     """ConfigError where an operation of the user's own stands at a place of the recipe at which it can't be done."""
     crop = next(at for at, one in enumerate(operations) if isinstance(one, Crop))
-    cut = max(at for at, one in enumerate(operations) if isinstance(one, Crop | RandomHorizontalFlip))
+    cut = max(at for at, one in enumerate(operations) if isinstance(one, GEOMETRY))
     for at, one in enumerate(operations):
         if isinstance(one, Own):
             problem = _misplaced(one, operations[:at], operations[at + 1 :], crop < at < cut)

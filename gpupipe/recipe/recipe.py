@@ -16,12 +16,13 @@ from gpupipe.recipe.checks import Fill, count, named, settle
 from gpupipe.recipe.mixing import Mixing
 from gpupipe.recipe.operations import Crop, Normalize, RandomErasing, RandomHorizontalFlip
 from gpupipe.recipe.own import OnBatch, Own, PerImage, check_places
+from gpupipe.recipe.several import GEOMETRY, CopyPaste, DetectionMixUp, Mosaic, Several, parts_of
 
 __all__ = ["Decode", "Layout", "MultiCrop", "Operation", "OutputSpec", "Recipe", "Views", "dtype_name"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
 Layout: TypeAlias = Literal["NCHW", "channels_last"]
-Operation: TypeAlias = Crop | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing | Own
+Operation: TypeAlias = Crop | Several | RandomHorizontalFlip | Augmenting | Normalize | RandomErasing | Mixing | Own
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 MOST_VIEWS = 256
@@ -31,15 +32,18 @@ MOST_OF_A_KIND = 15
 
 # The order in which operations stand in a recipe: one crop, then at most one of each other kind, but any number of
 # augmentations. Operations of the user's own stand between them, see `check_places`.
-AUGMENTING = 2
 STAGES: tuple[tuple[type, ...], ...] = (
     (Crop,),
+    (Mosaic,),
+    (DetectionMixUp,),
     (RandomHorizontalFlip,),
+    (CopyPaste,),
     (Augmenting,),
     (Normalize,),
     (RandomErasing,),
     get_args(Mixing),
 )
+AUGMENTING = STAGES.index((Augmenting,))
 
 Kind = TypeVar("Kind")
 
@@ -76,10 +80,10 @@ def dtype_name(dtype: Any) -> str:
 class Recipe:
     """What is done to an image, and the form in which the batch comes out.
 
-    operations:   one crop, such as `RandomResizedCrop`; then, each only if wanted, `RandomHorizontalFlip`, any
-                  number of augmentations (`RandAugment`, `ColorJitter`, ...), `Normalize`, `RandomErasing`, and one of
-                  `MixUp`, `CutMix` and `MixUpOrCutMix`. Operations of your own, `PerImage` and `OnBatch`, may stand
-                  anywhere between; see there.
+    operations:   one crop, such as `RandomResizedCrop`; then, each only if wanted, `Mosaic`, `DetectionMixUp`,
+                  `RandomHorizontalFlip`, `CopyPaste`, any number of augmentations (`RandAugment`, `ColorJitter`, ...),
+                  `Normalize`, `RandomErasing`, and one of `MixUp`, `CutMix` and `MixUpOrCutMix`. Operations of your
+                  own, `PerImage` and `OnBatch`, may stand anywhere between; see there.
     dtype:        "float32", "float16", "bfloat16" or "uint8" (or the torch dtype). Without `Normalize` float images
                   lie in [0, 1], as from torchvision's `ToTensor`; "uint8" images lie in [0, 255] and take none, and
                   neither erasing nor mixing.
@@ -136,8 +140,9 @@ class Recipe:
         single = [stage for stage in stages if stage != AUGMENTING]
         if not stages or stages[0] != 0 or stages != sorted(stages) or len(single) > len(set(single)):
             raise ConfigError(
-                "Recipe: operations must be one crop, then at most one RandomHorizontalFlip, then any augmentations, "
-                "then at most one Normalize, one RandomErasing and one of MixUp, CutMix and MixUpOrCutMix; "
+                "Recipe: operations must be one crop, then at most one RandomHorizontalFlip, with a Mosaic and then a "
+                "DetectionMixUp before and a CopyPaste behind, then any augmentations, then at most one Normalize, one "
+                "RandomErasing and one of MixUp, CutMix and MixUpOrCutMix; "
                 f"got {[type(operation).__name__ for operation in self.operations]}"
             )
         check_places(self.operations)
@@ -162,9 +167,40 @@ class Recipe:
         if self.mixing is not None and self.crop.varies:
             mixing, crop = type(self.mixing).__name__, type(self.crop).__name__
             raise ConfigError(f"Recipe: {mixing} mixes images of one size, but {crop} gives each its own; drop one")
+        self._check_several()
         if self.mixing is not None and self.views > 1:
             name = type(self.mixing).__name__
             raise ConfigError(f"Recipe: {name} mixes one view of each sample, but views={self.views}; drop one of both")
+
+    def _check_several(self) -> None:
+        names = ", ".join(type(one).__name__ for one in self.several)
+        if names and self.views > 1:
+            raise ConfigError(f"Recipe: {names} makes one sample of several, but views={self.views}; drop one of both")
+        if names and self.crop.varies:
+            raise ConfigError(
+                f"Recipe: {names} makes one image of several of one size, but {type(self.crop).__name__} gives each "
+                "its own; drop one of both"
+            )
+        if names and self.before_crop.stop:
+            raise ConfigError(
+                f"Recipe: {names} takes images as they are stored, but {self.operations[0]} stands before the crop; "
+                "move it behind, or leave one of both out"
+            )
+        if self.only(Mosaic) is not None and (self.crop.fill is None or self.crop.padding_mode != "constant"):
+            raise ConfigError(
+                f"Recipe: what no image of a Mosaic covers is the crop's fill, and {self.crop!r} does not pad with "
+                "one; take a crop that does, as LetterBox(size)"
+            )
+
+    @property
+    def several(self) -> tuple[Several, ...]:
+        """What makes one sample of several."""
+        return tuple(operation for operation in self.operations if isinstance(operation, Several))
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The numbers of the parts that a sample can be made of, see `parts_of`."""
+        return parts_of(self.several)
 
     @property
     def crop(self) -> Crop:
@@ -174,7 +210,7 @@ class Recipe:
     @property
     def flip(self) -> RandomHorizontalFlip | None:
         """The flip, where there is one."""
-        return self._only(RandomHorizontalFlip)
+        return self.only(RandomHorizontalFlip)
 
     @property
     def augmentations(self) -> tuple[Augmenting, ...]:
@@ -201,7 +237,7 @@ class Recipe:
     def runs(self) -> tuple[slice, ...]:
         """The places of what is done to uint8 images behind crop and flip: of augmentations that follow each other, and
         of each operation of the user's own by itself."""
-        first, end = (1 + self._last(Crop | RandomHorizontalFlip), self._floats)
+        first, end = (1 + self._last(GEOMETRY), self._floats)
         own = [at for at in range(first, end) if isinstance(self.operations[at], Own)]
         cuts = sorted({first, end, *own, *(at + 1 for at in own)})
         return tuple(slice(start, stop) for start, stop in pairwise(cuts))
@@ -218,7 +254,7 @@ class Recipe:
         normalize = self.normalize
         if normalize is not None:
             return self.operations.index(normalize)
-        return 1 + self._last(Crop | RandomHorizontalFlip | Augmenting | PerImage)
+        return 1 + self._last(GEOMETRY | Augmenting | PerImage)
 
     def _last(self, kinds: Any) -> int:
         return max(at for at, operation in enumerate(self.operations) if isinstance(operation, kinds))
@@ -231,19 +267,20 @@ class Recipe:
     @property
     def normalize(self) -> Normalize | None:
         """The normalization, where there is one."""
-        return self._only(Normalize)
+        return self.only(Normalize)
 
     @property
     def erasing(self) -> RandomErasing | None:
         """The erasing, where there is one."""
-        return self._only(RandomErasing)
+        return self.only(RandomErasing)
 
     @property
     def mixing(self) -> Mixing | None:
         """The mixing, where there is one."""
         return next((operation for operation in self.operations if isinstance(operation, Mixing)), None)
 
-    def _only(self, kind: type[Kind]) -> Kind | None:
+    def only(self, kind: type[Kind]) -> Kind | None:
+        """The operation of that kind, where there is one."""
         return next((operation for operation in self.operations if isinstance(operation, kind)), None)
 
     @property
@@ -312,6 +349,8 @@ class MultiCrop:
         for recipe in recipes:
             if recipe.mixing is not None:
                 raise ConfigError(f"MultiCrop: views are not mixed, but a recipe has {recipe.mixing!r}; drop that")
+            if recipe.several:
+                raise ConfigError(f"MultiCrop: {recipe.several[0]!r} makes one sample of several, not views; drop it")
             if recipe.whole is not None:
                 raise ConfigError(f"MultiCrop: {recipe.whole} is one recipe's, but whole=True takes all views; drop it")
         if self.views > MOST_VIEWS:

@@ -67,7 +67,7 @@ class DaliEngine(Engine):
         self._varies = [recipe.crop.varies for recipe in views]
         self._on_gpu = device.type == "cuda"
         self._graph_options: dict[str, Any] = dict(
-            batch_size=batch_size * frames_of(source.fields),
+            batch_size=batch_size * frames_of(source.fields) * len(views[0].parts),
             num_threads=num_threads,
             device_id=device.index,
             prefetch_queue_depth=prefetch_depth,

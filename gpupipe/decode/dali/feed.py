@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch, upright
-from gpupipe.decode.rendering import crops_of, sizes_of
+from gpupipe.decode.rendering import FieldCrops, crops_of, put_together, sizes_of
 from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
@@ -43,6 +43,7 @@ class Feed:
     fetched:  what was read; read: when that was.
     sizes:    of the batch. others, followed: the columns that are no images, see `Beside.others`.
     frames:   so many images of each field are a row, one after the other.
+    several:  what its rows are put together by, where it is a widened job: the job, and the crops of each part.
     hidden:   the rows in which DALI gets the placeholder: those that could not be read, and those of `declined`.
     """
 
@@ -54,6 +55,7 @@ class Feed:
     others: Columns
     followed: list[Part]
     frames: int = 1
+    several: tuple[Job, FieldCrops] | None = None
     hidden: set[int] = field(default_factory=set)
     declined: list[Part] = field(default_factory=list)
 
@@ -86,7 +88,21 @@ class Feed:
                     put(whole, part.rows, view)
         if self.followed:
             made.columns |= assemble(len(self.job), [(part.rows, _result(part, made)) for part in self.followed])
-        return made
+        return made if self.several is None else self._put_together(made, *self.several)
+
+    def _put_together(self, made: Batch, job: Job, crops: FieldCrops) -> Batch:
+        planes = {name: made.columns[name][0] for name in self.fetched.source.fields.pixels}
+        rest = {name: column for name, column in made.columns.items() if name not in planes}
+        out: Columns = {name: (plane.new_empty((len(job), *plane.shape[1:])),) for name, plane in planes.items()}
+
+        def parts(part: Fetched, own: FieldCrops, rows: slice) -> Columns:
+            return {name: column[rows] for name, column in rest.items()} | {
+                name: (plane[rows],) for name, plane in planes.items()
+            }
+
+        wide = replace(self.fetched, failures=made.failures)
+        whole = put_together(wide, self.views, crops, job, parts, out)
+        return replace(made, job=job, columns=whole.columns | out, failures=whole.failures)
 
     def drop(self) -> None:
         """The batch is not wanted any more."""
@@ -133,8 +149,9 @@ class Feeder:
         """The job's inputs; what the CPU makes of it has begun."""
         fields = self._source.fields
         with Stage("read") as read:
-            fetched = fetch(self._source, job, self._threads.reading, self._threads.count)
-        crops = crops_of(fields, self._views, job, fetched.columns)
+            wide = job if job.partners is None else job.widened()
+            fetched = fetch(self._source, wide, self._threads.reading, self._threads.count)
+        crops = crops_of(fields, self._views, wide, fetched.columns)
         inputs: list[Any] = []
         for name in fields.images:
             images = _each(fetched.columns[name])
@@ -146,6 +163,7 @@ class Feeder:
         read_at, own = read.span("consumer"), sizes_of(self._views, crops)
         others = self._beside.others(fetched)
         feed = Feed(tuple(inputs), self._views, fetched, read_at, own, *others, frames=self.frames)
+        feed.several = None if job.partners is None else (job, crops)
         self._decline(feed, self._unfit(feed))
         feed.hide(fetched.failures.keys())
         return feed

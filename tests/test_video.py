@@ -20,6 +20,9 @@ from gpupipe.batch.schema import Schema
 from gpupipe.batch.stored import schema_from_json, schema_to_json
 from gpupipe.plan import clips
 from gpupipe.sources import open_source
+from gpupipe.tools.cli import main
+from gpupipe.tools.showing.cards import cards_of
+from gpupipe.tools.showing.shown import read_shown
 
 TRAIN = gpupipe.imagenet_train(32)
 POSITIONS = np.arange(2000, dtype=np.int64)
@@ -330,3 +333,39 @@ def test_dali_takes_as_many_frames_of_each_field():
     fields = {"video": Frames(clip=(3, 2)), "image": Image()}
     with pytest.raises(gpupipe.ConfigError, match=r"image fields have \{'video': 3, 'image': None\} frames"):
         batches(Same("bytes", 12), EVAL, fields, engine="dali", num_workers=1)
+
+
+# `gpupipe show`.
+
+
+@pytest.mark.parametrize("channels", ["second", "first"])
+def test_clips_are_shown_as_strips_a_line_each(videos, channels):
+    field = Frames(clip=(3, 2), clips=2, sampling="even", channels=channels)
+    views = gpupipe.MultiCrop((EVAL, gpupipe.imagenet_eval(24, resize=40, dtype="uint8")))
+    source = open_source(videos, fields={"video": field, "label": Scalar()})
+    loader = gpupipe.Loader(source, views, 2, num_workers=0, engine="torch", shuffle=False, rank=0, world_size=1)
+    first, second = list(read_shown(loader, 2))
+    for video, shown in enumerate((first, second)):
+        for picture_of_view, side in zip(shown.pictures, (32, 24), strict=True):
+            assert picture_of_view.size == (side, side)
+            pixels = picture_of_view.pixels
+            assert pixels.shape == (2 * side + 2, 3 * side + 4, 3)
+            frames = [
+                pixels[down:, right:][:side, :side] for down in (0, side + 2) for right in range(0, 3 * side, side + 2)
+            ]
+            clip = torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2)
+            last = 14 + video - 5
+            assert told(clip) == [(video, number) for start in (0, last) for number in range(start, start + 5, 2)]
+            assert (pixels[side : side + 2] == 255).all()
+    (card, _) = cards_of(loader, [first, second])
+    assert card.before[0].pixels.shape == (2 * 48 + 2, 3 * 64 + 4, 3)
+    assert card.after[0].drawn[0] == ("Frames", "0, 2, 4, 9, 11, 13")
+
+
+def test_the_command_line_writes_the_sheet_and_the_page(videos, tmp_path):
+    fields = tmp_path / "own.py"
+    fields.write_text("import gpupipe\nclips = {'video': gpupipe.Frames(clip=(4, 3)), 'label': gpupipe.Scalar()}\n")
+    flags = ["--fields", f"{fields}:clips", "--engine", "torch", "--count", "2", "--size", "32"]
+    assert main(["show", str(videos), "-o", str(tmp_path / "a.png"), "--recipe", "kinetics_train", *flags]) == 0
+    assert main(["show", str(videos), "--html", str(tmp_path / "a.html"), "--recipe", "kinetics_eval", *flags]) == 0
+    assert "<b>Frames</b>: " in (tmp_path / "a.html").read_text()

@@ -15,6 +15,7 @@ from gpupipe.recipe.presets.image_text import *
 from gpupipe.recipe.presets.imagenet import *
 from gpupipe.recipe.presets.self_supervised import *
 from gpupipe.recipe.presets.test_time import *
+from gpupipe.recipe.presets.video import *
 from gpupipe.recipe.recipe import *
 from gpupipe.recipe.several import *
 
@@ -77,10 +78,14 @@ __all__ = [
     "eval_views",
     "imagenet_eval",
     "imagenet_train",
+    "kinetics_eval",
+    "kinetics_train",
     "mae_finetune",
     "mae_train",
     "openclip_eval",
     "openclip_train",
+    "r3d_eval",
+    "r3d_train",
     "resnet50_v2_eval",
     "resnet50_v2_train",
     "segmentation_eval",
@@ -92,4 +97,6 @@ __all__ = [
     "swin_train",
     "timm_a_eval",
     "timm_a_train",
+    "tsn_eval",
+    "tsn_train",
 ]

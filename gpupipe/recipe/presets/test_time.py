@@ -17,7 +17,7 @@ SCALED = ("size", "resize")
 
 
 def eval_views(
-    recipe: Recipe, *, flip: bool = False, five: bool = False, scales: Sequence[float] = (1.0,)
+    recipe: Recipe, *, flip: bool = False, five: bool = False, three: bool = False, scales: Sequence[float] = (1.0,)
 ) -> MultiCrop:
     """The views of test-time augmentation, all of which are made of one decoding; `mean_over_views` merges what a model
     says of them.
@@ -26,10 +26,13 @@ def eval_views(
     flip:   whether each view comes mirrored, too.
     five:   the four corners and the centre in the place of the centre: torchvision's `FiveCrop`, and with `flip` its
             `TenCrop`, in their order and with their pixels.
+    three:  in its place the left, middle and right part, or upper, middle and lower one, of images that are resized to
+            the crop's side by their shorter one: the three crops of video tests.
     scales: factors of the sizes, of the resized image's and of the crop's: (0.875, 1.0, 1.125) makes 196, 224 and 252
             of 224, with all of this for each.
 
-    Raises ConfigError for another recipe, for one view, and for scales that are no numbers above 0.
+    Raises ConfigError for another recipe, for five and three at once, for one view, and for scales that are no numbers
+    above 0.
 
     >>> from gpupipe import imagenet_eval
     >>> eval_views(imagenet_eval(), flip=True, five=True).views
@@ -41,17 +44,21 @@ def eval_views(
             f"eval_views: {recipe!r} must have a ResizeCenterCrop, and no flip; take an evaluation's recipe"
         )
     factors = floats(scales)
-    if not factors or min(factors) <= 0 or not (flip or five or len(factors) > 1):
+    if not factors or min(factors) <= 0 or not (flip or five or three or len(factors) > 1):
         raise ConfigError(
-            f"eval_views: flip={flip}, five={five}, scales={scales!r} must be numbers above 0 that make several views"
+            f"eval_views: flip={flip}, five={five}, three={three}, scales={scales!r} must be numbers above 0 that make "
+            "several views"
         )
+    if three and (five or crop.output_size != (crop.resize, crop.resize)):
+        raise ConfigError(f"eval_views: three=True is for a square crop of the shorter side, without five, not {crop}")
+    places: tuple[Place, ...] = ("top_left", "center", "bottom_right") if three else get_args(Place)
     mirrored: list[tuple[RandomHorizontalFlip, ...]] = [(), (RandomHorizontalFlip(1.0),)]
     views = []
     for factor in factors:
         scaled = replace(crop, **{name: _scaled(getattr(crop, name), factor) for name in SCALED})
-        places = [ResizeCornerCrop(**vars(scaled), place=place) for place in get_args(Place)] if five else [scaled]
+        crops = [ResizeCornerCrop(**vars(scaled), place=place) for place in places] if five or three else [scaled]
         for flips in mirrored[: 1 + flip]:
-            views += [replace(recipe, operations=(place, *flips, *recipe.operations[1:])) for place in places]
+            views += [replace(recipe, operations=(one, *flips, *recipe.operations[1:])) for one in crops]
     return MultiCrop(tuple(views))
 
 

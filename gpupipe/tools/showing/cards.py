@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Array, Boxes, Bytes, Job, Mask, Points, Schema, Text
+from gpupipe.batch import Array, Boxes, Bytes, Clip, Frames, Job, Mask, Points, Schema, Text
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.rendering import FieldCrops, crops_of, planes, render_batch
 from gpupipe.kernels import Crops
@@ -19,6 +19,7 @@ from gpupipe.recipe import Recipe, ResizeCenterCrop
 from gpupipe.sources import Source
 from gpupipe.tools.showing.marks import drawn, marks_of, name_of
 from gpupipe.tools.showing.shown import Picture, Shown, mixing_at, views_of
+from gpupipe.tools.showing.strips import strip
 from gpupipe.tools.showing.words import Size, drawn_in_words, mixed_in_words
 from gpupipe.workers.work import new_planes
 
@@ -118,6 +119,9 @@ def _words(
     recipe, field = views_of(loader)[picture.view], loader.source.fields.number(picture.field)
     size = _size(fetched, picture.field, recipe.exif_orientation)
     words = drawn_in_words(recipe, fetched.job, picture.view, field, crops, size)
+    clip = fetched.columns[picture.field].data[0]
+    if isinstance(clip, Clip):
+        words.insert(0, ("Frames", ", ".join(map(str, clip.numbers))))
     mixed = mixing_at(loader, one.epoch, one.position)
     if mixed is not None:
         how, row, indices = mixed
@@ -142,7 +146,12 @@ def _before(source: Source, job: Job, name: str, size: Size, exif: bool, parts: 
         ((left * x, top * y, right * x, bottom * y), str(number))
         for number, (left, top, right, bottom) in enumerate(parts, start=1)
     ]
-    return Before(name, size, drawn(values[name].numpy(), replace(marks, parts=shown)), _legend(source, values))
+    marks = replace(marks, parts=shown)
+    field, whole = source.fields[name], values[name].numpy()
+    clips = np.split(whole, field.clips) if isinstance(field, Frames) else [whole[None]]
+    return Before(
+        name, size, strip([[drawn(frame, marks) for frame in clip] for clip in clips]), _legend(source, values)
+    )
 
 
 def _legend(source: Source, values: Mapping[str, Any]) -> dict[int, str]:

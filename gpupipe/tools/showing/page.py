@@ -164,7 +164,7 @@ def _before(card: Card, before: Before, several: bool) -> str:
 def _after(card: Card, several: bool) -> Iterator[str]:
     for after in card.after:
         name = f"{after.picture.field} " if several else ""
-        height, width = after.picture.pixels.shape[:2]
+        height, width = after.picture.size
         said = f"<b>{safe(name)}{after.number}</b>: epoch {after.epoch}, {width} x {height} pixels"
         label = f"<br>{safe(after.label)}" if after.label else ""
         drawn = "".join(f"<li><b>{safe(name)}</b>: {safe(words)}</li>" for name, words in after.drawn)

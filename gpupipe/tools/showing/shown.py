@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Array, Text
+from gpupipe.batch import Array, Frames, Text
 from gpupipe.errors import ConfigError
 from gpupipe.plan import Mixing, mixing
 from gpupipe.tools.showing.marks import drawn, marks_of, name_of
+from gpupipe.tools.showing.strips import clips_of, strip
 
 if TYPE_CHECKING:
     import torch
@@ -27,11 +28,13 @@ SCANNED = 1 << 20  # positions of an epoch that are looked through at once
 
 @dataclass(frozen=True)
 class Picture:
-    """What the model gets of one image field in one view, uint8 RGB (height, width, 3), with what follows it."""
+    """What the model gets of one image field in one view, uint8 RGB (height, width, 3), with what follows it; of clips
+    all frames. size: of a frame, (height, width)."""
 
     field: str
     view: int
     pixels: NDArray[np.uint8]
+    size: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,20 @@ def _shown(loader: Loader, wanted: int, epoch: int, position: int) -> Shown:
     assert loader.last_indices is not None
     source, views = loader.source, views_of(loader)
     several = source.fields.per_view(len(views)) if len(views) > 1 else set()
+    clips = {name: field for name, field in source.fields.items() if isinstance(field, Frames)}
     pictures = []
     for view, recipe in enumerate(views):
-        values = {name: _on_cpu((column[view] if name in several else column)[row]) for name, column in batch.items()}
+        values = {
+            name: clips_of(clips[name], column, row, view)
+            if name in clips
+            else _on_cpu((column[view] if name in several else column)[row])
+            for name, column in batch.items()
+        }
         for name in source.fields.images:
             marks = marks_of(source, name, values)
-            pictures.append(Picture(name, view, drawn(_levels(values[name], recipe), marks)))
+            frames: Any = values[name] if name in clips else [[values[name]]]
+            made = [[drawn(_levels(frame, recipe), marks) for frame in clip] for clip in frames]
+            pictures.append(Picture(name, view, strip(made), made[0][0].shape[:2]))
     label = _label(loader, batch, epoch, position, row)
     texts = tuple(text for name in source.fields.of_kind(Text) if isinstance(text := batch[name][row], str))
     return Shown(wanted, int(loader.last_indices[row]), epoch, position, label, texts, tuple(pictures))

@@ -14,6 +14,7 @@ from images import encode, picture
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision import transforms as v1, tv_tensors
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional as F
 
@@ -89,6 +90,45 @@ ORIGINALS: dict[str, tuple[Recipe | MultiCrop, list[v1.Compose]]] = {
 def test_settings_are_the_originals(name: str) -> None:
     ours, theirs = ORIGINALS[name]
     assert list(ours.view_recipes) == [Recipe.from_torchvision(one) for one in theirs]
+
+
+def test_openclips_options_are_settings() -> None:
+    jitter = v1.RandomApply([v1.ColorJitter(0.32, 0.32, 0.32, 0.08)], 0.8)
+    gray = v1.RandomGrayscale(0.2)
+    options: dict[str, Any] = {
+        "color_jitter": (0.32, 0.32, 0.32, 0.08),
+        "color_jitter_prob": 0.8,
+        "gray_scale_prob": 0.2,
+    }
+    for preset, statistics in ((gpupipe.openclip_train, CLIP), (gpupipe.siglip_train, HALF)):
+        theirs = v1.Compose([crop(64, 0.5, 1.0), jitter, gray, v1.ToTensor(), statistics])
+        assert preset(64, scale=(0.5, 1.0), **options) == Recipe.from_torchvision(theirs)
+    with pytest.raises(gpupipe.ConfigError, match="color_jitter_prob=None go together"):
+        gpupipe.openclip_train(color_jitter=(0.32, 0.32, 0.32, 0.08))
+    with pytest.raises(gpupipe.ConfigError, match="resize_mode='widest' must be one of shortest, longest, squash"):
+        gpupipe.openclip_eval(resize_mode="widest")  # type: ignore[arg-type]
+    assert gpupipe.openclip_eval(64, resize_mode="squash", normalize=gpupipe.Normalize((0.5,) * 3, (0.5,) * 3)) == (
+        gpupipe.siglip_eval(64)
+    )
+
+
+def test_openclips_longest_side_is_its_own_resize() -> None:
+    """Its ResizeKeepRatio and CenterCropOrPad, of a color."""
+    sides = [*SIDES, (224, 111), (333, 500)]
+    images = [picture(*one, number) for number, one in enumerate(sides)]
+    recipe = gpupipe.openclip_eval(96, resize_mode="longest", fill_color=9, dtype="uint8")
+    data = [(encode(image, "PNG"), 0) for image in images]
+    with gpupipe.Loader(data, recipe, len(data), engine="torch", num_workers=0, device="cpu") as loader:
+        ours = next(iter(loader))[0]
+    for row, (image, one) in enumerate(zip(images, sides, strict=True)):
+        ratio = max(one) / 96
+        height, width = (round(side / ratio) for side in one)
+        truth = Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC)
+        left, top, right, bottom = (96 - width) // 2, (96 - height) // 2, (97 - width) // 2, (97 - height) // 2
+        padded = F.pil_to_tensor(v1.functional.pad(truth, [left, top, right, bottom], fill=9))
+        apart = (ours[row].int() - padded.int()).abs().float()
+        assert apart.mean() <= 0.1, row
+        assert apart.quantile(0.999) <= 1, row
 
 
 def test_strength_and_sides_are_settings() -> None:
@@ -336,7 +376,21 @@ def test_segmentations_scales_are_the_references() -> None:
     assert (abs(ours_in - theirs_in) < 200).all()  # 1,000 each
 
 
+def test_sizes_of_detection_are_the_models_own() -> None:
+    """A model leaves the images that the preset has resized as they are."""
+    assert gpupipe.detection_train("multiscale").crop == gpupipe.Resize(tuple(range(480, 801, 32)), 1333)
+    data = [(encode(picture(*one, number), "PNG"), 0) for number, one in enumerate([*SIDES, (333, 500)])]
+    fields = {"image": gpupipe.Image(collate="list"), "label": gpupipe.Scalar()}
+    source = gpupipe.open_source(data, fields=fields)
+    with gpupipe.Loader(source, gpupipe.detection_eval(None), len(data), num_workers=0, device="cpu") as loader:
+        images = next(iter(loader))[0]
+    model = GeneralizedRCNNTransform(800, 1333, [0.0] * 3, [1.0] * 3)
+    of_files = [torch.zeros(3, *one) for one in [*SIDES, (333, 500)]]
+    sizes = [tuple(image.shape[1:]) for image in images]
+    assert sizes == model(of_files)[0].image_sizes == model(images)[0].image_sizes
+
+
 def test_other_augmentations_of_detection_are_refused() -> None:
-    with pytest.raises(gpupipe.ConfigError, match="augmentation='multiscale' must be one of hflip, lsj, ssd, ssdlite"):
-        gpupipe.detection_train("multiscale")  # type: ignore[arg-type]
+    with pytest.raises(gpupipe.ConfigError, match="augmentation='mosaic' must be one of hflip, lsj, multiscale, ssd"):
+        gpupipe.detection_train("mosaic")  # type: ignore[arg-type]
     assert gpupipe.detection_train("lsj").normalize is None

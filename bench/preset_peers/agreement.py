@@ -53,7 +53,7 @@ class Comparison:
     def __init__(self, preset: str, folder: str, count: int) -> None:
         self.preset = PRESETS[preset]
         self.original = ORIGINALS[preset](self.preset.size)
-        self.source = source_of(folder, self.preset.samples)
+        self.source = source_of(folder, self.preset)
         self.made = Made(folder, self.preset.samples, self.original)
         self.count = min(count, len(self.made))
         self.trains = "train" in preset
@@ -69,8 +69,8 @@ class Comparison:
             rows = 0
             for batch in loader:
                 beside = batch if isinstance(batch, dict) else {}
-                images = beside.get("image", None) if beside else batch[0]
-                views = images if isinstance(images, list) else [images]
+                images = beside["image"] if beside else batch[0]
+                views = images if recipe.views > 1 else [images]
                 for row in range(len(views[0])):
                     if rows == self.count:
                         return

@@ -35,7 +35,7 @@ def segmentation(preset: str, size: int, **options: Any) -> Original:
 
 
 def detection_train(augmentation: str, size: int) -> Original:
-    """Images leave it in many sizes, but for "lsj": the models bring them to one, on the device that trains."""
+    """Images leave it in many sizes, but for "lsj": the models bring them to one. Those of "multiscale" are left so."""
     presets = code("vision", "presets", "references/detection")
     # In v2 its FixedSizeCrop, which stands in v1 alone, does not see boxes.
     backend = {"backend": "pil", "use_v2": False} if augmentation == "lsj" else DETECTION
@@ -60,7 +60,7 @@ def detecting(made: Any, augmentation: str, size: int) -> Original:
         target = {"boxes": boxes, "labels": torch.from_numpy(np.array(beside["classes"]))}
         image, target = made(picture, target)
         boxes = target["boxes"]
-        if augmentation != "lsj":
+        if augmentation not in ("lsj", "multiscale"):
             batch, (target,) = to_model([image], [target])
             image = batch.tensors[0]
         return {"image": image, "boxes": torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor)}

@@ -113,10 +113,10 @@ def dinov2_train(size: int) -> Original:
     return Original(lambda picture: [view for kind in ("global_crops", "local_crops") for view in made(picture)[kind]])
 
 
-def open_clip(training: bool, half: bool, size: int) -> Original:
+def open_clip(training: bool, half: bool, size: int, **how: Any) -> Original:
     """half: as its SigLIP models' configurations say."""
-    how = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "resize_mode": "squash"} if half else {}
-    return Original(code(".", "open_clip.transform").image_transform(size, training, **how))
+    statistics = {"mean": (0.5,) * 3, "std": (0.5,) * 3} if half else {}
+    return Original(code(".", "open_clip.transform").image_transform(size, training, **statistics, **how))
 
 
 ORIGINALS: dict[str, Callable[[int], Original]] = {
@@ -140,12 +140,14 @@ ORIGINALS: dict[str, Callable[[int], Original]] = {
     "dinov2_train": dinov2_train,
     "openclip_train": partial(open_clip, True, False),
     "openclip_eval": partial(open_clip, False, False),
+    "openclip_eval-longest": partial(open_clip, False, False, resize_mode="longest"),
     "siglip_train": partial(open_clip, True, True),
-    "siglip_eval": partial(open_clip, False, True),
+    "siglip_eval": partial(open_clip, False, True, resize_mode="squash"),
     "segmentation_train": partial(segmentation, "SegmentationPresetTrain", crop_size=480),
     "segmentation_eval": partial(segmentation, "SegmentationPresetEval"),
     "detection_train-hflip": partial(detection_train, "hflip"),
     "detection_train-lsj": partial(detection_train, "lsj"),
+    "detection_train-multiscale": partial(detection_train, "multiscale"),
     "detection_train-ssd": partial(detection_train, "ssd"),
     "detection_train-ssdlite": partial(detection_train, "ssdlite"),
     "detection_eval": detection_eval,

@@ -15,7 +15,7 @@ from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.tools.benchmark.contenders import Batch, BatchStream
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.measurement import BenchSettings
-from preset_peers.table import PRESETS
+from preset_peers.table import PRESETS, Preset
 
 __all__ = ["Ours", "load", "source_of"]
 
@@ -29,20 +29,21 @@ class Stream:
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.loader:
             images, labels = (batch["image"], batch["label"]) if isinstance(batch, dict) else batch
-            yield images[0] if isinstance(images, list) else images, labels
+            yield images[0] if isinstance(images, list) else images, labels  # or the first of images of many sizes
 
     def close(self) -> None:
         """End the loader's processes and threads."""
         self.loader.close()
 
 
-def source_of(folder: str, case: str) -> Any:
+def source_of(folder: str, preset: Preset) -> Any:
     """An image folder itself, or with what is made to lie beside its images."""
-    if case == "label":
+    if preset.samples == "label":
         return gpupipe.open_source(folder)
     prepare(folder)
-    fields = {"image": gpupipe.Image(), "label": gpupipe.Scalar()} | CASES[case].fields
-    return gpupipe.open_source(Samples(folder, case), fields=fields)
+    image = gpupipe.Image(collate="list" if preset.recipe.view_recipes[0].crop.varies else "stack")
+    fields = {"image": image, "label": gpupipe.Scalar()} | CASES[preset.samples].fields
+    return gpupipe.open_source(Samples(folder, preset.samples), fields=fields)
 
 
 def load(source: Any, recipe: Recipe | MultiCrop, batch_size: int, **options: Any) -> gpupipe.Loader:
@@ -64,6 +65,6 @@ class Ours(Peer):
 
     def open(self, settings: BenchSettings) -> BatchStream:
         """Start the workers."""
-        source = source_of(settings.data, self.preset.samples)
+        source = source_of(settings.data, self.preset)
         options = {"order": many_passes(len(source)), "drop_last": True, "num_workers": settings.workers}
         return Stream(load(source, self.preset.recipe, settings.batch_size, **options))

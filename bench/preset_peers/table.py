@@ -42,6 +42,11 @@ class Preset:
         return self.make(self.size)
 
 
+def longest(size: int) -> Recipe:
+    """Of OpenCLIP's three ways to resize the one that pads."""
+    return gpupipe.openclip_eval(size, resize_mode="longest")
+
+
 def mixing(preset: Callable[..., Recipe], *arguments: str) -> Callable[[int], Recipe]:
     """What those make that need the number of classes."""
     return lambda size: preset(*arguments, size, num_classes=CLASSES)
@@ -82,12 +87,14 @@ PRESETS = {
     "dinov2_train": Preset(gpupipe.dinov2_train, "DataAugmentationDINO of DINOv2", batch_size=32),
     "openclip_train": Preset(gpupipe.openclip_train, CLIP),
     "openclip_eval": Preset(gpupipe.openclip_eval, CLIP),
+    "openclip_eval-longest": Preset(longest, CLIP),
     "siglip_train": Preset(gpupipe.siglip_train, CLIP),
     "siglip_eval": Preset(gpupipe.siglip_eval, CLIP),
     "segmentation_train": Preset(gpupipe.segmentation_train, SEGMENTATION, 480, "mask", 16),
     "segmentation_eval": Preset(gpupipe.segmentation_eval, SEGMENTATION, 520, "mask", 16),
     "detection_train-hflip": detection(gpupipe.detection_train, 1024, "hflip", normalize=True),
     "detection_train-lsj": detection(gpupipe.detection_train, 1024, "lsj"),
+    "detection_train-multiscale": detection(gpupipe.detection_train, 1333, "multiscale"),
     "detection_train-ssd": detection(gpupipe.detection_train, 300, "ssd", apart=COLORS),
     "detection_train-ssdlite": detection(gpupipe.detection_train, 320, "ssdlite"),
     "detection_eval": detection(gpupipe.detection_eval, 1024, normalize=True),

@@ -48,9 +48,11 @@ class Made(Dataset[Any]):
 
 
 def dense(samples: list[Any]) -> Any:
-    """Images stacked, what lies beside them in a list."""
+    """Images stacked where they have one size, what lies beside them in a list."""
     made, labels = zip(*samples, strict=True)
-    return [torch.stack([one.pop("image") for one in made]), list(made)], torch.tensor(labels)
+    pictures = [one.pop("image") for one in made]
+    stacked = torch.stack(pictures) if len({one.shape for one in pictures}) == 1 else pictures
+    return [stacked, list(made)], torch.tensor(labels)
 
 
 @dataclass

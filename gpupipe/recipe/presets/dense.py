@@ -15,6 +15,7 @@ from gpupipe.recipe.operations import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomIoUCrop,
+    Resize,
     ResizeCenterCrop,
     ResizeCornerCrop,
     ScaleJitter,
@@ -25,7 +26,8 @@ from gpupipe.recipe.recipe import Recipe
 __all__ = ["detection_eval", "detection_train", "segmentation_eval", "segmentation_train"]
 
 GRAY = (123, 117, 104)
-SIZES = {"hflip": 1024, "lsj": 1024, "ssd": 300, "ssdlite": 320}
+SIZES = {"hflip": 1024, "lsj": 1024, "multiscale": 1333, "ssd": 300, "ssdlite": 320}
+SHORTER = tuple(range(480, 801, 32))
 
 
 def segmentation_train(size: int = 480, *, base_size: int = 520, **settings: Any) -> Recipe:
@@ -51,14 +53,17 @@ def segmentation_eval(size: int = 520, **settings: Any) -> Recipe:
 
 
 def detection_train(
-    augmentation: Literal["hflip", "lsj", "ssd", "ssdlite"], size: int | None = None, **settings: Any
+    augmentation: Literal["hflip", "lsj", "multiscale", "ssd", "ssdlite"], size: int | None = None, **settings: Any
 ) -> Recipe:
     """torchvision's training of detection, of levels from 0 to 1: its models normalize.
 
     augmentation: "hflip", a flip alone; "lsj": large scale jitter, the image in a scale of 0.1 to 2, a part of it;
+                  "multiscale": a flip, and a shorter side of 480, 512 ... 800, each image in a size of its own, so the
+                  field is `Image(collate="list")`, as the models take it, or `Image(collate=Pad(multiple=32))`;
                   "ssd": on a canvas of up to 4 times its sides, a part that is chosen by the boxes, colours distorted;
                   "ssdlite": such a part alone.
-    size:         by default 1024, for "ssd" 300 and for "ssdlite" 320, to which their models squash what they get.
+    size:         by default 1024, for "ssd" 300 and for "ssdlite" 320, to which their models squash what they get; for
+                  "multiscale" the most that the longer side becomes, 1333.
 
     Source: DetectionPresetTrain in references/detection/presets.py of pytorch/vision.
 
@@ -72,18 +77,23 @@ def detection_train(
         raise ConfigError(f"detection_train: augmentation={augmentation!r} must be one of {', '.join(SIZES)}")
     side = SIZES[augmentation] if size is None else size
     crops: dict[str, Crop] = {"hflip": _fitted(side), "lsj": ScaleJitter(side, fill=GRAY)}
+    crops |= {"multiscale": Resize(SHORTER, side)}
     crops |= {"ssd": RandomIoUCrop(side, (1.0, 4.0), fill=GRAY), "ssdlite": RandomIoUCrop(side)}
     colors = (RandomPhotometricDistort(),) if augmentation == "ssd" else ()
     return Recipe((crops[augmentation], RandomHorizontalFlip(), *colors), **settings)
 
 
-def detection_eval(size: int = 1024, *, squash: bool = False, **settings: Any) -> Recipe:
+def detection_eval(size: int | None = 1024, *, squash: bool = False, **settings: Any) -> Recipe:
     """The evaluation that goes with `detection_train`: the image fits into a square, top left on gray.
 
+    size:   None: each image in a size of its own, that of torchvision's models: a shorter side of 800, a longer one of
+            1,333 at most. See "multiscale" there.
     squash: to the square in its place, as SSD's models do it.
 
     Source: DetectionPresetEval in references/detection/presets.py of pytorch/vision, which leaves sizes to its models.
     """
+    if size is None:
+        return Recipe((Resize((max(SHORTER),), SIZES["multiscale"]),), **settings)
     return Recipe((ResizeCenterCrop(size, (size, size)) if squash else _fitted(size),), **settings)
 
 

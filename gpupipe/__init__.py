@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpupipe.loader.views import *
     from gpupipe.migration.dataloader import *
     from gpupipe.order import *
+    from gpupipe.plan.crops import output_sizes as output_sizes
     from gpupipe.sources import (
         Manifest as Manifest,
         Mixture as Mixture,
@@ -39,7 +40,7 @@ _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
 _LATER |= {"Cache": "sources.remote.cache"}
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("NodeBlocks", "Subset", "VirtualEpochs", "Weighted", "split"), "order")
-_LATER |= dict.fromkeys(("Buckets", "BudgetBatches"), "order")
+_LATER |= dict.fromkeys(("Buckets", "BudgetBatches"), "order") | {"output_sizes": "plan.crops"}
 
 __all__ = sorted([*batch.__all__, *errors.__all__, *recipe.__all__, *_LATER])
 

@@ -56,7 +56,7 @@ EVERY_ORDER: dict[str, Callable[[], Order]] = {
     "stratified": lambda: Stratified(LABELS, batch_size=8),
     "buckets": lambda: Buckets(LABELS, [8, 5]),
     "buckets-full": lambda: Buckets(LABELS, 8, drop_last=True),
-    "length": lambda: Buckets.by_length(1 + LABELS * 3, 8),
+    "length": lambda: Buckets.by_size(1 + LABELS * 3, 8),
     "budget": lambda: BudgetBatches(Shuffled(SIZE), 1 + LABELS, 10, 8),
     "virtual": lambda: VirtualEpochs(Shuffled(SIZE), 29),
     "virtual-long": lambda: VirtualEpochs(BlockShuffled([5] * 5, window=3), 60),

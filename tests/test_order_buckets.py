@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -82,36 +85,64 @@ def test_what_may_stand_in_is_of_the_same_bucket(most: int) -> None:
         assert set(found) <= others
 
 
+def slow_buckets(sizes: list[tuple[int, ...]], count: int) -> list[list[int]]:
+    """Divided where that saves the most, by going through all places."""
+
+    def padded(part: list[int]) -> int:
+        return len(part) * math.prod(max(sizes[at][side] for at in part) for side in range(len(sizes[0])))
+
+    def cuts(part: list[int]) -> Iterator[tuple[int, list[int], list[int]]]:
+        keys = [[Fraction(sizes[at][side]) for at in part] for side in range(len(sizes[0]))]
+        keys += [[Fraction(*sizes[at]) for at in part]] if len(sizes[0]) == 2 else []
+        for key in keys:
+            for bound in sorted(set(key))[:-1]:
+                low, high = (
+                    [at for at, one in zip(part, key, strict=True) if (one <= bound) is side] for side in (True, False)
+                )
+                yield padded(part) - padded(low) - padded(high), low, high
+
+    parts = [list(range(len(sizes)))]
+    while len(parts) < count:
+        best = [max(cuts(part), key=lambda cut: cut[0], default=(0, [], [])) for part in parts]
+        at = max(range(len(parts)), key=lambda number: best[number][0])
+        if best[at][0] <= 0:
+            break
+        parts = [*parts[:at], *parts[at + 1 :], *best[at][1:]]
+    return parts
+
+
 @given(
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40),
-    buckets=st.integers(1, 4),
+    sizes=st.one_of(
+        st.lists(st.tuples(st.integers(1, 30)), min_size=1, max_size=25),
+        st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=25),
+    ),
+    buckets=st.integers(1, 5),
     multiple=st.integers(1, 3),
-    more=st.integers(0, 200),
+    more=st.integers(0, 2000),
 )
-@settings(max_examples=60, deadline=None)
-def test_padded_batches_stay_within_the_budget(lengths: list[int], buckets: int, multiple: int, more: int) -> None:
-    budget = max(lengths) * multiple + more
-    order = Buckets.by_length(lengths, budget, buckets=buckets, multiple=multiple)
+@settings(max_examples=100, deadline=None)
+def test_padded_batches_stay_within_the_budget(
+    sizes: list[tuple[int, ...]], buckets: int, multiple: int, more: int
+) -> None:
+    parts = slow_buckets(sizes, buckets)
+    sides = np.array(sizes)
+    budget = max(int(sides[part].max(axis=0).prod()) for part in parts) * multiple + more
+    order = Buckets.by_size(sides[:, 0] if sides.shape[1] == 1 else sides, budget, buckets=buckets, multiple=multiple)
+    groups = np.asarray(order.groups)
+    assert [np.flatnonzero(groups == number).tolist() for number in range(len(parts))] == list(map(sorted, parts))
     batches = batches_of(order)
-    assert all(len(batch) * max(lengths[sample] for sample in batch) <= budget for batch in batches)
-    assert len({size for size in map(len, batches) if size % multiple}) <= min(buckets, multiple) * buckets
-    assert sorted(sample for batch in batches for sample in batch) == list(range(len(lengths)))
-    # No other bounds of as many buckets leave less padding, where samples are as long as the longest of theirs.
-    distinct = sorted(set(lengths))
-    least = min(
-        sum(min(bound for bound in (*bounds, distinct[-1]) if bound >= one) for one in lengths)
-        for bounds in itertools.combinations(distinct[:-1], min(buckets, len(distinct)) - 1)
-    )
-    ends = sorted({int(np.max(np.array(lengths)[np.asarray(order.groups) == one])) for one in set(order.groups)})
-    assert sum(min(end for end in ends if end >= one) for one in lengths) == least
+    assert all(len(batch) * sides[batch].max(axis=0).prod() <= budget for batch in batches)
+    assert sorted(sample for batch in batches for sample in batch) == list(range(len(sizes)))
+    assert sum(len(batch) % multiple > 0 for batch in batches) <= len(parts)
 
 
-def test_lengths_of_many_kinds() -> None:
-    lengths = np.random.default_rng(0).integers(1, 10**6, 5000)
-    order = Buckets.by_length(lengths, 10**7, buckets=6, batch_size=40)
-    assert order.largest == 40
-    assert len(np.unique(order.groups)) == 6
-    assert max(len(batch) * lengths[batch].max() for batch in batches_of(order)) <= 10**7
+def test_buckets_of_images_save_what_lengths_do_not() -> None:
+    """High and wide images of as many pixels are apart."""
+    sizes = np.array([(10, 40), (40, 10)] * 50)
+    order = Buckets.by_size(sizes, 4000, buckets=2, batch_size=7)
+    assert order.largest == 7
+    assert all(len({sample % 2 for sample in batch}) == 1 for batch in batches_of(order))
+    assert Buckets.by_size(sizes.prod(axis=1), 4000).largest == 10
 
 
 def slow_batches(order: Order, costs: list[int], budget: int, most: int, multiple: int, epoch: int) -> list[list[int]]:
@@ -176,9 +207,11 @@ BAD = [
     (lambda: Buckets.by_aspect([[4, 5]], [(8, 8), (16, 16)], 4), "each of another aspect ratio"),
     (lambda: Buckets.by_aspect([[4, 5]], [(8, 0)], 4), "pairs of integers"),
     (lambda: Buckets.by_aspect([4, 5], [(8, 8)], 4), "sizes must be pairs"),
-    (lambda: Buckets.by_length([3, 9], 8), "budget=8 is below 1 times 9, the length of sample 1"),
-    (lambda: Buckets.by_length([3, 9], 9, multiple=2), "below 2 times 9"),
-    (lambda: Buckets.by_length([3, 0], 9), "integers of 1 or more"),
+    (lambda: Buckets.by_size([3, 9], 8), "budget=8 is below 1 times 9, which sample 1 takes"),
+    (lambda: Buckets.by_size([3, 9], 9, multiple=2), "below 2 times 9"),
+    (lambda: Buckets.by_size([[3, 9, 1]], 9), "list of integers, or of pairs"),
+    (lambda: Buckets.by_size([3.5], 9), "list of integers, or of pairs"),
+    (lambda: BudgetBatches(Shuffled(1), [-1], 9, 4), "integers of 0 or more"),
     (lambda: BudgetBatches(Shuffled(3), [1, 2], 9, 4), "costs are of 2 samples, but the order is of 3"),
     (lambda: BudgetBatches(Shuffled(2), [1, 2], 9, 1, 2), "batch_size=1 is below multiple=2"),
     (lambda: BudgetBatches(Buckets([0], 1), [1], 9, 4), "makes its batches itself"),
@@ -196,7 +229,7 @@ def test_refusals(make, match: str) -> None:
 ORDERS = {
     "buckets": lambda: Buckets(np.arange(60) ** 2 % 7 % 3, [8, 5, 3]),
     "buckets-full": lambda: Buckets(np.arange(60) % 4, 6, drop_last=True),
-    "length": lambda: Buckets.by_length(1 + np.arange(50) % 17, 60, buckets=3),
+    "length": lambda: Buckets.by_size(1 + np.arange(50) % 17, 60, buckets=3),
     "budget": lambda: BudgetBatches(Shuffled(40), 1 + np.arange(40) % 9, 31, 8),
 }
 

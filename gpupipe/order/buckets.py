@@ -1,4 +1,4 @@
-"""Batches of like samples: of one shape, or of about one length."""
+"""Batches of like samples: of one aspect ratio, or of about one size."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from gpupipe.kernels.sizes import nearest_bucket
 from gpupipe.order.feistel import Domain, permute, round_keys, snug, square, subkeys, unpermute
 from gpupipe.order.protocol import AHEAD, BUCKETS, TURNS, EpochCache, Indices, OnceEach, as_array, digest
 
-__all__ = ["Buckets", "lengths_of", "pairs_of"]
-
-BOUNDS = 512
-"""Lengths between which buckets are divided: of more, such as many at which as many samples lie below each."""
+__all__ = ["Buckets", "check_budget"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +73,15 @@ class Buckets(OnceEach):
         sizes:   (N, 2), height and width of each image: `source.image_sizes()`.
         buckets: (height, width), each of another aspect ratio.
         """
-        shapes = pairs_of("Buckets.by_aspect: buckets", buckets)
+        shapes = _pairs("Buckets.by_aspect: buckets", buckets)
         if len(np.unique(shapes[:, 0] / shapes[:, 1])) < max(1, len(shapes)):
             raise ConfigError("Buckets.by_aspect: buckets must be pairs (height, width), each of another aspect ratio")
-        return cls(nearest_bucket(pairs_of("Buckets.by_aspect: sizes", sizes, 0), shapes), batch_size, drop_last)
+        return cls(nearest_bucket(_pairs("Buckets.by_aspect: sizes", sizes, 0), shapes), batch_size, drop_last)
 
     @classmethod
-    def by_length(
+    def by_size(
         cls,
-        lengths: ArrayLike,
+        sizes: ArrayLike,
         budget: int,
         *,
         buckets: int = 8,
@@ -92,26 +89,32 @@ class Buckets(OnceEach):
         batch_size: int | None = None,
         drop_last: bool = False,
     ) -> Buckets:
-        """By length, such as an image's tokens or pixels, for batches that are padded to their longest sample: each has
-        as many samples as the `budget` has room for when all are as long as the longest of their bucket.
+        """By size, for batches that are padded to their largest sample along each side: each has as many samples as the
+        `budget` has room for when all are as large as the largest of their bucket.
 
-        So no batch, padding counted, is above the budget. Buckets end where the least padding is left (to 1 in 512 of
-        the samples), and batch sizes are those of timm's NaFlex loader (`calculate_naflex_batch_size`) for them.
+        So no batch is above the budget, padding counted. Samples are divided in two, again and again, by height, width
+        or their ratio, where that saves the most padding. Batch sizes are those of timm's NaFlex loader
+        (`calculate_naflex_batch_size`) for the sizes of the buckets.
 
-        lengths:    of each sample, 1 or more. budget: of a global batch.
-        buckets:    the more there are, the less is padded, and the more batches are short.
-        multiple:   batch sizes are multiples of that, such as the ranks. batch_size: the largest; None: the budget's.
+        sizes:    (N,) of sequences, such as images' tokens; or (N, 2) of images, heights and widths: `output_sizes` of
+                  the crop, made multiples of what is padded to. budget: tokens or pixels of a global batch.
+        buckets:  the more there are, the less is padded, and the more batches are short.
+        multiple: batch sizes are multiples of that, such as the ranks. batch_size: the largest; None: the budget's.
         """
-        where = "Buckets.by_length"
-        costs = lengths_of(f"{where}: lengths", lengths)
+        where = "Buckets.by_size"
+        given = as_array(f"{where}: sizes", sizes)
+        sides = given[:, None] if given.ndim == 1 else given
+        if sides.ndim != 2 or not sides.size or sides.shape[1] > 2 or not np.issubdtype(sides.dtype, np.integer):
+            raise ConfigError(f"{where}: sizes must be a list of integers, or of pairs of them, one for each sample")
         for name, value in (("budget", budget), ("buckets", buckets), ("multiple", multiple)):
             whole(f"{where}: {name}", value, 1, 2**62)
-        fits(where, costs, budget, multiple)
-        bounds = _bounds(costs, buckets)
-        counts = budget // bounds
+        sides = np.maximum(sides, 1).astype(np.int64)  # 0: of what can't be read
+        groups, most = _divided(sides, buckets)
+        check_budget(where, most[groups], budget, multiple)
+        counts = budget // most
         if batch_size is not None:
             counts = np.minimum(counts, whole(f"{where}: batch_size", batch_size, multiple))
-        return cls(np.searchsorted(bounds, costs), (counts // multiple * multiple).tolist(), drop_last)
+        return cls(groups, (counts // multiple * multiple).tolist(), drop_last)
 
     def __len__(self) -> int:
         return int(self._plan.lengths.sum())
@@ -235,15 +238,7 @@ def _draw(lengths: Indices, seed: int, epoch: int) -> _Drawn:
     return _Drawn(batches, slots, np.concatenate([[0], np.cumsum(lengths[batches])]))
 
 
-def lengths_of(where: str, lengths: ArrayLike) -> Indices:
-    """int64 (N,). Raises ConfigError, whose message begins with `where`, unless they are one list of 1 or more."""
-    costs = as_array(where, lengths)
-    if costs.ndim != 1 or not len(costs) or not np.issubdtype(costs.dtype, np.integer) or costs.min() < 1:
-        raise ConfigError(f"{where} must be one list of integers of 1 or more, one for each sample")
-    return costs.astype(np.int64)
-
-
-def pairs_of(where: str, pairs: ArrayLike, least: int = 1) -> Indices:
+def _pairs(where: str, pairs: ArrayLike, least: int = 1) -> Indices:
     """int64 (N, 2), heights and widths. Raises ConfigError, whose message begins with `where`, for anything else."""
     sizes = as_array(where, pairs)
     if sizes.shape[1:] != (2,) or not np.issubdtype(sizes.dtype, np.integer) or sizes.min(initial=least) < least:
@@ -251,33 +246,50 @@ def pairs_of(where: str, pairs: ArrayLike, least: int = 1) -> Indices:
     return sizes.astype(np.int64)
 
 
-def fits(where: str, costs: Indices, budget: int, multiple: int) -> None:
+def check_budget(where: str, costs: Indices, budget: int, multiple: int) -> None:
     """Raise ConfigError unless any `multiple` of the samples are within the budget."""
-    longest = int(costs.argmax())
-    if costs[longest] * multiple > budget:
+    largest = int(costs.argmax())
+    if costs[largest] * multiple > budget:
         raise ConfigError(
-            f"{where}: budget={budget} is below {multiple} times {costs[longest]}, the length of sample {longest}; "
-            "raise it, lower `multiple`, or leave out what is so long: see source.filter"
+            f"{where}: budget={budget} is below {multiple} times {costs[largest]}, which sample {largest} takes; raise "
+            "it, lower `multiple`, take more buckets, or leave out what is so large: see source.filter"
         )
 
 
-def _bounds(costs: Indices, buckets: int) -> Indices:
-    """The longest of each bucket, so that the least is padded when samples are as long as the longest of theirs."""
-    steps = np.unique(costs)
-    if len(steps) > BOUNDS:
-        steps = np.unique(np.quantile(costs, np.arange(1, BOUNDS + 1) / BOUNDS, method="lower"))
-    below = np.concatenate([[0], np.cumsum(np.bincount(np.searchsorted(steps, costs), minlength=len(steps)))])
-    # least[j]: what samples up to steps[j - 1] have, padded, in so many buckets as have been gone through; of these the
-    # last begins behind cuts[-1][j].
-    least, cuts = np.where(below > 0, np.iinfo(np.int64).max // 2, 0), []
-    for _ in range(min(buckets, len(steps))):
-        padded = least[:-1, None] + (below[None, 1:] - below[:-1, None]) * steps
-        padded = np.where(np.arange(len(steps))[:, None] <= np.arange(len(steps)), padded, np.iinfo(np.int64).max)
-        cuts.append(padded.argmin(axis=0))
-        least = np.concatenate([[0], padded.min(axis=0)])
-    found, end = [], len(steps)
-    for begins in reversed(cuts):
-        if end:
-            found.append(steps[end - 1])
-            end = begins[end - 1]
-    return np.array(found[::-1])
+def _divided(sides: Indices, buckets: int) -> tuple[Indices, Indices]:
+    """The bucket of each sample (N,), and what a sample of each bucket takes, padded."""
+    parts = [_best_cut(sides, np.arange(len(sides)))]
+    while len(parts) < buckets and (widest := max(parts, key=lambda part: part.saved)).saved:
+        parts.remove(widest)
+        parts += [_best_cut(sides, widest.rows[: widest.at]), _best_cut(sides, widest.rows[widest.at :])]
+    groups = np.empty(len(sides), np.int64)
+    for number, part in enumerate(parts):
+        groups[part.rows] = number
+    return groups, np.array([part.most for part in parts], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Samples in one line, so that `saved` is what is not padded when they are cut `at` a place: 0: nothing is. most:
+    what a sample takes when they are not."""
+
+    rows: Indices
+    at: int
+    saved: int
+    most: int
+
+
+def _best_cut(sides: Indices, rows: Indices) -> _Part:
+    own = sides[rows]
+    most = int(own.max(axis=0).prod())
+    best = _Part(rows, 0, 0, most)
+    for key in (*own.T, own[:, 0] / own[:, -1])[: 2 * own.shape[1] - 1]:
+        order = np.argsort(key, kind="stable")
+        line, count = own[order], np.arange(1, len(rows))
+        before = np.maximum.accumulate(line, axis=0).prod(axis=1)[:-1]
+        behind = np.maximum.accumulate(line[::-1], axis=0).prod(axis=1)[-2::-1]
+        saved = (len(rows) * most - count * before - count[::-1] * behind) * (np.diff(key[order]) > 0)
+        at = int(saved.argmax()) if len(saved) else 0
+        if len(saved) and saved[at] > best.saved:
+            best = _Part(rows[order], at + 1, int(saved[at]), most)
+    return best

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from gpupipe.errors import ConfigError
 from gpupipe.kernels import Crops, Erase
 from gpupipe.kernels.philox import uniform
+from gpupipe.kernels.sizes import nearest_bucket, sequence_sizes
 from gpupipe.plan.elementary import coarse, exp
 from gpupipe.plan.iou_crops import iou_windows
 from gpupipe.plan.stream import CROP, ERASE, FLIP, Stream, below
 from gpupipe.recipe import (
+    BucketCrop,
     Crop,
     LetterBox,
     RandomCrop,
@@ -25,11 +28,12 @@ from gpupipe.recipe import (
     Resize,
     ResizeCenterCrop,
     ResizeCornerCrop,
+    ResizeToSequence,
     ScaleJitter,
 )
 from gpupipe.recipe.several import PASTED
 
-__all__ = ["cropping", "erasing"]
+__all__ = ["cropping", "erasing", "output_sizes"]
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -89,6 +93,23 @@ def cropping(
         padding=crop.padding_mode,
         outputs=None if outputs is None else outputs.astype(np.int32),
     )
+
+
+def output_sizes(crop: Crop, sizes: ArrayLike) -> Longs:
+    """Height and width (N, 2) of what a crop makes of images of these sizes, for an order such as `Buckets.by_size`.
+
+    sizes: (N, 2): `source.image_sizes()`, with the recipe's `exif_orientation`. Raises ConfigError for a crop that
+    draws them.
+    """
+    images = np.maximum(np.asarray(sizes, np.int64), 1)
+    if isinstance(crop, Resize) and isinstance(crop.shorter, tuple) and len(crop.shorter) > 1:
+        raise ConfigError(f"output_sizes: {crop!r} draws the size of each image; group by the images' own sizes")
+    if not crop.varies:
+        return np.full((len(images), 2), crop.output_size, np.int64)
+    zeros = np.zeros(len(images), np.int64)
+    outputs = WHOLE[type(crop)](crop, Stream(0, 0, zeros), images, zeros > 0).outputs
+    assert outputs is not None
+    return outputs
 
 
 # Crops that resize the whole image, of sizes (N, 2).
@@ -166,7 +187,30 @@ def _resize(crop: Resize, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     return Placed(resized, np.zeros_like(resized), resized)
 
 
+def _bucket_crop(crop: BucketCrop, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
+    """By kohya's arithmetic."""
+    buckets = np.array(crop.buckets, np.int64)
+    outputs = buckets[nearest_bucket(sizes, buckets)]
+    factors = (outputs / sizes).max(axis=1, keepdims=True)
+    resized = np.maximum((sizes * factors + 0.5).astype(np.int64), outputs)
+    room = resized - outputs
+    if crop.place == "center":
+        return Placed(resized, room // 2, outputs)
+    words = stream.words(CROP)[:2]
+    return Placed(
+        resized, np.stack([below(word, free + 1) for word, free in zip(words, room.T, strict=True)], 1), outputs
+    )
+
+
+def _resize_to_sequence(crop: ResizeToSequence, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
+    """By timm's arithmetic."""
+    resized = sequence_sizes(sizes, crop.patch_size, crop.max_seq_len, crop.max_ratio)
+    return Placed(resized, np.zeros_like(resized), resized)
+
+
 WHOLE: dict[type[Crop], Callable[[Any, Stream, Longs, Flags], Placed]] = {
+    BucketCrop: _bucket_crop,
+    ResizeToSequence: _resize_to_sequence,
     Resize: _resize,
     ResizeCenterCrop: _resize_center_crop,
     ResizeCornerCrop: _resize_corner_crop,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from gpupipe.recipe.augmentations import *
 from gpupipe.recipe.auto_augment import *
 from gpupipe.recipe.fields import check_fields as check_fields
+from gpupipe.recipe.fitting import *
 from gpupipe.recipe.geometric import *
 from gpupipe.recipe.mixing import *
 from gpupipe.recipe.operations import *
@@ -21,6 +22,7 @@ from gpupipe.recipe.several import *
 
 __all__ = [
     "AutoAugment",
+    "BucketCrop",
     "ColorJitter",
     "CopyPaste",
     "CutMix",
@@ -61,6 +63,7 @@ __all__ = [
     "Resize",
     "ResizeCenterCrop",
     "ResizeCornerCrop",
+    "ResizeToSequence",
     "ScaleJitter",
     "ThreeAugment",
     "TimmRandAugment",

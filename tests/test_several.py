@@ -19,7 +19,7 @@ from torchvision.transforms import functional  # as the reference; v2 blurs a ma
 
 import gpupipe
 from gpupipe import Array, Boxes, Image, Key, Mask, Points, Schema
-from gpupipe.batch import Columns, Images
+from gpupipe.batch import Columns, Coming, Images
 from gpupipe.decode.pixels import resized_by_pillow
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.kernels.philox import uniform
@@ -40,6 +40,8 @@ from gpupipe.recipe import (
     check_fields,
 )
 from gpupipe.sources import Source
+from gpupipe.tools.showing.cards import cards_of
+from gpupipe.tools.showing.shown import read_shown
 
 SAMPLES, SIDE, SEED = 24, 48, 5
 BAD = 20
@@ -422,3 +424,40 @@ def test_streams_are_refused() -> None:
     data = gpupipe.Stream([{"image": sample(0)["image"], "boxes": sample(0)["boxes"], "label": 0}])
     with pytest.raises(ConfigError, match="Mosaic takes partners from all of the data, and a stream"):
         gpupipe.Loader(data, Recipe((LetterBox(30), Mosaic())), 1, fields={"image": Image(), "boxes": Boxes()})
+
+
+def test_the_source_is_told_of_partners_before_they_are_read() -> None:
+    class Ahead(Objects):
+        looks_ahead = 8
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[list[int]] = []
+            self.read: list[list[int]] = []
+
+        def ahead(self, coming: Coming) -> None:
+            self.told += [coming.indices.tolist()] if len(coming.indices) else []
+
+        def fetch(self, indices: NDArray[np.int64]) -> Columns:
+            self.read.append(indices.tolist())
+            return super().fetch(indices)
+
+    recipe = Recipe((LetterBox(SIDE), Mosaic()), "uint8")
+    for options in (ENGINES[0].values[0], {"engine": "dali", "num_workers": 1}):
+        source = Ahead()
+        epoch(recipe, source, **options)
+        assert source.told[: len(source.read)] == source.read  # and of what would have come then
+        assert source.read[0] == [partner(position, part) for position in range(4) for part in range(4)]
+
+
+def test_a_page_says_of_which_samples_one_is_made() -> None:
+    recipe = Recipe((LetterBox(SIDE), Mosaic(0.5), DetectionMixUp(0.5), RandomHorizontalFlip()), "uint8")
+    with gpupipe.Loader(Objects(), recipe, 1, seed=SEED, device="cpu", num_workers=0) as loader:
+        cards = list(cards_of(loader, read_shown(loader, 6)))
+    said = [dict(card.after[0].drawn) for card in cards]
+    for position, words in enumerate(said):
+        others = partners(recipe, SEED, 0, np.array([position]), SAMPLES)[0]
+        names = ", ".join(f"key {index}" for index in others[:3].tolist())
+        assert words["Mosaic"] == ("it alone, scaled and shifted" if others[0] < 0 else f"with {names}")
+        assert ("rest of" in words["DetectionMixUp"]) == (others[3] >= 0)
+    assert len({words["Mosaic"] for words in said}) > 1

@@ -30,23 +30,28 @@ class Jobs:
     def __call__(self, at: Point) -> Job:
         """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""
         positions = at.batches.positions(at.step)
-        job = Job(self._seed, at.epoch, positions, self._indices(at, positions), at.step)
+        job = Job(self._seed, at.epoch, positions, self._indices(at.epoch, at.step, positions), at.step)
+        return job if self._several is None else self.with_partners(job)
+
+    def with_partners(self, job: Job) -> Job:
+        """The job with what its samples are made of besides, where they are made of several."""
         if self._several is None:
             return job
-        others = partners(self._several, self._seed, at.epoch, positions, len(self._order))
+        others = partners(self._several, job.seed, job.epoch, job.positions, len(self._order))
         there = others >= 0
-        others[there] = self._indices(at, others[there])
+        if there.any():
+            others[there] = self._indices(job.epoch, job.step, others[there])
         return replace(job, partners=others)
 
-    def _indices(self, at: Point, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _indices(self, epoch: int, step: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         try:
-            indices = self._order.indices(self._seed, at.epoch, positions % max(1, len(self._order)))
+            indices = self._order.indices(self._seed, epoch, positions % max(1, len(self._order)))
         except GpupipeError:
             raise
         except Exception as error:
             raise ConfigError(
-                f"order {name_of(self._order)}: indices() raised {type(error).__name__} at step {at.step} of epoch "
-                f"{at.epoch} (positions {positions[0]} to {positions[-1]}): {error}"
+                f"order {name_of(self._order)}: indices() raised {type(error).__name__} at step {step} of epoch "
+                f"{epoch} (positions {positions[0]} to {positions[-1]}): {error}"
             ) from error
         return self._checked(indices, positions)
 

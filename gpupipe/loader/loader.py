@@ -538,10 +538,11 @@ class Loader(DataLoaderAttributes):
     def _keeping(self) -> Keeping | None:
         """What tells jobs which samples a cache is to keep; None where there is none, or it decides by itself."""
         cache = self.source.cache
-        if self._several is not None:
-            log.info("gpupipe: the cache is not told which partners come, so what was used last stays in it")
-            return None
         if cache is None or not len(self.order) or self.source.stored_bytes(np.empty(0, np.int64)) is None:
+            return None
+        if self._several is not None:
+            name = type(self._several.several[0]).__name__
+            log.warning("gpupipe: no plan of the cache counts the partners of a %s, so it keeps what came last", name)
             return None
         from gpupipe.loader.keeping import Keeping
 

@@ -15,6 +15,7 @@ from gpupipe.batch import Array, Boxes, Bytes, Clip, Frames, Job, Mask, Points, 
 from gpupipe.decode.fetching import Fetched, fetch, upright
 from gpupipe.decode.rendering import FieldCrops, crops_of, planes, render_batch
 from gpupipe.kernels import Crops
+from gpupipe.loader.jobs import Jobs
 from gpupipe.recipe import Recipe, ResizeCenterCrop
 from gpupipe.sources import Source
 from gpupipe.tools.showing.marks import drawn, marks_of, name_of
@@ -81,10 +82,11 @@ def _card(loader: Loader, epochs: list[Shown]) -> Card:
     parts: dict[str, list[Rectangle]] = {name: [] for name in source.fields.images}
     for one in epochs:
         job = Job(loader.seed, one.epoch, np.array([one.position]), np.array([index]))
-        fetched = fetch(source, job)
+        made = Jobs(loader.order, loader.seed, len(source), views[0]).with_partners(job) if views[0].several else job
+        fetched = fetch(source, job if made.partners is None else made.widened())
         crops = None if any(recipe.before_crop.stop for recipe in views) else _crops(loader, fetched)
         for picture in one.pictures:
-            own = None if crops is None else crops[picture.field][picture.view]
+            own = None if crops is None else crops[picture.field][picture.view].row(0)
             if own is not None:
                 parts[picture.field].append(_visible(own))
             number = sum(other.picture.field == picture.field for other in after) + 1
@@ -118,7 +120,10 @@ def _words(
 ) -> list[tuple[str, str]]:
     recipe, field = views_of(loader)[picture.view], loader.source.fields.number(picture.field)
     size = _size(fetched, picture.field, recipe.exif_orientation)
-    words = drawn_in_words(recipe, fetched.job, picture.view, field, crops, size)
+    job = fetched.job
+    members = {} if job.parts is None else dict(zip(job.parts.tolist(), job.indices.tolist(), strict=True))
+    partners = {part: loader.source.key(index) for part, index in members.items() if part}
+    words = drawn_in_words(recipe, job, picture.view, field, crops, size, partners)
     clip = fetched.columns[picture.field].data[0]
     if isinstance(clip, Clip):
         words.insert(0, ("Frames", ", ".join(map(str, clip.numbers))))

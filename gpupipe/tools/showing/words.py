@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Job
 from gpupipe.kernels import Crops, Op
 from gpupipe.kernels.operations import ELASTIC
-from gpupipe.plan import augmentation, erasing
+from gpupipe.plan import augmentation, blending, erasing
 from gpupipe.recipe import (
     Augmenting,
     Crop,
@@ -22,6 +22,7 @@ from gpupipe.recipe import (
     Recipe,
 )
 from gpupipe.recipe.own import Own
+from gpupipe.recipe.several import BLENDED, PASTED, QUADRANTS, DetectionMixUp, Mosaic, Several
 
 if TYPE_CHECKING:
     from gpupipe.plan import Mixing
@@ -33,17 +34,20 @@ Size = tuple[int, int]
 
 
 def drawn_in_words(
-    recipe: Recipe, job: Job, view: int, field: int, crops: Crops | None, size: Size
+    recipe: Recipe, job: Job, view: int, field: int, crops: Crops | None, size: Size, partners: Mapping[int, str]
 ) -> list[tuple[str, str]]:
     """The name of each operation and what it drew for the image of a job of one sample; mixing and what draws nothing
     are left out.
 
     crops: the image's, N = 1; None: not known, as a function of the user's changes the image before. size: its own.
+    partners: the names of the samples of which it is made besides, by their part.
     """
     words = []
     for at, operation in enumerate(recipe.operations):
         if isinstance(operation, Crop):
             said = "drawn for what came before it" if crops is None else _crop_in_words(crops, size)
+        elif isinstance(operation, Several):
+            said = _several_in_words(recipe, operation, job, partners)
         elif isinstance(operation, RandomHorizontalFlip):
             said = "" if crops is None else "mirrored" if crops.flips[0] else "not mirrored"
         elif isinstance(operation, Augmenting):
@@ -79,6 +83,16 @@ def _crop_in_words(crops: Crops, size: Size) -> str:
     said += f", of that {box_in_words((down, right, *crops.size), 'nothing')}"
     outside = min(down, right) < 0 or down + crops.size[0] > tall or right + crops.size[1] > wide
     return said + (", filled where there is no image" if outside else "")
+
+
+def _several_in_words(recipe: Recipe, operation: Several, job: Job, partners: Mapping[int, str]) -> str:
+    if isinstance(operation, Mosaic):
+        others = [partners[part] for part in range(1, QUADRANTS) if part in partners]
+        return f"with {', '.join(others)}" if others else "it alone, scaled and shifted"
+    if isinstance(operation, DetectionMixUp):
+        share = blending(recipe, job.seed, job.epoch, job.positions[:1], 0)[0]
+        return f"{share:.1%} of it, the rest of {partners[BLENDED]}" if BLENDED in partners else "not blended"
+    return f"objects of {partners[PASTED]}" if PASTED in partners else "nothing pasted"
 
 
 def _augmented(recipe: Recipe, at: int, job: Job, view: int, field: int) -> str:

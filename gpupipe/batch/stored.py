@@ -15,7 +15,7 @@ from gpupipe.errors import ConfigError
 
 __all__ = ["KINDS", "schema_from_json", "schema_to_json"]
 
-KINDS = {kind.__name__: kind for kind in (Image, Frames, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index)}
+KINDS = {kind.__name__: kind for kind in (Image, Mask, Boxes, Points, Scalar, Array, Text, Bytes, Key, Index, Frames)}
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:

@@ -172,6 +172,10 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v1.Resize((32, 31)), v1.CenterCrop(32)], gpupipe.ResizeCenterCrop(32, (32, 31), fill=0)),
         ([v2.Resize(32, max_size=50), v2.CenterCrop(20)], gpupipe.ResizeCenterCrop(20, 32, max_size=50, fill=0)),
         ([v2.Resize(None, max_size=50), v2.CenterCrop(50)], gpupipe.ResizeCenterCrop(50, None, max_size=50, fill=0)),
+        ([v1.Resize(32, max_size=40)], gpupipe.Resize(32, 40)),
+        ([v2.Resize(None, max_size=40), v2.RandomGrayscale(0.0)], gpupipe.Resize(None, 40)),
+        ([v2.RandomShortestSize([20, 30], 40, "bicubic")], gpupipe.Resize((20, 30), 40, "bicubic")),
+        ([v2.RandomShortestSize(20, 40)], gpupipe.Resize((20,), 40)),
         ([v1.RandomCrop(32, padding=4)], gpupipe.RandomCrop(32, padding=4)),
         ([v2.RandomCrop(32, padding=4, fill=[9])], gpupipe.RandomCrop(32, padding=4, fill=9)),
         ([v2.Pad(2, (1, 2, 3)), v2.RandomCrop((32, 30))], gpupipe.RandomCrop((32, 30), padding=2, fill=(1, 2, 3))),
@@ -732,8 +736,9 @@ def replaced() -> Any:
         ([v2.RandomResizedCrop(32, antialias=None)], "RandomResizedCrop(antialias=None)", "antialias=True"),
         ([v1.RandomResizedCrop(32, scale=(0, 1))], "RandomResizedCrop", "from_dataloader"),
         ([v1.Resize(32, 1)], "Resize(interpolation='lanczos')", "bilinear"),
-        ([v1.Resize(32, max_size=40)], "Resize(size=32, max_size=40)", "(height, width)"),
-        ([v2.Resize(None, max_size=40)], "Resize(size=None, max_size=40)", "(height, width)"),
+        ([v1.Resize(32)], "Resize(size=32)", "(height, width), or max_size"),
+        ([v2.RandomShortestSize([20, 30])], "RandomShortestSize(max_size=None)", "give max_size"),
+        ([v2.RandomShortestSize([20], 30), v2.RandomCrop(32)], "RandomCrop", "take one crop alone"),
         ([v2.Resize(32, antialias=False), v2.CenterCrop(32)], "Resize(antialias=False)", "antialias=True"),
         ([BOX, v1.Grayscale(1)], "Grayscale(num_output_channels=1)", "num_output_channels=3"),
         ([BOX, v1.Grayscale(3), *U8], "Grayscale", "PILToTensor"),
@@ -869,7 +874,7 @@ ARGUMENTS = {
     "format": "XYXY", "min_size": 4, "max_size": 8, "target_size": (8, 8), "transformation_matrix": torch.eye(3),
     "mean_vector": torch.zeros(3), "clamping_mode": None,
 }  # fmt: skip
-NEEDED = {"ToDtype": {"scale": True}, "Grayscale": {"num_output_channels": 3}}  # as a recipe does it
+NEEDED = {"ToDtype": {"scale": True}, "Grayscale": {"num_output_channels": 3}, "RandomShortestSize": {"max_size": 9}}
 CLASSES = [
     (lib, name)
     for lib in (v1, v2)
@@ -896,7 +901,8 @@ def test_every_class_is_translated_or_refused_by_name(lib: Any, name: str) -> No
     transform = made(getattr(lib, name))
     before = {"CenterCrop": [v1.Resize(9)], "Resize": [], "RandomResizedCrop": [], "Grayscale": [BOX, *U8]}
     before |= {key: [BOX, *F32] for key in ("Normalize", "RandomErasing")}
-    before |= {key: [] for key in ("RandomCrop", "RandomResize", "Pad", "RandomZoomOut", "RandomIoUCrop")}
+    uncropped = ("RandomCrop", "RandomResize", "RandomShortestSize", "Pad", "RandomZoomOut", "RandomIoUCrop")
+    before |= {key: [] for key in uncropped}
     behind = {"Resize": [v1.CenterCrop(8)], "RandomIoUCrop": [v1.Resize((8, 8))]}
     behind |= {"RandomZoomOut": [v2.RandomIoUCrop(), v1.Resize((8, 8))]}
     behind |= {key: [v1.RandomCrop(8)] for key in ("RandomResize", "Pad")}

@@ -178,7 +178,7 @@ def _scale_jitter(crop: ScaleJitter, stream: Stream, sizes: Longs, flips: Flags)
 
 def _resize(crop: Resize, stream: Stream, sizes: Longs, flips: Flags) -> Placed:
     """By torchvision's arithmetic, which of RandomShortestSize's is in floats."""
-    if isinstance(crop.shorter, int):
+    if not isinstance(crop.shorter, tuple):
         resized = _resized(sizes, crop.shorter, crop.max_size)
     else:
         shorter = np.array(crop.shorter)[below(stream.words(CROP)[0], len(crop.shorter))]

@@ -161,14 +161,15 @@ class Resize(Crop):
     """The whole image, resized in its own ratio, so that images of a batch have sizes of their own; see `Image` for
     what then becomes of them.
 
-    shorter:  what the shorter side becomes: an int, or a tuple of which one is drawn for each image.
+    shorter:  what the shorter side becomes: an int, or a tuple of which one is drawn for each image. None: the longer
+              side becomes `max_size`.
     max_size: what the longer side becomes where it would be longer, and the shorter one is less then.
 
     With an int the same as torchvision's `v2.Resize(shorter, max_size=max_size)`, with a tuple, also of one, as its
     `v2.RandomShortestSize(shorter, max_size)`, which rounds otherwise. `interpolation` is "bilinear" or "bicubic".
     """
 
-    shorter: int | tuple[int, ...]
+    shorter: int | tuple[int, ...] | None
     max_size: int
     interpolation: Filter = "bilinear"
 
@@ -176,11 +177,12 @@ class Resize(Crop):
 
     def __post_init__(self) -> None:
         settle(self, interpolation=(named, *get_args(Filter)), max_size=(count, 1, LONGEST))
-        for side in self.shorter if isinstance(self.shorter, list | tuple) and self.shorter else (self.shorter,):
+        sides: Any = self.shorter if isinstance(self.shorter, list | tuple) and self.shorter else (self.shorter,)
+        for side in () if self.shorter is None else sides:
             count(f"Resize: shorter={self.shorter!r}, and each of several,", side, 1, LONGEST)
-        if not isinstance(self.shorter, int):
+        if isinstance(self.shorter, list):
             object.__setattr__(self, "shorter", tuple(self.shorter))
-        elif self.shorter > self.max_size:
+        elif isinstance(self.shorter, int) and self.shorter > self.max_size:
             raise ConfigError(f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}")
 
     @property
@@ -190,7 +192,7 @@ class Resize(Crop):
     @property
     def most_pixels(self) -> int:
         longest = max(self.shorter) if isinstance(self.shorter, tuple) else self.shorter
-        return self.max_size * min(longest, self.max_size)
+        return self.max_size * min(longest or self.max_size, self.max_size)
 
 
 @dataclass(frozen=True, repr=False)

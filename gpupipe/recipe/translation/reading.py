@@ -17,6 +17,7 @@ from gpupipe.recipe.operations import (
     RandomErasing,
     RandomHorizontalFlip,
     RandomIoUCrop,
+    Resize,
     ResizeCenterCrop,
 )
 from gpupipe.recipe.recipe import DTYPES, Recipe
@@ -301,10 +302,13 @@ class Reading:
         one, self._resize = self._resize, None
         if one.drawn:
             raise TranslationError(one.said, reason, "put RandomCrop next")
-        if not isinstance(one.size, tuple):
-            said = f"{one.said}(size={one.size}{f', max_size={one.max_size}' if one.max_size else ''})"
-            raise TranslationError(said, reason, "put CenterCrop next, or give (height, width)")
-        self.crop = ResizeCenterCrop(one.size, one.size, one.interpolation)  # type: ignore[arg-type]
+        if isinstance(one.size, tuple):
+            self.crop = ResizeCenterCrop(one.size, one.size, one.interpolation)  # type: ignore[arg-type]
+        elif one.max_size is not None:
+            self.crop = Resize(one.size, one.max_size, one.interpolation)  # type: ignore[arg-type]
+        else:
+            alternative = "put CenterCrop next, give (height, width), or max_size where batches are padded or listed"
+            raise TranslationError(f"{one.said}(size={one.size})", reason, alternative)
 
     def _outermost(self) -> None:
         if self.within:

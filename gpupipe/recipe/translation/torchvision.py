@@ -30,7 +30,7 @@ from gpupipe.recipe.geometric import (
     RandomRotation,
     RandomVerticalFlip,
 )
-from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop
+from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop, Resize
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.collating import mixing_of
 from gpupipe.recipe.translation.reading import AS_IT_IS, Known, Reader, Reading
@@ -109,6 +109,14 @@ def _resize(reading: Reading, size: Any, interpolation: Any, max_size: Any, anti
 
 def _random_resize(reading: Reading, min_size: int, max_size: int, interpolation: Any, antialias: Any) -> None:
     reading.resize_to((min_size, max_size), _filter(reading, interpolation, antialias), drawn=True)
+
+
+def _random_shortest_size(
+    reading: Reading, min_size: Any, max_size: int | None, interpolation: Any, antialias: Any
+) -> None:
+    if max_size is None:
+        raise reading.refuse("sizes have no bound", "give max_size", max_size=max_size)
+    reading.crop_to(Resize(tuple(min_size), max_size, _filter(reading, interpolation, antialias)))
 
 
 def _center_crop(reading: Reading, size: Any) -> None:
@@ -397,6 +405,7 @@ READERS: dict[str, Reader] = {
     "Resize": _resize,
     "CenterCrop": _center_crop,
     "RandomResize": _random_resize,
+    "RandomShortestSize": _random_shortest_size,
     "RandomCrop": _random_crop,
     "Pad": _pad,
     "RandomZoomOut": _zoom_out,

@@ -156,21 +156,20 @@ def test_the_words_say_how_to_make_each_picture(tmp_path: Path) -> None:
         "import gpupipe\npair = gpupipe.MultiCrop((\n"
         f"    gpupipe.Recipe((gpupipe.RandomResizedCrop({SIDE}), gpupipe.RandomHorizontalFlip()), dtype='uint8'),\n"
         f"    gpupipe.Recipe((gpupipe.ResizeCenterCrop({SIDE}, 60, 'bicubic'),), dtype='uint8'),\n"
-        f"    gpupipe.Recipe((gpupipe.LetterBox({SIDE}, fill=0),), dtype='uint8'),\n))\n"
+        f"    gpupipe.Recipe((gpupipe.LetterBox({SIDE}, fill=0),), dtype='uint8'),\n"
+        "    gpupipe.Recipe((gpupipe.Resize((30, 50), 66), gpupipe.RandomHorizontalFlip()), dtype='uint8'),\n))\n"
     )
     flags = ["--html", str(tmp_path / "a.html"), "--engine", "torch", "--recipe", f"{own}:pair", "--repeat", "2"]
     assert main(["show", str(folder), *flags]) == 0
     page = Parsed((tmp_path / "a.html").read_text())
     pictures = page.pictures("png")
-    assert len(pictures) == 6 * 2 * 3
-    files = [path for path in sorted(folder.rglob("*.jpg")) for _ in range(6)]
+    assert len(pictures) == 6 * 2 * 4
+    assert len({made.shape for made in pictures}) > 3
+    files = [path for path in sorted(folder.rglob("*.jpg")) for _ in range(8)]
     captions = [text for text in page.texts["figcaption"] if "epoch" in text]
     for file, caption, made in zip(files, captions, pictures, strict=True):
         np.testing.assert_array_equal(made, remade(Image.open(file), caption), err_msg=caption)
     assert {"mirrored", "not mirrored"} <= {text.partition(": ")[2] for text in page.texts["li"]}
-
-
-SQUARE = re.fullmatch(r"(\d+) (\d+) (\d+) (\d+)", f"{SIDE} {SIDE} 0 0")  # what fits as it is
 
 
 def remade(image: Image.Image, caption: str) -> np.ndarray:
@@ -180,12 +179,13 @@ def remade(image: Image.Image, caption: str) -> np.ndarray:
         view = image.crop((left, top, left + width, top + height)).resize(size, Image.Resampling.BILINEAR)
         return np.asarray(ImageOps.mirror(view) if ": mirrored" in caption else view)
     size = re.search(r"all of \d+ x \d+ pixels, resized to (\d+) x (\d+) \((?:bicubic|bilinear)\)", caption)
-    part = re.search(r"of that (\d+) x (\d+) pixels at left (-?\d+), top (-?\d+)", caption) or SQUARE
-    width, height, left, top = map(int, part.groups())
+    part = re.search(r"of that (\d+) x (\d+) pixels at left (-?\d+), top (-?\d+)", caption)
+    width, height, left, top = map(int, part.groups() if part else (*size.groups(), 0, 0))
     how = Image.Resampling.BICUBIC if "bicubic" in caption else Image.Resampling.BILINEAR
     view = image.resize(tuple(map(int, size.groups())), how)
     assert ("filled where" in caption) == (min(left, top) < 0)
-    return np.asarray(view.crop((left, top, left + width, top + height)))
+    view = view.crop((left, top, left + width, top + height))
+    return np.asarray(ImageOps.mirror(view) if ": mirrored" in caption else view)
 
 
 @pytest.mark.parametrize("exif", [False, True])

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     loader = Loader(
         source,
         recipe,
-        batch_size=2,  # samples are mixed in pairs
+        batch_size=1 if any(view.crop.varies for view in recipe.view_recipes) else 2,  # samples are mixed in pairs
         shuffle=args.shuffle,
         seed=args.seed,
         num_workers=0,

@@ -112,7 +112,8 @@ def _visible(crops: Crops) -> Rectangle:
     top, left, height, width = crops.windows[0].tolist()
     (tall, wide), (down, right) = crops.resized[0].tolist(), crops.anchors[0].tolist()
     y, x = height / tall, width / wide
-    return left + right * x, top + down * y, left + (right + crops.size[1]) * x, top + (down + crops.size[0]) * y
+    bottom, end = down + crops.size_of(0)[0], right + crops.size_of(0)[1]
+    return left + right * x, top + down * y, left + end * x, top + bottom * y
 
 
 def _words(

@@ -31,6 +31,7 @@ __all__ = ["Size", "box_in_words", "drawn_in_words", "mixed_in_words", "step_in_
 
 Size = tuple[int, int]
 """(height, width)."""
+BEFORE = "drawn for what came before it"
 
 
 def drawn_in_words(
@@ -43,19 +44,21 @@ def drawn_in_words(
     partners: the names of the samples of which it is made besides, by their part.
     """
     words = []
+    sizes = None if crops is None else crops.sizes
+    unknown = recipe.crop.varies and crops is None
     for at, operation in enumerate(recipe.operations):
         if isinstance(operation, Crop):
-            said = "drawn for what came before it" if crops is None else _crop_in_words(crops, size)
+            said = BEFORE if crops is None else _crop_in_words(crops, size)
         elif isinstance(operation, Several):
             said = _several_in_words(recipe, operation, job, partners)
         elif isinstance(operation, RandomHorizontalFlip):
             said = "" if crops is None else "mirrored" if crops.flips[0] else "not mirrored"
         elif isinstance(operation, Augmenting):
-            said = _augmented(recipe, at, job, view, field)
+            said = BEFORE if unknown else _augmented(recipe, at, job, view, field, sizes)
         elif isinstance(operation, RandomErasing):
-            erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field)
+            erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field, sizes)
             assert erase is not None
-            said = box_in_words(erase.boxes[0], "nothing") + " erased"
+            said = BEFORE if unknown else box_in_words(erase.boxes[0], "nothing") + " erased"
         elif isinstance(operation, Own):
             said = "your own, which tells nothing of what it drew"
         else:
@@ -78,10 +81,11 @@ def _crop_in_words(crops: Crops, size: Size) -> str:
     said = f"all of {width} x {height} pixels" if whole else box_in_words((top, left, height, width), "nothing")
     said += "" if whole else f" of {size[1]} x {size[0]}"
     said += f", resized to {wide} x {tall} ({'bicubic' if crops.bicubic[0] else 'bilinear'})"
-    if (tall, wide) == crops.size and not (down or right):
+    shown = crops.size_of(0)
+    if (tall, wide) == shown and not (down or right):
         return said
-    said += f", of that {box_in_words((down, right, *crops.size), 'nothing')}"
-    outside = min(down, right) < 0 or down + crops.size[0] > tall or right + crops.size[1] > wide
+    said += f", of that {box_in_words((down, right, *shown), 'nothing')}"
+    outside = min(down, right) < 0 or down + shown[0] > tall or right + shown[1] > wide
     return said + (", filled where there is no image" if outside else "")
 
 
@@ -95,13 +99,13 @@ def _several_in_words(recipe: Recipe, operation: Several, job: Job, partners: Ma
     return f"objects of {partners[PASTED]}" if PASTED in partners else "nothing pasted"
 
 
-def _augmented(recipe: Recipe, at: int, job: Job, view: int, field: int) -> str:
+def _augmented(recipe: Recipe, at: int, job: Job, view: int, field: int, sizes: NDArray[np.int32] | None) -> str:
     """What one augmentation does: of its own, as each is drawn by itself."""
-    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, slice(at, at + 1))
+    drawn = augmentation(recipe, job.seed, job.epoch, job.positions, view, field, slice(at, at + 1), sizes)
     if drawn is None:
         return "nothing"
     steps = zip(drawn.ops[0].tolist(), drawn.values[0], strict=True)
-    size = recipe.crop.output_size
+    size = recipe.crop.output_size if sizes is None else tuple(sizes[0].tolist())
     return ", then ".join(step_in_words(Op(op), values, size) for op, values in steps if op != Op.IDENTITY) or "nothing"
 
 

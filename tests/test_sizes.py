@@ -432,3 +432,21 @@ def test_clips_have_one_size() -> None:
 def test_settings_that_make_no_sense_are_refused(made: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         made()
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("collate", ["list", Pad(multiple=32)])
+def test_batches_of_any_sizes_use_the_same_memory_and_kept_ones_stay_as_they_are(collate: Any) -> None:
+    recipe = Recipe((Resize((30, 48, 64), 96), gpupipe.Normalize()))
+    with loader(recipe, 2, fields(collate), num_workers=1) as made:
+        begins, kept, copies = [], [], []
+        for _ in range(4):
+            for number, batch in enumerate(made):
+                begins.append(batch["image"][0].untyped_storage().data_ptr())
+                if number == 1:
+                    kept += list(batch["image"])
+                    copies += [image.clone() for image in batch["image"]]
+    assert len(set(begins)) <= 4 + 4  # those that were kept, and a few in turn
+    assert all(map(torch.equal, kept, copies))

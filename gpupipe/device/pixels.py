@@ -7,6 +7,7 @@ each has a size of its own, stacked, listed or padded as its field's `collate` s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -64,16 +65,20 @@ class Pixels:
                 sizes,
                 lambda images, at: self._augmented(images, view, field, job.take(at), batch.augmented, sizes[at]),
             )
-        if policy == "list":
+        crop = self._views[view].crop
+        if not isinstance(policy, Pad):
+            shelf = _Shelf(self._buffers, 3 * len(rows) * crop.most_pixels)
+            if policy == "stack":
+                return self._finished(together(rows), view, field, job, mix, sizes, shelf)
             return _size_by_size(
                 rows,
                 sizes,
-                lambda images, at: self._finished(images, view, field, job.take(at), mix, sizes[at]),
+                lambda images, at: self._finished(images, view, field, job.take(at), mix, sizes[at], shelf),
             )
-        if not isinstance(policy, Pad):
-            return self._finished(together(rows), view, field, job, mix, sizes)
-        images = padded(rows, padded_size(sizes, policy.multiple))
-        finished = self._finished(images, view, field, job, mix, sizes)
+        most = 3 * len(rows) * math.prod(padded_size(np.array([crop.output_size]), policy.multiple))
+        shape = (len(rows), *padded_size(sizes, policy.multiple), 3)
+        images = plane.new_empty(shape) if plane.is_cuda else _Shelf(self._buffers, most)(shape, torch.uint8)
+        finished = self._finished(padded(rows, images), view, field, job, mix, sizes, _Shelf(self._buffers, most))
         outside(finished, sizes, policy.value)
         return finished
 
@@ -95,7 +100,14 @@ class Pixels:
         return images
 
     def _finished(
-        self, images: torch.Tensor, view: int, field: int, job: Job, mix: Mix | None, sizes: Sizes | None = None
+        self,
+        images: torch.Tensor,
+        view: int,
+        field: int,
+        job: Job,
+        mix: Mix | None,
+        sizes: Sizes | None = None,
+        take: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] | None = None,
     ) -> torch.Tensor:
         recipe = self._views[view]
         operations, rest = recipe.operations, recipe.on_floats
@@ -112,7 +124,7 @@ class Pixels:
             *recipe.statistics,
             dtype,
             recipe.layout == "channels_last",
-            self._output(recipe, images.shape, dtype),
+            self._output(recipe, images.shape, dtype, take or self._buffers.take),
             erase=erase if recipe.erasing in at_once else None,
             mix=mix if recipe.mixing in at_once else None,
             threads=THREADS,
@@ -127,19 +139,36 @@ class Pixels:
                 finished = mixed_alone(finished, mix)
         return finished
 
-    def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """Memory for a finished batch; None where the engine's own may go to the consumer as it is."""
+    def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype, take: Any) -> torch.Tensor | None:
+        """Memory for a finished batch, on the CPU by `take`; None where the engine's own may go to the consumer as it
+        is."""
         channels_last = recipe.layout == "channels_last"
         if self._device.type != "cpu":  # of torch's allocator, which knows when the consumer's stream is done with it
             return empty_batch(shape, dtype, channels_last, self._device)
         if dtype == torch.uint8 and channels_last:  # which is what engines make
             return None
-        if self._pinned or recipe.crop.varies:  # of torch's allocator, which knows when a copy to a GPU is done with it
-            return empty_batch(shape, dtype, channels_last, self._device, pinned=self._pinned)
+        if self._pinned:  # of torch's allocator, which knows when a copy to a GPU is done with it
+            return empty_batch(shape, dtype, channels_last, self._device, pinned=True)
         n, height, width, channels = shape
         if channels_last:
-            return self._buffers.take((n, height, width, channels), dtype).permute(0, 3, 1, 2)
-        return self._buffers.take((n, channels, height, width), dtype)
+            return take((n, height, width, channels), dtype).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+        return take((n, channels, height, width), dtype)  # type: ignore[no-any-return]
+
+
+class _Shelf:
+    """Memory for the images of a batch, one behind the other in one buffer, of up to so many levels in all: so buffers
+    are alike, and used again, whatever the sizes are. What is never used of one does not exist."""
+
+    def __init__(self, buffers: BufferPool, levels: int) -> None:
+        self._buffers = buffers
+        self._levels = levels
+        self._rest: torch.Tensor | None = None
+
+    def __call__(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        rest = self._buffers.take((self._levels,), dtype) if self._rest is None else self._rest
+        size = math.prod(shape)
+        self._rest = rest[size:]
+        return rest[:size].view(shape)
 
 
 def _size_by_size(
@@ -156,5 +185,6 @@ def _size_by_size(
 def collated(rows: Sequence[torch.Tensor], sizes: Sizes, policy: Policy, value: int) -> Any:
     """Masks of these sizes by such a policy. value: of padding."""
     if isinstance(policy, Pad):
-        return padded(rows, padded_size(sizes, policy.multiple), value)
+        out = rows[0].new_empty((len(rows), *padded_size(sizes, policy.multiple)))
+        return padded(rows, out, value)
     return list(rows) if policy == "list" else together(rows)

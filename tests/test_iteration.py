@@ -262,7 +262,7 @@ class TestErrors:
             batches = iter(loader)
             some = [next(batches)]
             with monkeypatch.context() as patches:
-                patches.setattr("gpupipe.device.finishing.finish", interrupt)
+                patches.setattr("gpupipe.device.pixels.finish", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     next(batches)
             assert_equal([*some, *batches], whole)

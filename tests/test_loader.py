@@ -298,7 +298,7 @@ class TestState:
             iterator = iter(loader)
             next(iterator)
             with monkeypatch.context() as patches:
-                patches.setattr("gpupipe.device.finishing.finish", interrupt)
+                patches.setattr("gpupipe.device.pixels.finish", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     next(iterator)
             assert loader.stats()["batches"] == len(whole) + 1

@@ -14,16 +14,18 @@ colours, contrast, detail, shading, its boxes and its mask (Kolmogorov-Smirnov, 
 masks of the same draws.
 
 DATA is an image folder, by default the made sample set; masks and boxes are made for it. Writes results.md,
-presets.csv and presets.json.
+presets.csv and presets.json; with --page, puts the table into that page, in the place of the one there.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,8 @@ from gpupipe.tools.benchmark.report import environment
 __all__ = ["main"]
 
 HOST = "preset_peers.host:Host"
+TABLE = re.compile(r"^\| preset \| original \|.*\n(\|.*\n)+\n.*; \d{4}-\d\d-\d\d\n(\n- .*\n(- .*\n)*)?", re.MULTILINE)
+"""In a page, with the line about where it was measured, and the reasons."""
 
 
 @dataclass(frozen=True)
@@ -67,38 +71,58 @@ class Row:
     reason: str
 
 
+@dataclass
+class Entrant:
+    """A contender for a preset: its result and, while it takes part, its process."""
+
+    preset: str
+    result: Result
+    process: Child
+    agreement: Agreement | None = None
+
+    def prepare(self, compared: int) -> None:
+        """Ask whether it can take part, compare, open it."""
+        with self.leaving():
+            reason = self.process.ask("available")
+            if reason is None and self.result.name == ORIGINAL:
+                self.agreement = self.process.ask("compare", self.preset, compared)
+                reason = self.agreement.wrong
+            if reason is not None:
+                raise ChildError(reason)
+            self.result.opened = self.process.ask("open", 0)
+
+    def run_round(self, seconds: float) -> None:
+        """Measure once."""
+        with self.leaving():
+            if self.result.reason is None:
+                self.result.rounds.append(self.process.ask("run", seconds, extra_time=seconds))
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """What fails is the reason in its result."""
+        try:
+            yield
+        except ChildError as error:
+            self.result.reason = str(error)
+
+
 def measure(name: str, settings: BenchSettings, compared: int, logs: Path) -> tuple[list[Result], Agreement | None]:
-    """Both in turn, once they agree. What fails is the reason in a result."""
-    results, agreement = [Result(way) for way in WAYS], None
+    """Both in turn, once they agree."""
     logs.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack, steps(1 + settings.rounds) as step:
-        children = []
+    with ExitStack() as stack, steps(1 + settings.rounds) as step, ThreadPoolExecutor(len(WAYS)) as threads:
+        entrants = []
         for way, reference in WAYS.items():
             log = stack.enter_context((logs / f"{name}-{way}.log").open("wb"))
-            child = Child(HOST, (reference + name, settings), log, settings.timeout)
-            stack.callback(child.end)
-            children.append(child)
-        playing = list(zip(results, children, strict=True))
+            process = Child(HOST, (reference + name, settings), log, settings.timeout)
+            stack.callback(process.end)
+            entrants.append(Entrant(name, Result(way), process))
         step("comparing")
-        for result, child in list(playing):
-            try:
-                result.reason = child.ask("available")
-                if result.name == ORIGINAL and result.reason is None:
-                    agreement = child.ask("compare", name, compared)
-                    result.reason = agreement.wrong
-                if result.reason is None:
-                    result.opened = child.ask("open", 0)
-            except ChildError as error:
-                result.reason = str(error)
+        list(threads.map(lambda one: one.prepare(compared), entrants))
         for number in range(settings.rounds):
             step(f"round {number + 1} of {settings.rounds}")
-            for result, child in playing:
-                try:
-                    if result.reason is None:
-                        result.rounds.append(child.ask("run", settings.seconds, extra_time=settings.seconds))
-                except ChildError as error:
-                    result.reason = str(error)
-    return results, agreement
+            for one in entrants:
+                one.run_round(settings.seconds)
+    return [one.result for one in entrants], entrants[-1].agreement
 
 
 def row(name: str, results: Sequence[Result], agreement: Agreement | None) -> Row:
@@ -107,7 +131,7 @@ def row(name: str, results: Sequence[Result], agreement: Agreement | None) -> Ro
     cpu = [statistics.median(one.cpu_ms for one in each.rounds) if each.rounds else None for each in results]
     reasons = [f"{each.name}: {each.reason}" for each in results if each.reason]
     return Row(
-        f"{name}, {preset.also}" if preset.also else name,
+        ", ".join(filter(None, [name, preset.also])),
         preset.source,
         preset.size,
         *rate_of(ours),
@@ -131,33 +155,33 @@ def said(agreement: Agreement | None, apart: Sequence[str]) -> str:
 
 
 def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
-    """A line for each preset; then the reasons."""
-    workers = facts["settings"]["workers"]
-    lines = [
-        f"{facts['cpu']}, {facts['usable_cpus']} usable CPUs, {workers} workers; {facts['date'][:10]}",
-        "",
-        "| preset | original | gpupipe | original | times | CPU ms an image | agreement |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """A line for each preset; where it was measured; the reasons."""
+    lines = ["| preset | original | gpupipe | original | times | CPU ms an image | agreement |", "|---" * 7 + "|"]
     for one in measured:
         ours = cell(one.img_per_s, one.img_per_s_min, one.img_per_s_max)
         theirs = cell(one.original_img_per_s, one.original_img_per_s_min, one.original_img_per_s_max)
         times = "-" if one.times is None else f"{one.times:.1f}"
         cpu = " / ".join("-" if ms is None else f"{ms:.2f}" for ms in (one.cpu_ms_per_img, one.original_cpu_ms_per_img))
-        cells = one.preset, f"{one.source}, {one.size} px", ours, theirs, times, cpu, one.agreement
+        cells = f"`{one.preset}`", f"{one.source}, {one.size} px", ours, theirs, times, cpu, one.agreement
         lines.append(f"| {' | '.join(cells)} |")
+    settings = facts["settings"]
+    where = (
+        f"Images a second, median of {settings['rounds']} rounds (smallest - largest), and CPU time of gpupipe / the "
+        f"original; {facts['cpu']}, {facts['usable_cpus']} CPUs, {settings['workers']} workers; {facts['date'][:10]}"
+    )
     reasons = [f"- {one.preset}: {one.reason}" for one in measured if one.reason]
-    return "\n".join([*lines, "", "Images a second, median of the rounds (smallest - largest).", "", *reasons]).rstrip()
+    return "\n".join([*lines, "", where, "", *reasons]).rstrip()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare, measure, and write after each preset. Exit code 1 if gpupipe could not be measured, or differs."""
     parser = options(__doc__, PRESETS)
-    parser.set_defaults(seconds=1.2)
+    parser.set_defaults(seconds=0.5)
     parser.add_argument("--originals", type=Path, metavar="FOLDER", help=f"of the originals' code (default: ${FOLDER})")
     parser.add_argument(
         "--compared", type=int, default=64, metavar="N", help="images that both make first (default: 64)"
     )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/recipes.md")
     args = parsed(parser, argv, PRESETS)
     if args is None:
         return 1
@@ -179,7 +203,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         facts = environment(settings_of(args, threads=1))
         write(args.out, "presets", markdown(measured, facts), measured, {"environment": facts, "presets": found})
-    print((args.out / "results.md").read_text())
+    text = (args.out / "results.md").read_text()
+    print(text)
+    if args.page:
+        args.page.write_text(TABLE.sub(lambda _: text, args.page.read_text(), count=1))
     return int(any(one.img_per_s is None or "apart" in one.reason for one in measured))
 
 

@@ -17,7 +17,12 @@ from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from preset_peers.table import PRESETS, Preset
 
-__all__ = ["Ours", "load", "source_of"]
+__all__ = ["Ours", "first", "load", "source_of"]
+
+
+def first(images: Any) -> Any:
+    """Of several views, and of images of many sizes, the first."""
+    return first(images[0]) if isinstance(images, list | tuple) else images
 
 
 @dataclass
@@ -29,7 +34,7 @@ class Stream:
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.loader:
             images, labels = (batch["image"], batch["label"]) if isinstance(batch, dict) else batch
-            yield images[0] if isinstance(images, list) else images, labels  # or the first of images of many sizes
+            yield first(images), labels
 
     def close(self) -> None:
         """End the loader's processes and threads."""

@@ -20,6 +20,7 @@ from gpupipe.tools.benchmark.contenders.torch_loader import PREFETCH_FACTOR, End
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from preset_peers.code import Missing, Original
 from preset_peers.originals import ORIGINALS
+from preset_peers.ours import first
 from preset_peers.table import PRESETS
 
 __all__ = ["Made", "Theirs"]
@@ -64,7 +65,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[Batch]:
         for views, labels in self.loader:
-            yield self.original.finish(views[0] if isinstance(views, (list, tuple)) else views, labels)
+            yield self.original.finish(first(views), labels)
 
     def close(self) -> None:
         """Nothing is left once the iterator is gone."""

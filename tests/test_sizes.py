@@ -13,6 +13,8 @@ from images import encode, picture, write_folder
 from PIL import Image as PillowImage
 from pillow_reference import render_reference
 from torchvision import tv_tensors
+from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -424,14 +426,48 @@ def test_clips_have_one_size() -> None:
         (lambda: Resize((), 90), r"shorter=\(\), .* must be"),
         (lambda: Resize((40, "x"), 90), "must be an int from 1"),
         (lambda: Resize(100, 90), "max_size=90 must be at least shorter=100"),
-        (lambda: Image(collate="ragged"), "is not for pixels: pass 'stack', 'list' or gpupipe.Pad"),
-        (lambda: Mask(collate=len), "is not for pixels"),
         (lambda: Mask(collate=Pad(value=3)), "pads with ignore="),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(made: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         made()
+
+
+def nested_tensor(images: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """DETR's (util/misc.py of facebookresearch/detr): images with their padding, and where that is."""
+    size = [max(image.shape[side] for image in images) for side in (1, 2)]
+    tensor, mask = torch.zeros((len(images), 3, *size)), torch.ones((len(images), *size), dtype=torch.bool)
+    for image, padded, there in zip(images, tensor, mask, strict=True):
+        padded[:, : image.shape[1], : image.shape[2]].copy_(image)
+        there[: image.shape[1], : image.shape[2]] = False
+    return tensor, mask
+
+
+def test_padded_batches_are_those_of_torchvisions_detection_models_and_of_detr() -> None:
+    recipe = Recipe((Resize((30, 48, 64), 96), FLIP, gpupipe.Normalize()))
+    (listed,), (by_32,), (by_1,) = (
+        batches(recipe, schema=fields(how)) for how in ("list", Pad(multiple=32), Pad(mask=True))
+    )
+    batched = GeneralizedRCNNTransform(1, 1, [0.0] * 3, [1.0] * 3).batch_images(listed["image"], size_divisible=32)
+    assert torch.equal(by_32["image"], batched)
+    tensor, mask = nested_tensor(listed["image"])
+    assert torch.equal(by_1["image"], tensor)
+    assert torch.equal(~by_1["image_mask"], mask)
+
+
+def test_faster_rcnn_takes_the_list() -> None:
+    model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=4, min_size=64)
+    batch = batches(gpupipe.detection_train("multiscale", 96), 3)[0]
+    targets = [
+        {"boxes": boxes, "labels": classes + 1} for boxes, classes in zip(batch["boxes"], batch["classes"], strict=True)
+    ]
+    losses = model(batch["image"], targets)
+    assert len(losses) == 4
+    assert all(loss.isfinite() for loss in losses.values())
+    with torch.no_grad():
+        found = model.eval()(batch["image"])
+    assert len(found) == 3
 
 
 # Memory.

@@ -185,11 +185,18 @@ def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch:
     table = pa.table({"image": [encode(picture(70, 80, 1))] * 8, "captions": [["one", "another"]] * 8})
     pq.write_table(table, "pairs.parquet")
     write_folder(tmp_path / "photos")
+    boxes, classes = [[[5, 6, 40, 50]]] * 4, [[1]] * 4
+    images = [encode(picture(70 + 9 * number, 80, number)) for number in range(4)]
+    pq.write_table(pa.table({"image": images, "boxes": boxes, "classes": classes}), "boxes.parquet")
     names: dict[str, Any] = {"model": lambda images: images.mean(dim=(2, 3))}
+    names["detector"] = lambda images, targets: [*zip(images, targets, strict=True)]  # test_sizes.py has a real one
+    names["detr"] = lambda images, mask: images.masked_fill(mask[:, None], 1)
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)  # the project's own page
     assert names["logits"].shape[1] == 3
     assert names["batch"]["caption"].shape == (4, 32)
+    assert [list(target) for _, target in names["losses"]] == [["boxes", "labels"]] * 2
+    assert names["predicted"].shape[2:] == (640, 640)
 
 
 def test_the_orders_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

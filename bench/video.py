@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,9 @@ from video_peers.data import CLIP, FIELDS, made
 from video_peers.plain import stream
 
 import gpupipe
+from gpupipe.host.usage import cpu_seconds
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import many_passes
-from gpupipe.tools.benchmark.measurement import BenchSettings
+from gpupipe.tools.benchmark.measurement import BenchSettings, Round
 from gpupipe.tools.benchmark.report import describe, environment
 
 __all__ = ["main"]
@@ -44,7 +45,8 @@ AHEAD = 3  # batches a worker, and more than any loader here has made
 
 @dataclass(frozen=True)
 class Row:
-    """A loader: frames a second over the rounds, gpupipe's to its; gray levels that an evaluation differs by."""
+    """A loader: frames a second over the rounds, gpupipe's to its; CPU time of a frame, its to gpupipe's; by how many
+    levels an evaluation differs."""
 
     case: str
     loader: str
@@ -52,6 +54,8 @@ class Row:
     frames_per_s_min: float
     frames_per_s_max: float
     gpupipe_to_it: float
+    cpu_ms_per_frame: float
+    cpu_to_gpupipe: float
     apart: float
 
 
@@ -64,49 +68,53 @@ def ours(root: Path, size: int, clips: int, workers: int) -> gpupipe.Loader:
     )
 
 
-def rate(batches: Iterator[Any], workers: int, seconds: float) -> float:
-    """Frames a second of what is not made yet."""
+def played(batches: Iterator[Any], workers: int, seconds: float) -> Round:
+    """A round: the frames of what is not made yet, and the CPU time of all processes, of which the others' are idle."""
     for _ in range(AHEAD * max(workers, 1)):
         next(batches)
-    frames, start = 0, time.perf_counter()
+    frames, cpu, start = 0, cpu_seconds(), time.perf_counter()
     while (passed := time.perf_counter() - start) < seconds or not frames:
         batch = next(batches)
         clips = batch["video"] if isinstance(batch, dict) else batch[0]
         frames += len(clips) * clips.shape[1]
-    return frames / passed
+    return Round(frames, passed, cpu_seconds() - cpu)
 
 
-def measured(root: Path, args: argparse.Namespace, readers: dict[str, str]) -> dict[str, list[float]]:
-    """Of each loader the rate of each round."""
+def measured(root: Path, args: argparse.Namespace, readers: dict[str, str]) -> dict[str, list[Round]]:
+    """Of each loader the rounds."""
     clips = max(1, args.batch_size // CLIP[0])
     how = args.size, clips, args.workers
     with ours(root, *how) as loader:
         streams = {OURS: iter(loader)} | {name: stream(root, reader, *how) for reader, name in readers.items()}
-        rates: dict[str, list[float]] = {name: [] for name in streams}
+        rounds: dict[str, list[Round]] = {name: [] for name in streams}
         for number in range(args.rounds):
             for name, batches in streams.items():
                 print(f"  round {number + 1} of {args.rounds}: {name}", file=sys.stderr)
-                rates[name].append(rate(batches, args.workers, args.seconds))
+                rounds[name].append(played(batches, args.workers, args.seconds))
         del streams, batches
-    return rates
+    return rounds
 
 
-def rows(case: str, rates: dict[str, list[float]], levels: dict[str, float]) -> list[Row]:
+def rows(case: str, rounds: dict[str, list[Round]], levels: dict[str, float]) -> list[Row]:
     """A row for each."""
-    own = statistics.median(rates[OURS])
+    own, own_cpu = (statistics.median(getattr(one, what) for one in rounds[OURS]) for what in ("rate", "cpu_ms"))
     made = []
-    for name, some in rates.items():
-        median = statistics.median(some)
-        made.append(Row(TITLES[case], name, median, min(some), max(some), own / median, levels.get(name, 0.0)))
+    for name, some in rounds.items():
+        rates, cpu = [one.rate for one in some], statistics.median(one.cpu_ms for one in some)
+        median = statistics.median(rates)
+        figures = median, min(rates), max(rates), own / median, cpu, cpu / own_cpu
+        made.append(Row(TITLES[case], name, *figures, levels.get(name, 0.0)))
     return made
 
 
 def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     """A line for each loader."""
-    lines = [describe(facts), "", "| clips of | loader | frames/s | gpupipe to it | levels apart |", "|---" * 5 + "|"]
+    titles = ("clips of", "loader", "frames/s", "gpupipe to it", "CPU ms a frame", "its to gpupipe's", "levels apart")
+    lines = [describe(facts), "", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in measured:
         figures = cell(row.frames_per_s, row.frames_per_s_min, row.frames_per_s_max)
-        lines.append(f"| {row.case} | {row.loader} | {figures} | {row.gpupipe_to_it:.2f} | {row.apart:.0f} |")
+        cpu = f"{row.cpu_ms_per_frame:.2f} | {row.cpu_to_gpupipe:.2f}"
+        lines.append(f"| {row.case} | {row.loader} | {figures} | {row.gpupipe_to_it:.2f} | {cpu} | {row.apart:.0f} |")
     return "\n".join([*lines, "", "Median of the rounds (smallest - largest). Levels: of an evaluation, at most."])
 
 
@@ -124,9 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for case in args.only:
         print(f"{TITLES[case]}:", file=sys.stderr)
         levels = {name: apart(root / case, reader, args.size) for reader, name in READERS[case].items()}
-        rates = measured(root / case, args, READERS[case])
-        found[case] = {"apart": levels, "rates": rates}
-        table += rows(case, rates, levels)
+        rounds = measured(root / case, args, READERS[case])
+        found[case] = {
+            "apart": levels,
+            "rounds": {name: [asdict(one) for one in some] for name, some in rounds.items()},
+        }
+        table += rows(case, rounds, levels)
         write(args.out, "video", markdown(table, facts), table, {"environment": facts, "cases": found})
     print((args.out / "results.md").read_text())
     return 0

@@ -115,6 +115,7 @@ def heading_anchors(page: Path) -> set[str]:
             "docs/storage.md",
             "docs/recipes.md",
             "docs/orders.md",
+            "docs/video.md",
         ),
     ],
 )

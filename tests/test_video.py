@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpupipe.batch.stored import schema_from_json, schema_to_json
 from gpupipe.plan import clips
 from gpupipe.sources import open_source
 from gpupipe.tools.cli import main
+from gpupipe.tools.pack import pack
 from gpupipe.tools.showing.cards import cards_of
 from gpupipe.tools.showing.shown import read_shown
 
@@ -369,3 +371,49 @@ def test_the_command_line_writes_the_sheet_and_the_page(videos, tmp_path):
     assert main(["show", str(videos), "-o", str(tmp_path / "a.png"), "--recipe", "kinetics_train", *flags]) == 0
     assert main(["show", str(videos), "--html", str(tmp_path / "a.html"), "--recipe", "kinetics_eval", *flags]) == 0
     assert "<b>Frames</b>: " in (tmp_path / "a.html").read_text()
+
+
+def test_what_clips_can_not_have_is_refused(videos, tmp_path):
+    own = gpupipe.PerImage(lambda image, generator: image, geometric=False, name="same")
+    for operations, message in [
+        ((own, *EVAL.operations), "changes whole images before their crop, which clips have one of"),
+        ((gpupipe.Resize(32, max_size=64),), "'video' are clips, which have one size"),
+    ]:
+        with pytest.raises(gpupipe.ConfigError, match=message):
+            batches(videos, gpupipe.Recipe(operations))
+    with pytest.raises(gpupipe.ConfigError, match="has videos, which are not packed"):
+        pack(open_source(videos, fields=FIELDS), tmp_path)
+
+
+def test_operations_of_ones_own_get_each_frame_and_draw_alike_for_a_clip():
+    def inverted(images, generator):
+        return 255 - images
+
+    def salted(image, generator):
+        return np.where(generator.random(image.shape[:2])[..., None] < 0.5, image, 255).astype(np.uint8)
+
+    recipe = gpupipe.Recipe(
+        (
+            *EVAL.operations,
+            gpupipe.PerImage(salted, geometric=False),
+            gpupipe.OnBatch(inverted),
+        ),
+        dtype="uint8",
+    )
+    fields = {"image": Image(), "label": Scalar()}
+    images = batches(Same("bytes", 0), recipe, fields)
+    made = batches(Same("bytes", 12), recipe, {**fields, "image": EVEN})
+    for (image, _), batch in zip(images, made, strict=True):
+        for frame in batch["image"].unbind(1):
+            assert torch.equal(frame, image)
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_videos(tmp_path / "videos", frames=30, videos=2)
+    text = (Path(__file__).parent.parent / "docs" / "video.md").read_text()
+    names: dict[str, Any] = {"model": lambda view: view.mean((2, 3, 4))}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)  # the project's own page
+    assert names["test"].batch_size == 4
+    assert names["logits"].shape == (4, 3)

@@ -40,6 +40,11 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             )
         if isinstance(view.crop, RandomIoUCrop):
             _check_boxes(schema)
+        if view.before_crop.stop and schema.of_kind(Frames):
+            raise ConfigError(
+                f"recipe: {view.operations[0]} changes whole images before their crop, which clips have one of for all "
+                "their frames; pass it behind the crop"
+            )
         for name in schema.images:
             _check_collated(name, schema[name], schema.pixel_policy(name), view)
         for operation in view.several:

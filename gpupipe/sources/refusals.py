@@ -35,7 +35,8 @@ FILES: dict[tuple[str, ...], str] = {
     f"does not read: pass {OWN}, or write .tar shards from it",
     EXTENSIONS
     + OTHERS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
-    (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video, and gpupipe takes images",
+    (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video: pass the folder of its class folder, "
+    "and gpupipe.Frames() among the fields; see docs/video.md",
 }
 
 FOLDER = (

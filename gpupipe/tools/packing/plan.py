@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Image
+from gpupipe.batch import Frames, Image
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import read_regular, replacing
 from gpupipe.sources import FolderSource, Source
@@ -81,6 +81,8 @@ def check(source: Source, folder: Path, settings: PackSettings) -> None:
         library("pyarrow", "tables")
     if isinstance(source, StreamSource):
         raise ConfigError(f"{source!r} gives its samples in a sequence, which can't be shared out: pack what it reads")
+    if source.fields.of_kind(Frames):
+        raise ConfigError(f"{source!r} has videos, which are not packed: `tar` their folders, and pass the .tar files")
     following = [name for name, field in source.fields.items() if field.geometric and not isinstance(field, Image)]
     if following and settings.max_size is not None:
         raise ConfigError(f"max_size={settings.max_size} shrinks images, and {', '.join(following)} would not fit them")

@@ -105,6 +105,7 @@ def cases(height: int, width: int, steps: int) -> Iterator[Case]:
         key, mean = np.array([3, round(1e6 * sigma)], np.uint32), float(sigma) - 0.25
         truth = partial(same_noise, key=(int(key[0]), int(key[1])), mean=mean, sigma=float(sigma))
         yield Case(Op.NOISE, [255 * mean, 255 * sigma, *noise_key(key)], truth)
+    yield from later_cases(height, width, steps)
     yield Case(Op.AUTOCONTRAST, [0], F.autocontrast)
     yield Case(Op.EQUALIZE, [0], F.equalize)
     yield Case(Op.INVERT, [0], F.invert)
@@ -117,6 +118,47 @@ def cases(height: int, width: int, steps: int) -> Iterator[Case]:
     yield from affine_cases(height, width, steps)
     yield from perspective_cases(height, width, steps)
     yield from elastic_cases(height, width, steps)
+
+
+def later_cases(height: int, width: int, steps: int) -> Iterator[Case]:
+    """What torchvision has as functions, and what others have."""
+    for power in np.linspace(0.1, 3, steps):
+        yield Case(Op.GAMMA, [power], partial(F.adjust_gamma, gamma=float(np.float32(power))))
+    draw = np.random.default_rng(height + width)
+    for hue, saturation, value in draw.uniform(-1, 1, (steps, 3)) * (180, 0.9, 0.9):
+        factors = np.float32([hue, 1 + saturation, 1 + value])
+        yield Case(Op.HSV, factors, partial(opencv_hsv, factors=factors.astype(np.float64)))
+    for _ in range(steps):
+        (top, tall), (left, wide) = (np.sort(draw.integers(0, side + 1, 2)).tolist() for side in (height, width))
+        hole = partial(F.erase, i=top, j=left, h=tall - top, w=wide - left, v=torch.tensor(GRAY).view(3, 1, 1).byte())
+        yield Case(Op.HOLES, [1, top, left, tall - top, wide - left], hole, GRAY)
+    yield Case(Op.MIX_BEGIN, [0.3], torch.clone)
+    yield Case(Op.MIX_ADD, [0.3], torch.zeros_like)
+    yield Case(Op.MIX_END, [0.3], lambda images: (images * torch.tensor(0.3)).to(torch.uint8))
+
+
+def opencv_hsv(images: torch.Tensor, factors: NDArray[np.float64]) -> torch.Tensor:
+    """By OpenCV's tables and Ultralytics' LUTs, which OpenCV 5 itself gave at most 1 level away from the kernels."""
+    levels = np.arange(256)
+    by_value = np.rint(255 * 4096 / np.maximum(levels, 1)).astype(int) * (levels > 0)
+    by_spread = np.rint(180 * 4096 / 6 / np.maximum(levels, 1)).astype(int) * (levels > 0)
+    red, green, blue = images.numpy().astype(int).transpose(1, 0, 2, 3)
+    value, spread = np.maximum(np.maximum(red, green), blue), np.ptp([red, green, blue], axis=0)
+    sector = np.select(
+        [value == red, value == green], [green - blue, blue - red + 2 * spread], red - green + 4 * spread
+    )
+    hue, saturation = (sector * by_spread[spread] + 2048) >> 12, (spread * by_value[value] + 2048) >> 12
+    turned = ((levels + factors[0]) % 180).astype(int)[np.where(hue < 0, hue + 180, hue)]
+    stronger, lighter = (np.clip(levels * factor, 0, 255).astype(int) for factor in factors[1:])
+    s, v, sixth = stronger[saturation] / 255, lighter[value] / 255, turned / 30
+    k, part = np.floor(sixth).astype(int) % 6, sixth % 1
+    least, falling, rising = v * (1 - s), v * (1 - s * part), v * (1 - s * (1 - part))
+    channels = [
+        np.choose(k, [v, falling, least, least, rising, v]),
+        np.choose(k, [rising, v, v, falling, least, least]),
+        np.choose(k, [least, least, rising, v, v, falling]),
+    ]
+    return torch.from_numpy((np.stack(channels, axis=1) * 255).astype(np.uint8))
 
 
 def affine_cases(height: int, width: int, steps: int) -> Iterator[Case]:

@@ -39,6 +39,7 @@ OPERATIONS: tuple[gpupipe.recipe.Augmenting, ...] = (
     gpupipe.RandAugment(),
     gpupipe.TrivialAugmentWide(),
     gpupipe.AutoAugment(),
+    gpupipe.AugMix(),
     gpupipe.ColorJitter(0.4, 0.4, 0.4, 0.1),
     gpupipe.RandomPhotometricDistort(),
     gpupipe.RandomGrayscale(1.0),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.kernels.erase_mix import noise
+from gpupipe.kernels.erase_mix import logarithm, noise, series
 from gpupipe.kernels.operations import ELASTIC, Op
 from gpupipe.kernels.philox import philox4x32
 
@@ -25,6 +25,7 @@ GRAY = (0.2989, 0.587, 0.114)  # torchvision's weights of R, G and B
 ORDERS = tuple(permutations(range(3)))
 NEAREST = (Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST, Op.ELASTIC_NEAREST)
 BILINEAR = (Op.AFFINE_BILINEAR, Op.PERSPECTIVE_BILINEAR, Op.ELASTIC_BILINEAR)
+MIXING = (Op.MIX_BEGIN, Op.MIX_ADD, Op.MIX_END)
 Fill = Sequence[float] | None
 
 
@@ -35,8 +36,17 @@ def augment_reference(
     out = images.clone()
     numbers = torch.from_numpy(values).to(images.device)
     for row, steps in enumerate(ops.tolist() if images.numel() else []):
+        kept, total = torch.zeros_like(out[row]), torch.zeros_like(out[row], dtype=torch.float32)
         for step, op in enumerate(steps):
-            out[row] = _step(out[row], Op(op), numbers[row, step], fill)
+            if op not in MIXING:
+                out[row] = _step(out[row], Op(op), numbers[row, step], fill)
+                continue
+            share = out[row].float() * numbers[row, step, 0]
+            if op == Op.MIX_BEGIN:
+                kept, total = out[row].clone(), share
+            else:
+                total = total + share
+                out[row] = kept if op == Op.MIX_ADD else _levels(total)
     return out
 
 
@@ -46,6 +56,8 @@ def _step(image: torch.Tensor, op: Op, values: torch.Tensor, fill: Fill) -> torc
         return image
     if op in (*NEAREST, *BILINEAR, Op.AFFINE_BICUBIC):
         return _moved(image, values, op, fill)
+    if op is Op.HOLES:
+        return _with_holes(image, values, fill)
     return FUNCTIONS[op](image, values)
 
 
@@ -130,10 +142,66 @@ def _hue(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     part = saturation * (sixth - whole)
     rest = 1 - saturation
     falling, rising, least = ((factor * high).clamp(0, 1) for factor in (1 - part, part + rest, rest))
-    # Which of (value, least, falling, rising) is red, green and blue in each sixth of the circle; hue can be 1.0.
-    choices = torch.stack([high, least, falling, rising], -1)
-    select = torch.tensor([[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2]], device=image.device)
-    return (choices.gather(-1, select[whole.long() % 6]) * 255.999).to(torch.uint8)  # 256 - 0.001, as `to_dtype`
+    exact = _by_sixth(whole, high, least, falling, rising)  # hue can be 1.0
+    return (exact * 255.999).to(torch.uint8)  # 256 - 0.001, as `to_dtype`
+
+
+def _hsv(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """To OpenCV's bytes of hue, saturation and value (modules/imgproc/src/color_hsv.simd.hpp), and back."""
+    red, green, blue = image.int().unbind(-1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    spread = value - torch.minimum(torch.minimum(red, green), blue)
+    saturation = (spread * _parts(255, value) + 2048) >> 12
+    sector = torch.where(
+        value == red, green - blue, torch.where(value == green, blue - red + 2 * spread, red - green + 4 * spread)
+    )
+    hue = (sector * _parts(30, spread) + 2048) >> 12
+    turned = torch.where(hue < 0, hue + 180, hue).float() + values[0]
+    circle = turned.new_tensor(180.0)
+    hue = (turned - (turned / circle).floor() * circle).floor()
+    high, strength = ((part.float() * factor).clamp(0, 255).floor() * (1 / 255)
+                      for part, factor in ((value, values[2]), (saturation, values[1])))  # fmt: skip
+    sixth = hue * (1 / 30)
+    whole = sixth.floor()
+    part = torch.where(whole < 6, sixth - whole, 0)
+    least, falling = high * (1 - strength), high * (1 - strength * part)
+    rising = high * (1 - strength * (1 - part))
+    return _levels(_by_sixth(whole, high, least, falling, rising) * 255)
+
+
+def _parts(whole: int, by: torch.Tensor) -> torch.Tensor:
+    """whole * 4096 / by, rounded; 0 for none."""
+    parts = by.new_tensor(float(whole << 12), dtype=torch.float32) / by.clamp(min=1).float()
+    return torch.where(by > 0, parts.round(), 0).int()
+
+
+def _by_sixth(whole: torch.Tensor, *choices: torch.Tensor) -> torch.Tensor:
+    """Which of value, least, falling and rising is red, green and blue in each sixth of the circle, which may be 6."""
+    select = torch.tensor([[0, 3, 1], [2, 0, 1], [1, 0, 3], [1, 2, 0], [3, 1, 0], [0, 1, 2]], device=whole.device)
+    return torch.stack(choices, -1).gather(-1, select[whole.long() % 6])
+
+
+def _gamma(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """By e**x as a series, times a power of 2."""
+    exact = np.arange(1, 256, dtype=np.float32) / np.float32(255)
+    x = np.float32(values[0].item()) * logarithm(exact)
+    power = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    rest = x - power * np.float32(0.693147181)
+    raised = series(rest, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
+    scale = ((np.maximum(power, -127).astype(np.int32) + 127) << 23).view(np.float32)  # 0 for -127
+    levels = np.minimum(raised * scale, np.float32(1)) * np.float32(255.999)
+    table = torch.from_numpy(np.append(np.float32(0), levels).astype(np.uint8)).to(image.device)
+    return table[image.int()]
+
+
+def _with_holes(image: torch.Tensor, values: torch.Tensor, fill: Fill) -> torch.Tensor:
+    whole = values.clamp(0, 65535).int().tolist()
+    color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill).round().to(image)
+    out = image.clone()
+    for first in range(1, min(1 + 4 * whole[0], len(whole) - 3), 4):
+        top, left, height, width = whole[first : first + 4]
+        out[top : top + height, left : left + width] = color
+    return out
 
 
 def _gaussian_blur(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -270,5 +338,7 @@ FUNCTIONS: dict[Op, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Op.GAUSSIAN_BLUR: _gaussian_blur,
     Op.CHANNELS: lambda image, values: image[..., list(ORDERS[int(values[0])])],
     Op.NOISE: _noise,
+    Op.HSV: _hsv,
+    Op.GAMMA: _gamma,
     Op.SOLARIZE_ADD: lambda image, values: torch.where(image < 128, _levels(image.float() + values[0]), image),
 }

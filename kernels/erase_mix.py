@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.kernels.philox import philox4x32
 from gpupipe.kernels.transfer import to_device
 
-__all__ = ["Erase", "Mix", "noise", "soft_targets"]
+__all__ = ["Erase", "Mix", "logarithm", "noise", "series", "soft_targets"]
 
 
 @dataclass(frozen=True)
@@ -91,22 +91,28 @@ def noise(key: tuple[int, int], height: int, width: int) -> NDArray[np.float32]:
     return np.stack([radius * cosine, radius * sine, _radius(third) * _direction(fourth)[0]], axis=-1)
 
 
-def _series(z: NDArray[np.float32], *factors: float) -> NDArray[np.float32]:
+def series(z: NDArray[np.float32], *factors: float) -> NDArray[np.float32]:
+    """Of powers of z, the factor of the highest first."""
     total = np.full_like(z, factors[0])
     for factor in factors[1:]:
         total = total * z + np.float32(factor)
     return total
 
 
-def _radius(u: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Square root of -2 ln(u). With u = 2**e * m and m near 1, ln(m) is a series in (m - 1) / (m + 1)."""
+def logarithm(u: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ln(u) for u above 0. With u = 2**e * m and m near 1, ln(m) is a series in (m - 1) / (m + 1)."""
     root = 0x3F3504F3  # the bits of sqrt(1/2)
     bits = u.view(np.int32) + np.int32(0x3F800000 - root)
     exponent = ((bits >> 23) - 127).astype(np.float32)
     m = ((bits & 0x007FFFFF) + root).astype(np.int32).view(np.float32)
     s = (m - 1) / (m + 1)
-    logarithm = 2 * s * _series(s * s, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1) + exponent * np.float32(0.693147181)
-    return np.sqrt(-2 * logarithm)  # type: ignore[no-any-return]
+    exact: NDArray[np.float32] = 2 * s * series(s * s, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1)
+    exact += exponent * np.float32(0.693147181)
+    return exact
+
+
+def _radius(u: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.sqrt(-2 * logarithm(u))
 
 
 def _direction(turns: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -114,8 +120,8 @@ def _direction(turns: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray
     quarter = (4 * turns + np.float32(0.5)).astype(np.int32)
     x = (turns - np.float32(0.25) * quarter.astype(np.float32)) * np.float32(6.28318531)
     z = x * x
-    sine = _series(z, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1) * x
-    cosine = _series(z, 1 / 40320, -1 / 720, 1 / 24, -1 / 2, 1)
+    sine = series(z, 1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1) * x
+    cosine = series(z, 1 / 40320, -1 / 720, 1 / 24, -1 / 2, 1)
     odd = quarter & 1 == 1
     both = np.where(odd, sine, cosine), np.where(odd, cosine, sine)
     return np.where((quarter + 1) & 2, -both[0], both[0]), np.where(quarter & 2, -both[1], both[1])

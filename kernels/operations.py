@@ -69,6 +69,19 @@ class Op(IntEnum):
     NOISE = 21
     """Mean and standard deviation, in levels, of normal numbers that are added, cut to whole levels; then the key that
     decides them, see `noise_key`."""
+    MIX_BEGIN = 22
+    """The image's share, 0 to 1, begins a sum, and the image is kept, to go back to."""
+    MIX_ADD = 23
+    """The image's share is added to the sum, then it is again what was kept. Before a beginning both are 0."""
+    MIX_END = 24
+    """The image's share is added to the sum, which it then is, cut to whole levels."""
+    HSV = 25
+    """What is added to the hue, -180 to 180 in steps of two degrees, and the factors of saturation and value, in
+    OpenCV's bytes: all are cut to whole numbers before and after."""
+    HOLES = 26
+    """How many; then top, left, height and width of each, whole numbers of pixels. The fill is put there."""
+    GAMMA = 27
+    """The power, 0 to 100, to which levels above 0 are raised, 255 standing for 1."""
     PERSPECTIVE_NEAREST = 40
     """As AFFINE_NEAREST, with two values more, g and h, by which both coordinates are divided: g*x + h*y + 1. See
     `perspective_matrix`."""
@@ -91,6 +104,11 @@ LIMITS = {
     Op.HUE: (-0.5, 0.5),
     Op.POSTERIZE: (0, 8),
     Op.CHANNELS: (0, 5),
+    Op.MIX_BEGIN: (0, 1),
+    Op.MIX_ADD: (0, 1),
+    Op.MIX_END: (0, 1),
+    Op.HSV: (-180, 180),
+    Op.GAMMA: (0, 100),
 }
 """The smallest and the largest first value, where an operation does not take every number."""
 

@@ -21,9 +21,9 @@ from triton.compiler import ASTSource
 from gpupipe.kernels.gpu import OPTIONS, augment, augment_kernels, finish, finish_kernels, tables
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-BYTES = ("images", "source", "middle", "out", "tables")
+BYTES = ("images", "source", "middle", "out", "tables", "kept")
 WORDS = ("records", "tasks", "steps")
-POINTERS = {**dict.fromkeys(BYTES, "*u8"), **dict.fromkeys(WORDS, "*i32"), "filtered": "*fp32"}
+POINTERS = {**dict.fromkeys(BYTES, "*u8"), **dict.fromkeys(WORDS, "*i32"), "filtered": "*fp32", "total": "*fp32"}
 FLOATS = ("offset", "scale", "value", "fill")
 
 
@@ -71,11 +71,11 @@ def finish_cases() -> dict[str, Any]:
 def augment_cases() -> dict[str, Any]:
     block = {"PIXELS": augment.PIXELS, "FAR": False}
     whole = {**block, "WORDS": True, "FILL": True}
-    plain, elastic = {"BICUBIC": False, "NOISY": False, "ELASTIC": False}, {"ELASTIC": True}
+    plain, elastic = {"BICUBIC": False, "OWN": False, "ELASTIC": False}, {"ELASTIC": True}
     return {
         "apply": compiled(augment_kernels.apply, {**whole, **plain}, augment.WARPS),
         "apply bicubic": compiled(augment_kernels.apply, {**whole, **plain, "BICUBIC": True}, augment.WARPS),
-        "apply noise": compiled(augment_kernels.apply, {**whole, **plain, "NOISY": True}, augment.WARPS),
+        "apply own": compiled(augment_kernels.apply, {**whole, **plain, "OWN": True}, augment.WARPS),
         "apply elastic": compiled(augment_kernels.apply, {**whole, **plain, **elastic}, augment.WARPS),
         "filter rows": compiled(augment_kernels.filter_rows, {**block, "ELASTIC": False}, augment.WARPS),
         "filter rows elastic": compiled(augment_kernels.filter_rows, {**block, **elastic}, augment.WARPS),

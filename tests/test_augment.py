@@ -234,6 +234,17 @@ def every_step(height: int, width: int) -> list[tuple[Op, Any]]:
     steps += [(Op.SOLARIZE, level) for level in (-3, 0, 100.5, 128, 255, 256, 3e38)]
     steps += [(Op.SOLARIZE_ADD, level) for level in (-3e38, -50, 0, 30.5, 110, 256, 3e38)]
     steps += [(op, 0) for op in (Op.IDENTITY, Op.AUTOCONTRAST, Op.EQUALIZE, Op.INVERT, Op.GRAYSCALE)]
+    steps += [(op, share) for op in (Op.MIX_BEGIN, Op.MIX_ADD, Op.MIX_END) for share in (0, 0.3, 1)]
+    steps += [(Op.GAMMA, power) for power in (0.01, 0.5, 0.83, 1, 1.21, 2.2, 17.5, 100)]
+    factors = [(0, 1, 1), (2.7, 1.7, 0.6), (-179.5, 0, 1.4), (180, 3e38, -1), (-0.3, 0.3, 3e38), (77.2, -3, 0.97)]
+    steps += [(Op.HSV, some) for some in factors]
+    holes = [
+        [1, 0, 0, height, 2],
+        [3, 1, 2, 4, 3, 0, 0, 1, 1, height - 1, width - 2, 9, 9],
+        [9, 0, 1, 1, 1],
+        [-1, 0, 0, 5, 5],
+    ]
+    steps += [(Op.HOLES, some) for some in (*holes, [1.9, 0.7, 3e38, 2, 3e38], [2, -5, 1.5, 3e38, 2.5])]
     steps += [(Op.CHANNELS, order) for order in (*range(6), 3.9)]
     keys = [[1, 2, 3, 4], [65535] * 4, [-3e38, 3e38, 0.5, 70000]]
     steps += [(Op.NOISE, [*scale, *key]) for scale in ((0, 25.5), (-40.2, 3), (3e38, 3e38), (0, -1e6)) for key in keys]

@@ -17,8 +17,11 @@ from gpupipe.plan.elementary import cos_turn, exp, log, normal
 from gpupipe.plan.steps import Kind, Steps, single
 from gpupipe.recipe import (
     Augmenting,
+    AugMix,
     AutoAugment,
+    CoarseDropout,
     ColorJitter,
+    ElasticTransform,
     GaussianBlur,
     GaussianNoise,
     RandAugment,
@@ -29,8 +32,10 @@ from gpupipe.recipe import (
     RandomChoice,
     RandomEqualize,
     RandomErasing,
+    RandomGamma,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomHSV,
     RandomInvert,
     RandomPhotometricDistort,
     RandomPosterize,
@@ -38,6 +43,7 @@ from gpupipe.recipe import (
     RandomSolarize,
     Recipe,
     ThreeAugment,
+    TimmAugMix,
     TimmRandAugment,
     TrivialAugmentWide,
 )
@@ -141,6 +147,38 @@ def test_noise_has_a_key_of_its_own_for_each_sample() -> None:
     assert stats.kstest(words.ravel() / 2**32, "uniform").pvalue > SURELY
 
 
+def test_hue_saturation_and_value_are_uniform() -> None:
+    values = programs(RandomHSV(0.1, 0.5, 0.2)).values[:, 0].astype(np.float64)
+    for numbers, low, high in zip(values.T, (-18, 0.5, 0.8), (18, 1.5, 1.2), strict=False):
+        assert stats.kstest(numbers, stats.uniform(low, high - low).cdf).pvalue > SURELY
+    assert np.abs(np.corrcoef(values[:, :3].T) - np.eye(3)).max() < 0.05
+    assert not values[:, 3:].any()
+
+
+def test_powers_are_uniform() -> None:
+    made = programs(RandomGamma((0.5, 2), 0.3))
+    done = made.ops[:, 0] == Op.GAMMA
+    assert_rate(done, 0.3)
+    assert stats.kstest(made.values[done, 0, 0], stats.uniform(0.5, 1.5).cdf).pvalue > SURELY
+
+
+def test_holes_lie_inside_and_are_of_all_sizes() -> None:
+    made = programs(CoarseDropout((2, 4), (0.1, 0.5), (0.3, 0.4), p=0.6))
+    done = made.ops[:, 0] == Op.HOLES
+    assert_rate(done, 0.6)
+    assert not made.values[~done].any()
+    values = made.values[done, 0].astype(int)
+    assert stats.chisquare(np.unique(values[:, 0], return_counts=True)[1]).pvalue > SURELY
+    holes = values[:, 1:17].reshape(-1, 4)
+    for place, side, shortest, longest in ((0, 2, 3, 15), (1, 3, 9, 12)):
+        places, sides = holes[:, place], holes[:, side]
+        assert (sides.min(), sides.max()) == (shortest, longest)
+        assert (places >= 0).all()
+        assert (places + sides <= 32).all()
+        shares = (places + np.random.default_rng(0).random(len(places))) / (32 - sides + 1)
+        assert stats.kstest(shares, "uniform").pvalue > SURELY
+
+
 def test_three_augment_is_one_of_three() -> None:
     made = programs(ThreeAugment())
     assert made.ops.shape == (COUNT, 1)
@@ -192,6 +230,14 @@ MANY: tuple[Augmenting, ...] = (
     RandomPhotometricDistort(),
     GaussianNoise(),
 )
+LATER = (
+    ElasticTransform(fill=None),
+    AugMix(),
+    TimmAugMix(fill=None),
+    RandomHSV(),
+    CoarseDropout(fill=None),
+    RandomGamma(),
+)
 
 
 def same(first: Augmentation, second: Augmentation) -> bool:
@@ -216,7 +262,7 @@ def test_any_positions_in_any_order_give_the_same_rows() -> None:
     assert programs(*MANY, positions=0).ops.shape == (0, whole.ops.shape[1])
 
 
-@pytest.mark.parametrize("operation", MANY, ids=lambda operation: type(operation).__name__)
+@pytest.mark.parametrize("operation", [*MANY, *LATER], ids=lambda operation: type(operation).__name__)
 def test_other_kinds_of_operations_change_nothing(operation: Augmenting) -> None:
     alone = programs(operation, positions=200)
     others = [other for other in MANY if type(other) is not type(operation) and not isinstance(other, RandomApply)]
@@ -287,6 +333,43 @@ def test_views_and_fields_are_independent_of_each_other() -> None:
     assert np.abs(np.corrcoef(np.array(numbers, np.float64)) - np.eye(12)).max() < 0.08
 
 
+LATER_OPS = [
+    [43, 22, 2, 2, 2, 23, 2, 0, 0, 23, 2, 7, 0, 24, 22, 2, 3, 0, 23, 2, 4, 10, 23, 8, 2, 0, 24, 25, 0, 0],
+    [43, 22, 4, 4, 4, 23, 2, 9, 0, 23, 2, 2, 0, 24, 22, 2, 0, 0, 23, 4, 5, 0, 23, 10, 2, 0, 24, 25, 26, 0],
+    [43, 22, 9, 10, 0, 23, 10, 0, 0, 23, 2, 11, 0, 24, 22, 10, 7, 4, 23, 9, 0, 0, 23, 2, 2, 0, 24, 25, 26, 27],
+]
+LATER_SUMS = [
+    481348.594,
+    1.918,
+    257.9,
+    3.1,
+    257.8,
+    0.734,
+    5.965,
+    230.867,
+    10.918,
+    0.223,
+    6.15,
+    4.0,
+    5.9,
+    0.126,
+    1.522,
+    4.223,
+    6.124,
+    4.076,
+    0.301,
+    206.276,
+    3.248,
+    4.706,
+    1.071,
+    10.625,
+    7.041,
+    214.739,
+    0.106,
+    11.354,
+    153.0,
+    1.019,
+]
 GOLDEN_OPS = [
     [3, 0, 3, 8, 11, 15, 8, 6, 5, 3, 4, 0, 14, 9, 3, 0, 8, 12, 8, 10, 11, 7, 20, 0, 0, 0, 6, 4, 20, 21],
     [7, 5, 1, 11, 0, 0, 0, 6, 4, 3, 5, 0, 14, 9, 0, 0, 0, 12, 0, 0, 11, 0, 20, 0, 0, 5, 0, 4, 0, 21],
@@ -331,3 +414,6 @@ def test_golden_programs() -> None:
     made = programs(*MANY, positions=[0, 1, 2**40 + 5], seed=42, epoch=3, view=2)
     assert made.ops.tolist() == GOLDEN_OPS
     np.testing.assert_allclose(np.abs(made.values).sum(axis=(0, 2)), GOLDEN_SUMS, atol=1e-3)
+    later = programs(*LATER, positions=[0, 1, 2**40 + 5], seed=42, epoch=3, view=2)
+    assert later.ops.tolist() == LATER_OPS
+    np.testing.assert_allclose(np.abs(later.values).sum(axis=(0, 2)), LATER_SUMS, rtol=1e-4, atol=1e-3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,10 +20,20 @@ from torchvision.transforms import v2
 
 from gpupipe.kernels import Op, augment_reference
 from gpupipe.plan import augmentation
+from gpupipe.plan.aug_mix import SPACE
 from gpupipe.plan.policies import NARROW, SEARCH, WIDE, Space, magnitudes
 from gpupipe.plan.searched import SEARCHED
 from gpupipe.plan.timm_policy import OPERATIONS, _values, argument
-from gpupipe.recipe import AutoAugment, RandAugment, RandomResizedCrop, Recipe, TimmRandAugment, TrivialAugmentWide
+from gpupipe.recipe import (
+    AugMix,
+    AutoAugment,
+    RandAugment,
+    RandomResizedCrop,
+    Recipe,
+    TimmAugMix,
+    TimmRandAugment,
+    TrivialAugmentWide,
+)
 
 SIZE = (25, 38)
 
@@ -31,7 +43,8 @@ SIZE = (25, 38)
 
 @pytest.mark.parametrize("bins", [2, 10, 31])
 @pytest.mark.parametrize(
-    ("space", "theirs"), [(NARROW, v2.RandAugment), (WIDE, v2.TrivialAugmentWide), (SEARCH, v2.AutoAugment)]
+    ("space", "theirs"),
+    [(NARROW, v2.RandAugment), (WIDE, v2.TrivialAugmentWide), (SEARCH, v2.AutoAugment), (SPACE, v2.AugMix)],
 )
 def test_magnitudes_are_torchvisions(space: Space, theirs: Any, bins: int) -> None:
     assert space.names == tuple(theirs._AUGMENTATION_SPACE)
@@ -62,8 +75,8 @@ class Drawn(NamedTuple):
 SEED, EPOCH = 2**40 + 3, 7
 
 
-def words(position: int, operation: int, block: int) -> list[int]:
-    return scalar_philox((position % 2**32, position >> 32, EPOCH, operation << 16 | block), SEED)
+def words(position: int, operation: int, block: int, page: int = 0) -> list[int]:
+    return scalar_philox((position % 2**32, position >> 32 | page << 16, EPOCH, operation << 16 | block), SEED)
 
 
 def drawn(space: dict[str, Any], name: str, bins: int, level: int, sign: int) -> Drawn:
@@ -132,6 +145,87 @@ def test_programs_do_what_torchvision_does(policy: Any, names: int) -> None:
                 ).permute(1, 2, 0)
             assert (ours.int() - image.int()).abs().max() <= 1, (position, chosen)
     assert len(seen) >= names  # enough of the operations were drawn
+
+
+class ToldAugMix(v2.AugMix):
+    """Torchvision's with the draws of an image, read from its words, in the place of torch's."""
+
+    def __init__(self, policy: AugMix, position: int) -> None:
+        super().__init__(policy.severity, policy.mixture_width, policy.chain_depth, all_ops=policy.all_ops)
+        space, width = (
+            self._AUGMENTATION_SPACE if policy.all_ops else self._PARTIAL_AUGMENTATION_SPACE,
+            self.mixture_width,
+        )
+        heads = [words(position, 26, block, page=1) for block in range(width)]
+        own = (heads[0][0] + 0.5) / 2**32
+        parts = [-math.log((head[1] + 0.5) / 2**32) for head in heads]
+        self.shares = iter([[own, 1 - own], [part / sum(parts) for part in parts]])
+        self.numbers: list[int | float] = []
+        self.names: list[str] = []
+        deepest = max(self.chain_depth, 3) if self.chain_depth < 1 else self.chain_depth
+        for chain, head in enumerate(heads):
+            depth = 1 + (head[2] * 3 >> 32) if self.chain_depth < 1 else self.chain_depth
+            self.numbers += [depth] if self.chain_depth < 1 else []
+            for step in range(depth):
+                which, level, sign, _ = words(position, 26, width + chain * deepest + step, page=1)
+                name = list(space)[which * len(space) >> 32]
+                function, signed = space[name]
+                self.names.append(name)
+                self.numbers += [level * self.severity >> 32] if function(10, *SIZE) is not None else []
+                self.numbers += [float(not sign >> 31)] if signed else []
+
+    def _sample_dirichlet(self, params: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([next(self.shares)])
+
+    def _get_random_item(self, space: Any) -> Any:
+        name = self.names.pop(0)
+        return name, space[name]
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        def told(*_: Any, **__: Any) -> torch.Tensor:
+            return torch.tensor(self.numbers.pop(0))
+
+        with patch.object(torch, "randint", told), patch.object(torch, "rand", told):
+            made = self.forward(image)
+        assert not self.numbers
+        assert not self.names
+        return made
+
+
+@pytest.mark.parametrize("policy", [AugMix(), AugMix(10, 2, 4, all_ops=False), AugMix(5, 1, 1)], ids=str)
+def test_mixtures_are_torchvisions(policy: AugMix) -> None:
+    """But where a level's difference in a step grows by those that follow."""
+    positions = np.arange(30) + 2**33
+    made = augmentation(Recipe((RandomResizedCrop(SIZE), policy)), SEED, EPOCH, positions)
+    for row, position in enumerate(positions.tolist()):
+        image = torch.from_numpy(picture(*SIZE, seed=row))
+        ours = augment_reference(image[None], made.ops[row : row + 1], made.values[row : row + 1], made.fill)[0]
+        theirs = ToldAugMix(policy, position)(image.permute(2, 0, 1).contiguous()).permute(1, 2, 0)
+        apart = (ours.int() - theirs.int()).abs().float()
+        assert apart.mean() < 0.5, position
+        assert apart.quantile(0.95) <= 2, position
+
+
+@pytest.mark.parametrize("policy", [AugMix(7, 3), TimmAugMix(7, 3)])
+def test_mixtures_are_drawn_uniformly(policy: AugMix | TimmAugMix) -> None:
+    made = augmentation(Recipe((RandomResizedCrop(8), policy)), 5, 0, np.arange(6000))
+    assert made.ops.shape == (6000, 1 + 3 * (3 + 1))
+    assert set(made.ops[:, 0]) == {Op.MIX_BEGIN}
+    own, shares = made.values[:, 0, 0].astype(np.float64), made.values[:, 4::4, 0].astype(np.float64)
+    np.testing.assert_allclose(own + shares.sum(axis=1), 1, atol=1e-6)
+    assert stats.kstest(own, "uniform").pvalue > SURELY
+    for part in (shares / (1 - own)[:, None]).T:
+        assert stats.kstest(part, stats.beta(1, 2).cdf).pvalue > SURELY
+    chains = made.ops[:, 1:].reshape(6000, 3, 4)
+    assert (chains[:, :2, 3] == Op.MIX_ADD).all()
+    assert (chains[:, 2, 3] == Op.MIX_END).all()
+    deep = chains[:, :, 1:3] != Op.IDENTITY
+    for depth, share in zip((deep[..., 0], deep[..., 1]), (2 / 3, 1 / 3), strict=True):
+        assert stats.binomtest(int(depth.sum()), depth.size, share).pvalue > SURELY
+    counts = Counter(chains[:, :, 0].ravel().tolist())
+    moves = [counts.pop(Op.AFFINE_BILINEAR) / 5] * 5
+    assert stats.chisquare([*moves, *counts.values()]).pvalue > SURELY
+    assert len(counts) == 8
 
 
 @pytest.mark.parametrize("policy", [RandAugment(1), TrivialAugmentWide()])

@@ -34,6 +34,7 @@ from gpupipe import (
     Recipe,
     ResizeCenterCrop,
     ThreeAugment,
+    TimmAugMix,
     TimmRandAugment,
 )
 from gpupipe.plan import cropping
@@ -106,6 +107,10 @@ CARRIED: dict[str, tuple[dict[str, Any], Any]] = {
             PLAIN[2],
         ),
     ),
+    "AugMix": (
+        {**NO_COLOR, "auto_augment": "augmix-m5-w4-d2"},
+        (*PLAIN[:2], TimmAugMix(5, 4, 2), PLAIN[2]),
+    ),
     "RandAugment, other settings": (
         {"auto_augment": "rand-m6-n3-p0.7", "mean": (0.5, 0.5, 0.5)},
         (
@@ -168,7 +173,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "RandAugment of other operations": ({"auto_augment": "rand-m9-tweights"}, r"RandAugment\(ops=.*leave '-t...' out"),
     "RandAugment of uniform levels": ({"auto_augment": "rand-m9-mstd101"}, r"magnitude_std=inf.*at most 100"),
     "RandAugment of higher levels": ({"auto_augment": "rand-m15-mmax20"}, r"magnitude_max=20.*leave '-mmax' out"),
-    "AugMix": ({"auto_augment": "augmix-m5-w4-d2"}, r"AugMixAugment\(alpha=1.0, width=4, depth=2\).*rand-m9"),
+    "AugMix, blended": (
+        {"auto_augment": "augmix-m5-b1"},
+        r"AugMixAugment\(alpha=1.0, blended=True\).*leave '-a' and '-b'",
+    ),
+    "AugMix of normal levels": ({"auto_augment": "augmix-m5-mstd0.5"}, r"AugMixAugment\(ops=.*leave '-mstd'"),
     "AutoAugment": ({"auto_augment": "original-mstd0.5"}, r"AutoAugment\(policy=.*PosterizeOriginal.*AutoAugment\(\)"),
     "3-Augment of random levels": ({"auto_augment": "3a-mstd0.5"}, r"AutoAugment\(policy=.*mstd=0.5.*'3a'"),
     "random color": ({"re_prob": 0.2, "re_mode": "rand"}, r"re_mode='rand'.*re_mode='pixel' or 'const'"),
@@ -361,6 +370,7 @@ def same_distribution(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 DRAWN = [
+    "AugMix",
     "crop",
     "random filter",
     "color jitter",
@@ -443,7 +453,7 @@ IN_PART: dict[str, tuple[dict[str, Any], str, Any]] = {
         ),
     ),
     "AugMix and jitter": (
-        {"auto_augment": "augmix-m5-w4-d2", "vflip": 0.3},
+        {"auto_augment": "augmix-m5-w4-d2-b1", "vflip": 0.3},
         "AugMixAugment",
         (*PLAIN[:2], gpupipe.RandomVerticalFlip(0.3), PLAIN[2]),
     ),

@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 from test_augment import FILL, every_step, program
 from test_philox import KNOWN
 
-from gpupipe.kernels import Erase, Mix, Op, augment, augment_reference, finish, finish_reference, gpu, native
+from gpupipe.kernels import (
+    Erase,
+    Mix,
+    Op,
+    affine_matrix,
+    augment,
+    augment_reference,
+    finish,
+    finish_reference,
+    gpu,
+    native,
+)
 from gpupipe.kernels.finish import empty_batch
 from gpupipe.kernels.gpu.schedule import BLURS, FIELDS, READERS, STATISTICS, Pass, schedule
 from gpupipe.kernels.philox import philox4x32
@@ -223,7 +234,7 @@ def chains(count: int, length: int, images: torch.Tensor) -> tuple[NDArray[np.in
     ops, values = program(*steps)
     results = augment_reference(images[:1].expand(len(steps), -1, -1, -1).contiguous(), ops, values)
     good = [row for row, result in enumerate(results) if len(result.unique()) > len(images[0].unique()) // 3]
-    assert {op for op in Op if op != Op.GRAYSCALE} <= set(ops[good, 0])
+    assert set(Op) - {Op.GRAYSCALE, Op.MIX_ADD} <= set(ops[good, 0])
     picked = np.random.default_rng(count).choice(good, (count, length))
     return ops[picked, 0], values[picked, 0]
 
@@ -240,6 +251,22 @@ def test_chains(size: tuple[int, int], in_place: bool, device: torch.device) -> 
     wanted = augment_reference(images, ops, values, fill)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         assert torch.equal(augmented(images.to(device), ops, values, fill, in_place), wanted)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_mixes(in_place: bool, device: torch.device) -> None:
+    """Of images that are changed between, by what needs passes of its own and by what does not."""
+    images = images_of((3, 9, 12))
+    matrix = affine_matrix((9, 12), angle=20)
+    before, first = [(Op.INVERT, 0), (Op.EQUALIZE, 0)], [(Op.AFFINE_BILINEAR, matrix), (Op.POSTERIZE, 3)]
+    rest = [(Op.MIX_ADD, 0.2), (Op.CONTRAST, 0.4), (Op.MIX_ADD, 0.1), (Op.MIX_END, 0.35), (Op.BRIGHTNESS, 1.1)]
+    ops, values = program(*before, (Op.MIX_BEGIN, 0.3), *first, *rest)
+    ops, values = ops.T.repeat(3, axis=0), values.transpose(1, 0, 2).repeat(3, axis=0)
+    ops[1, [2, 5]], ops[2, 5:] = Op.IDENTITY, Op.IDENTITY  # without a beginning; without an end
+    wanted = augment_reference(images, ops, values, FILL)
+    for variant in native.variants():
+        assert torch.equal(augment(images, ops, values, fill=FILL, variant=variant), wanted)
+    assert torch.equal(augmented(images.to(device), ops, values, FILL, in_place), wanted)
 
 
 def test_statistics_of_images_larger_than_a_block(device: torch.device) -> None:
@@ -359,7 +386,7 @@ def test_a_task_says_how_far_its_lead_reads_and_with_which_values() -> None:
     alone = [schedule(ops[row : row + 1], values[row : row + 1])[0] for row in range(7)]
     assert [step.elastic for step in alone] == [lead is Op.ELASTIC_NEAREST for lead in leads]
     assert [step.bicubic for step in alone] == [lead is Op.AFFINE_BICUBIC for lead in leads]
-    assert [step.noisy for step in alone] == [lead is Op.NOISE for lead in leads]
+    assert [step.own for step in alone] == [lead is Op.NOISE for lead in leads]
 
 
 def test_compiled_kernels_keep_everything_in_registers(compiled: dict[str, dict[str, Any]]) -> None:

@@ -12,7 +12,9 @@ from torchvision.transforms import v2
 from gpupipe.batch import Array, Boxes, Field, Image, Mask, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError
 from gpupipe.recipe import (
+    AugMix,
     AutoAugment,
+    CoarseDropout,
     ColorJitter,
     CutMix,
     GaussianBlur,
@@ -23,13 +25,16 @@ from gpupipe.recipe import (
     RandomChoice,
     RandomCrop,
     RandomErasing,
+    RandomGamma,
     RandomGrayscale,
     RandomHorizontalFlip,
+    RandomHSV,
     RandomPhotometricDistort,
     RandomResizedCrop,
     RandomSolarize,
     Recipe,
     ThreeAugment,
+    TimmAugMix,
     TimmRandAugment,
     TrivialAugmentWide,
     check_fields,
@@ -43,6 +48,9 @@ STILL = [
     GaussianBlur(3),
     ThreeAugment(),
     RandomPhotometricDistort(),
+    RandomHSV(),
+    RandomGamma(),
+    CoarseDropout(fill=None),
 ]
 MIXING = [MixUp(3), CutMix(3), MixUpOrCutMix(3)]
 FOLLOWERS = {"mask": Mask(), "boxes": Boxes(), "points": Points()}
@@ -64,6 +72,14 @@ def schema(**fields: Field) -> Schema:
 def test_augmentations_are_followed_or_touch_images_alone() -> None:
     check_fields(recipe(*MOVING, *STILL, RandomErasing()), schema(**FOLLOWERS))
     check_fields(recipe(RandomApply(tuple(STILL)), RandomChoice(MOVING)), Schema({"image": Image(), "mask": Mask()}))
+
+
+@pytest.mark.parametrize("operation", [AugMix(), RandomApply((TimmAugMix(),))])
+def test_mixtures_of_moved_images(operation: Any) -> None:
+    check_fields(recipe(operation), schema(second=Image()))
+    for follower, field in FOLLOWERS.items():
+        with pytest.raises(ConfigError, match=rf"AugMix mixes an image .* fields='{follower}' .*take RandAugment"):
+            check_fields(recipe(operation), schema(**{follower: field}))
 
 
 def test_boxes_and_points_do_not_go_with_padding_that_repeats_them() -> None:

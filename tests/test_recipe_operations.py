@@ -112,7 +112,7 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
         (lambda: RandomApply(ColorJitter()), "operations=ColorJitter.* must be a tuple"),
         (
             lambda: RandomChoice((Normalize(),)),
-            "Normalize.* can't be one of its operations; these can: AutoAugment, .*, RandAugment",
+            "Normalize.* can't be one of its operations; these can: AugMix, .*, RandAugment",
         ),
         (lambda: RandomChoice((ThreeAugment(),), (0,)), "weight of 0 or more"),
         (lambda: RandomChoice((ThreeAugment(),), (1, 1)), "for each of the 1 operations"),

@@ -86,7 +86,7 @@ def train_preset(flags: Flags) -> Preset:
     elif flags.auto_augment == "ta_wide":
         parts.append(T.TrivialAugmentWide())
     elif flags.auto_augment == "augmix":
-        parts.append(T.AugMix(severity=3))
+        parts.append(T.AugMix(severity=3, alpha=2.0))  # of other shares than a recipe's
     elif flags.auto_augment is not None:
         parts.append(T.AutoAugment(policy=T.AutoAugmentPolicy(flags.auto_augment)))
     return Preset(flags, *parts)

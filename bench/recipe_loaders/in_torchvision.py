@@ -35,6 +35,9 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.RandomRotation(one.degrees, **warp(one))
         case gpupipe.RandomAffine():
             return v2.RandomAffine(one.degrees, one.translate, one.scale, one.shear, **warp(one))
+        case gpupipe.AugMix():
+            depth, ops = one.chain_depth, one.all_ops
+            return v2.AugMix(one.severity, one.mixture_width, depth, all_ops=ops, **warp(one))
         case gpupipe.ElasticTransform():
             return v2.ElasticTransform(list(one.alpha), one.sigma, **warp(one))
         case gpupipe.RandomPerspective():

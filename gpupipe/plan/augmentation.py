@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.kernels.crops import by_size
 from gpupipe.kernels.philox import uniform
-from gpupipe.plan import colors, geometric, policies, timm_policy
+from gpupipe.plan import aug_mix, colors, geometric, policies, timm_policy
 from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, chosen
 from gpupipe.plan.stream import Stream
 from gpupipe.recipe import Augmenting, RandomApply, RandomChoice, Recipe, ThreeAugment, walk
@@ -82,6 +82,7 @@ KINDS: dict[type, Kind] = {
     **timm_policy.KINDS,
     **colors.KINDS,
     **geometric.KINDS,
+    **aug_mix.KINDS,
     RandomApply: Kind(8, lambda _: 1),
     RandomChoice: Kind(9, lambda _: 1),
     ThreeAugment: Kind(10, lambda _: 0),

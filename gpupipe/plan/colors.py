@@ -14,6 +14,7 @@ from gpupipe.kernels.philox import uniform
 from gpupipe.plan.steps import Kind, Size, Steps, Words, beside, single
 from gpupipe.plan.stream import below
 from gpupipe.recipe import (
+    CoarseDropout,
     ColorJitter,
     GaussianBlur,
     GaussianNoise,
@@ -21,7 +22,9 @@ from gpupipe.recipe import (
     RandomAutocontrast,
     RandomChannelPermutation,
     RandomEqualize,
+    RandomGamma,
     RandomGrayscale,
+    RandomHSV,
     RandomInvert,
     RandomPhotometricDistort,
     RandomPosterize,
@@ -96,6 +99,37 @@ def gaussian_blur(blur: GaussianBlur, words: Words, size: Size) -> Steps:
     return np.full((len(weights), 1), Op.GAUSSIAN_BLUR, np.int32), weights[:, None]
 
 
+def random_hsv(operation: RandomHSV, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    values = np.zeros((words.shape[2], 1, VALUES), np.float32)
+    amounts = np.array([180 * operation.hue, operation.saturation, operation.value])
+    values[:, 0, :3] = (2 * uniform(words[:3, 0].T) - 1) * amounts + (0, 1, 1)
+    return np.full((words.shape[2], 1), Op.HSV, np.int32), values
+
+
+def random_gamma(operation: RandomGamma, words: Words, size: Size) -> Steps:
+    """One step, of one block."""
+    low, high = operation.gamma
+    return single(Op.GAMMA, uniform(words[0, 0]) < operation.p, low + uniform(words[1, 0]) * (high - low))
+
+
+def coarse_dropout(operation: CoarseDropout, words: Words, size: Size) -> Steps:
+    """One step: a block for whether and how many, then one for each hole: height, width, top, left."""
+    least, most = operation.num_holes_range
+    done, count = uniform(words[0, 0]) < operation.p, least + below(words[1, 0], most - least + 1)
+    sides, places = [], []
+    ranges = operation.hole_height_range, operation.hole_width_range
+    for side, (low, high), share, place in zip(size, ranges, words[:2, 1:], words[2:, 1:], strict=True):
+        length = (side * (low + uniform(share) * (high - low))).astype(np.int64)
+        sides.append(length)
+        places.append(below(place, side - length + 1))
+    holes = np.stack([*places, *sides], axis=-1)  # (most, N, 4)
+    values = np.zeros((len(done), 1, max(VALUES, 1 + 4 * most)), np.float32)
+    values[:, 0, 0] = count
+    values[:, 0, 1 : 1 + 4 * most] = holes.transpose(1, 0, 2).reshape(len(done), -1)
+    return np.where(done, np.int32(Op.HOLES), np.int32(Op.IDENTITY))[:, None], values * done[:, None, None]
+
+
 KINDS: dict[type, Kind] = {
     ColorJitter: Kind(4, lambda _: 2, color_jitter),
     RandomGrayscale: Kind(5, lambda _: 1, sometimes(Op.GRAYSCALE)),
@@ -109,4 +143,7 @@ KINDS: dict[type, Kind] = {
     RandomChannelPermutation: Kind(16, lambda _: 1, channel_permutation),
     RandomPhotometricDistort: Kind(17, lambda _: 3, photometric_distort),
     GaussianNoise: Kind(18, lambda _: 1, gaussian_noise),
+    RandomHSV: Kind(28, lambda _: 1, random_hsv),
+    CoarseDropout: Kind(29, lambda dropout: 1 + dropout.num_holes_range[1], coarse_dropout),
+    RandomGamma: Kind(30, lambda _: 1, random_gamma),
 }

@@ -16,7 +16,7 @@ from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op, move
 from gpupipe.plan.stream import below
 from gpupipe.recipe import AutoAugment, RandAugment, TrivialAugmentWide
 
-__all__ = ["KINDS", "Space", "magnitudes"]
+__all__ = ["KINDS", "NARROW", "Space", "magnitudes", "sign_of", "table"]
 
 COLORS = ("Brightness", "Color", "Contrast", "Sharpness")
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -28,7 +28,7 @@ class Space:
     """The operations of a policy, by torchvision's names and in its order, and their greatest magnitudes.
 
     shear: tangent. rotate: degrees. color: what is added to or taken from a factor of 1. posterize: bits that go.
-    translate: pixels, or None for 150/331 of the image's side.
+    translate: pixels, or None for `share` of the image's side. bits: what Posterize keeps at the least strength.
     """
 
     names: tuple[str, ...]
@@ -37,6 +37,8 @@ class Space:
     color: float
     posterize: int
     translate: float | None
+    share: float = 150 / 331
+    bits: int = 8
 
 
 NARROW = Space(("Identity", *SIGNED, "Posterize", "Solarize", "AutoContrast", "Equalize"), 0.3, 30.0, 0.9, 4, None)
@@ -61,12 +63,12 @@ PLAIN = {
 def magnitudes(space: Space, name: str, bins: int, size: Size) -> Floats:
     """torchvision's magnitudes of an operation, (bins,), before a sign is drawn; zeros where it has none."""
     if name == "Posterize":
-        return np.rint(8 - np.arange(bins) / ((bins - 1) / space.posterize))
+        return np.rint(space.bits - np.arange(bins) / ((bins - 1) / space.posterize))
     if name == "Solarize":
         return _linspace(1.0, 0.0, bins)
     if name in ("TranslateX", "TranslateY"):
         side = size[1] if name == "TranslateX" else size[0]
-        return _linspace(0.0, 150 / 331 * side if space.translate is None else space.translate, bins)
+        return _linspace(0.0, space.share * side if space.translate is None else space.translate, bins)
     tops = {"ShearX": space.shear, "ShearY": space.shear, "Rotate": space.rotate, **dict.fromkeys(COLORS, space.color)}
     return _linspace(0.0, tops.get(name, 0.0), bins)
 
@@ -99,7 +101,7 @@ def _step(name: str, magnitude: Floats, size: Size, affine: Op) -> tuple[Op, NDA
 
 
 @lru_cache(maxsize=32)
-def _table(space: Space, bins: int, size: Size, affine: Op) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def table(space: Space, bins: int, size: Size, affine: Op) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """The operation of each name, (names,), and its values for each magnitude and sign, (names, bins, 2, 6)."""
     ops, values = [], []
     for name in space.names:
@@ -110,23 +112,23 @@ def _table(space: Space, bins: int, size: Size, affine: Op) -> tuple[NDArray[np.
     return np.array(ops, np.int32), np.stack(values)
 
 
-def _sign(word: NDArray[np.uint64]) -> NDArray[np.int64]:
+def sign_of(word: NDArray[np.uint64]) -> NDArray[np.int64]:
     sign: NDArray[np.int64] = (word >> np.uint64(31)).astype(np.int64)
     return sign
 
 
 def rand_augment(policy: RandAugment, words: Words, size: Size) -> Steps:
     """`num_ops` steps, each of one block."""
-    ops, values = _table(NARROW, policy.num_magnitude_bins, size, affine_op(policy.interpolation))
+    ops, values = table(NARROW, policy.num_magnitude_bins, size, affine_op(policy.interpolation))
     which = below(words[0].T, len(ops))
-    return ops[which], values[which, policy.magnitude, _sign(words[1].T)]
+    return ops[which], values[which, policy.magnitude, sign_of(words[1].T)]
 
 
 def trivial_augment(policy: TrivialAugmentWide, words: Words, size: Size) -> Steps:
     """One step, of one block."""
-    ops, values = _table(WIDE, policy.num_magnitude_bins, size, affine_op(policy.interpolation))
+    ops, values = table(WIDE, policy.num_magnitude_bins, size, affine_op(policy.interpolation))
     which = below(words[0].T, len(ops))
-    return ops[which], values[which, below(words[1].T, policy.num_magnitude_bins), _sign(words[2].T)]
+    return ops[which], values[which, below(words[1].T, policy.num_magnitude_bins), sign_of(words[2].T)]
 
 
 @lru_cache(maxsize=3)
@@ -139,10 +141,10 @@ def _pairs(policy: str) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64]]:
 
 def auto_augment(policy: AutoAugment, words: Words, size: Size) -> Steps:
     """Two steps, of two blocks together: which pair; then whether and to which side, for each."""
-    ops, values = _table(SEARCH, SEARCH_BINS, size, affine_op(policy.interpolation))
+    ops, values = table(SEARCH, SEARCH_BINS, size, affine_op(policy.interpolation))
     places, shares, levels = (array[below(words[0, 0], 25)] for array in _pairs(policy.policy))  # (N, 2)
     done = uniform(words[0::2, 1].T) < shares
-    drawn = values[places, levels, _sign(words[1::2, 1].T)]
+    drawn = values[places, levels, sign_of(words[1::2, 1].T)]
     return np.where(done, ops[places], np.int32(Op.IDENTITY)), np.where(done[..., None], drawn, np.float32(0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from gpupipe.plan.steps import Floats, Kind, Size, Steps, Words, affine_op, move
 from gpupipe.plan.stream import below
 from gpupipe.recipe import TimmRandAugment
 
-__all__ = ["KINDS", "OPERATIONS", "argument"]
+__all__ = ["KINDS", "OPERATIONS", "argument", "filters", "picked"]
 
 # _RAND_TRANSFORMS in timm's order. The increasing set has the same ones, some with another level function.
 OPERATIONS = {
@@ -36,8 +38,9 @@ OPERATIONS = {
 COLORS = ("Color", "Contrast", "Brightness", "Sharpness")
 
 
-def argument(name: str, level: Floats, sign: Floats, increasing: bool) -> Floats:
+def argument(name: str, level: Floats, sign: Floats, increasing: bool, translate: float = 0.45) -> Floats:
     """What timm's level function gives an operation, for levels from 0 to 10 and signs of 1 or -1; 0 where it has none.
+    translate: its `translate_pct`.
 
     Degrees, tangents, shares of the image's side, factors, bits to keep and levels from 0 to 256.
     """
@@ -52,8 +55,9 @@ def argument(name: str, level: Floats, sign: Floats, increasing: bool) -> Floats
         return 256 - threshold if increasing else threshold
     if name == "SolarizeAdd":
         return np.minimum(128, np.trunc(share * 110))
-    top = {"Rotate": 30.0, "ShearX": 0.3, "ShearY": 0.3, "TranslateXRel": 0.45, "TranslateYRel": 0.45}.get(name, 0.0)
-    return share * top * sign
+    if name.startswith("Translate"):
+        return share * translate * sign
+    return share * {"Rotate": 30.0, "ShearX": 0.3, "ShearY": 0.3}.get(name, 0.0) * sign
 
 
 def _values(name: str, argument: Floats, size: Size) -> NDArray[np.float32]:
@@ -76,16 +80,35 @@ def timm_rand_augment(policy: TimmRandAugment, words: Words, size: Size) -> Step
     if policy.magnitude_std:
         level = level + policy.magnitude_std * normal(uniform(strength[0]), uniform(strength[1]))
     level = np.clip(level, 0.0, 10.0)
-    if policy.interpolation == "random":
-        affine = np.where(choice[3] >> np.uint64(31), Op.AFFINE_BICUBIC, Op.AFFINE_BILINEAR)
-    else:
-        affine = np.full(which.shape, affine_op(policy.interpolation))
+    affine = filters(policy.interpolation, choice[3])
+    return picked(tuple(OPERATIONS), np.where(done, which, -1), level, sign, affine, policy.increasing, size)
+
+
+def filters(interpolation: str, words: Words) -> NDArray[np.int64]:
+    """For each word the operation by which images are moved."""
+    if interpolation != "random":
+        return np.full(words.shape, affine_op(interpolation))
+    return np.where(words >> np.uint64(31), Op.AFFINE_BICUBIC, Op.AFFINE_BILINEAR)
+
+
+def picked(
+    names: Sequence[str],
+    which: NDArray[np.int64],
+    level: Floats,
+    sign: Floats,
+    affine: NDArray[np.int64],
+    increasing: bool,
+    size: Size,
+    translate: float = 0.45,
+) -> Steps:
+    """For each place in `names`, (steps, N), -1 for none, with its level, its sign and the operation that moves, what
+    it does."""
     ops = np.zeros(which.shape, np.int32)
     values = np.zeros((*which.shape, VALUES), np.float32)
-    for number, (name, op) in enumerate(OPERATIONS.items()):
-        rows = (which == number) & done
-        ops[rows] = affine[rows] if op is Op.AFFINE_BILINEAR else op
-        values[rows] = _values(name, argument(name, level[rows], sign[rows], policy.increasing), size)
+    for number, name in enumerate(names):
+        rows = which == number
+        ops[rows] = affine[rows] if OPERATIONS[name] is Op.AFFINE_BILINEAR else OPERATIONS[name]
+        values[rows] = _values(name, argument(name, level[rows], sign[rows], increasing, translate), size)
     return ops.T, values.transpose(1, 0, 2)
 
 

@@ -21,8 +21,10 @@ from gpupipe.recipe.recipe import *
 from gpupipe.recipe.several import *
 
 __all__ = [
+    "AugMix",
     "AutoAugment",
     "BucketCrop",
+    "CoarseDropout",
     "ColorJitter",
     "CopyPaste",
     "CutMix",
@@ -48,7 +50,9 @@ __all__ = [
     "RandomCrop",
     "RandomEqualize",
     "RandomErasing",
+    "RandomGamma",
     "RandomGrayscale",
+    "RandomHSV",
     "RandomHorizontalFlip",
     "RandomInvert",
     "RandomIoUCrop",
@@ -66,6 +70,7 @@ __all__ = [
     "ResizeToSequence",
     "ScaleJitter",
     "ThreeAugment",
+    "TimmAugMix",
     "TimmRandAugment",
     "TrivialAugmentWide",
     "byol_train",

@@ -8,13 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpupipe.errors import ConfigError
-from gpupipe.recipe.checks import PROBABILITY, Fill, RangeLike, count, floats, jitter, number, settle, span
+from gpupipe.recipe.checks import (
+    PROBABILITY,
+    Fill,
+    RangeLike,
+    count,
+    filling,
+    floats,
+    jitter,
+    number,
+    pair,
+    settle,
+    span,
+)
 
 __all__ = [
     "Augmenting",
+    "CoarseDropout",
     "ColorJitter",
     "GaussianBlur",
     "GaussianNoise",
@@ -24,7 +37,9 @@ __all__ = [
     "RandomChannelPermutation",
     "RandomChoice",
     "RandomEqualize",
+    "RandomGamma",
     "RandomGrayscale",
+    "RandomHSV",
     "RandomInvert",
     "RandomPhotometricDistort",
     "RandomPosterize",
@@ -210,6 +225,66 @@ class GaussianNoise(Augmenting):
 
     def __post_init__(self) -> None:
         settle(self, mean=(number, -1, 1), sigma=(number, 0, 100))
+
+
+@dataclass(frozen=True)
+class RandomHSV(Augmenting):
+    """YOLO's: hue, saturation and value each changed by a random amount, in OpenCV's bytes.
+
+    hue: up to so much of the circle either way, 0 to 1. saturation, value: d for factors from 1 - d to 1 + d, 0 to 1.
+    As Ultralytics' `RandomHSV(hgain, sgain, vgain)` since 8.3.79.
+    """
+
+    hue: float = 0.015
+    saturation: float = 0.7
+    value: float = 0.4
+
+    def __post_init__(self) -> None:
+        settle(self, hue=PROBABILITY, saturation=PROBABILITY, value=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class RandomGamma(Augmenting):
+    """Levels raised to a power drawn from `gamma` (255 standing for 1), with probability `p`.
+
+    gamma: (low, high), above 0 and up to 100: below 1 for lighter images. As Albumentations' `RandomGamma`, whose
+    gamma_limit is a hundred times as much, by torchvision's `adjust_gamma`.
+    """
+
+    gamma: tuple[float, float] = (0.8, 1.2)
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, gamma=(span, 100.0), p=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class CoarseDropout(Augmenting):
+    """Random boxes of the image are filled, with probability `p`; masks stay as they are.
+
+    num_holes_range: (least, most) boxes, 1 to 100. hole_height_range, hole_width_range: (low, high), shares of the
+    image's height and width, above 0 and up to 1. fill: as in `RandAugment`.
+
+    As Albumentations' `CoarseDropout`: Cutout (DeVries and Taylor 2017, arXiv 1708.04552) of several boxes, which lie
+    inside the image.
+    """
+
+    num_holes_range: tuple[int, int] = (1, 2)
+    hole_height_range: tuple[float, float] = (0.1, 0.2)
+    hole_width_range: tuple[float, float] = (0.1, 0.2)
+    fill: float | Fill = 0
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        settle(self, num_holes_range=_counts, hole_height_range=(span, 1.0), hole_width_range=(span, 1.0))
+        settle(self, fill=filling, p=PROBABILITY)
+
+
+def _counts(said: str, value: Any) -> tuple[int, int]:
+    low, high = pair(said, value)
+    if not low <= high <= 100:
+        raise ConfigError(f"{said} must be (least, most) with least <= most <= 100")
+    return low, high
 
 
 @dataclass(frozen=True)

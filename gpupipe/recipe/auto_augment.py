@@ -1,20 +1,22 @@
-"""Policies that draw an image's operations from a list: RandAugment, TrivialAugment and AutoAugment.
+"""Policies that draw an image's operations from a list: RandAugment, TrivialAugment, AutoAugment and AugMix.
 
-Those of torchvision v2's names do what its transforms do on uint8 images, within 1 level; `TimmRandAugment` is timm's.
+Those of torchvision v2's names do what its transforms do on uint8 images, within 1 level; `TimmRandAugment` and
+`TimmAugMix` are timm's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from gpupipe.recipe.augmentations import Augmenting
 from gpupipe.recipe.checks import PROBABILITY, Fill, count, filling, named, number, settle
 from gpupipe.recipe.geometric import SAMPLING, Sampling
 
-__all__ = ["AutoAugment", "RandAugment", "TimmRandAugment", "TrivialAugmentWide"]
+__all__ = ["AugMix", "AutoAugment", "RandAugment", "TimmAugMix", "TimmRandAugment", "TrivialAugmentWide"]
 
 OPS, BINS = (count, 0, 100), (count, 2, 1000)
+SEVERITIES, CHAINS = (count, 1, 10), (count, 1, 10)
 
 
 @dataclass(frozen=True)
@@ -108,3 +110,57 @@ class TimmRandAugment(Augmenting):
         settle(self, magnitude=(number, 0, 10), num_ops=OPS, magnitude_std=(number, 0), p=PROBABILITY)
         settle(self, increasing=lambda _, value: bool(value), fill=filling)
         settle(self, interpolation=(*SAMPLING, "bicubic", "random"))
+
+
+@dataclass(frozen=True)
+class AugMix(Augmenting):
+    """The image mixed with what chains of operations make of it, in random shares (Hendrycks et al. 2020).
+
+    severity:      strengths are drawn from the first so many of ten, 1 to 10.
+    mixture_width: how many chains there are, 1 to 10.
+    chain_depth:   operations of each, 1 to 10; -1: drawn for each chain, 1 to 3.
+    all_ops:       whether brightness, color, contrast and sharpness are among them.
+    interpolation, fill: as in `RandAugment`.
+
+    As torchvision's `v2.AugMix` and arXiv 1912.02781, with alpha=1: all shares that add up to 1 are as likely. Masks,
+    boxes and points can't follow a mixture of moved images.
+    """
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    all_ops: bool = True
+    interpolation: Sampling = "bilinear"
+    fill: float | Fill = None
+
+    def __post_init__(self) -> None:
+        settle(
+            self, severity=SEVERITIES, mixture_width=CHAINS, chain_depth=_depth, interpolation=SAMPLING, fill=filling
+        )
+        settle(self, all_ops=lambda _, value: bool(value))
+
+
+@dataclass(frozen=True)
+class TimmAugMix(Augmenting):
+    """timm's AugMix (timm/data/auto_augment.py), of thirteen of the operations of `TimmRandAugment`.
+
+    magnitude: strengths are drawn uniformly from 0 to this, 0 to 10. mixture_width, chain_depth: as in `AugMix`.
+    interpolation, fill: as in `TimmRandAugment`.
+
+    timm's text "augmix-m5-w4-d2" is `TimmAugMix(5, 4, 2)`. It cuts the mix of the chains to whole levels before it
+    mixes that with the image; here that is done once.
+    """
+
+    magnitude: float = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    interpolation: Sampling | Literal["bicubic", "random"] = "bilinear"
+    fill: float | Fill = (124, 116, 104)
+
+    def __post_init__(self) -> None:
+        settle(self, magnitude=(number, 0, 10), mixture_width=CHAINS, chain_depth=_depth, fill=filling)
+        settle(self, interpolation=(*SAMPLING, "bicubic", "random"))
+
+
+def _depth(said: str, value: Any) -> int:
+    return value if value == -1 else count(said, value, 1, 10)

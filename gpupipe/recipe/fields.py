@@ -8,6 +8,8 @@ import numpy as np
 
 from gpupipe.batch import Array, Boxes, Frames, Image, Mask, Pad, Points, Schema
 from gpupipe.errors import ConfigError
+from gpupipe.recipe.augmentations import walk
+from gpupipe.recipe.auto_augment import AugMix, TimmAugMix
 from gpupipe.recipe.operations import RandomIoUCrop
 from gpupipe.recipe.own import OnBatch
 from gpupipe.recipe.recipe import MultiCrop, Recipe
@@ -31,6 +33,12 @@ def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
             raise ConfigError(
                 f"recipe: {', '.join(own)} may move the images' pixels, and fields={listed} can't follow; pass it "
                 "geometric=False if each pixel stays where it is, or leave the fields out"
+            )
+        blended = [type(one).__name__ for one in walk(view.augmentations) if isinstance(one, AugMix | TimmAugMix)]
+        if blended and followers:
+            raise ConfigError(
+                f"recipe: {blended[0]} mixes an image with others that it was moved to, which fields={listed} can't "
+                "follow; take RandAugment or TrivialAugmentWide, or leave the fields out"
             )
         mirrored = [name for name in followers if isinstance(schema[name], Boxes | Points)]
         if view.crop.padding_mode != "constant" and mirrored:

@@ -120,6 +120,7 @@ int32_t gp_augment_batch(const gp_augment* batch) {
   for_each(batch->count, batch->threads, [&](int row) {
     thread_local Augmenter augmenter;
     uint8_t* image = batch->out + row * image_bytes;
+    augmenter.begin();
     if (batch->in != batch->out) std::memcpy(image, batch->in + row * image_bytes, image_bytes);
     try {
       for (int s = 0; s < batch->steps; ++s) {

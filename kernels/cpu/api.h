@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 19 };
+enum { GP_ABI = 20 };
 
 #pragma GCC visibility push(default)
 extern "C" {

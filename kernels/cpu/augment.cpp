@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "noise.h"
 #include "passes.h"
 
 namespace gpupipe {
@@ -68,6 +69,18 @@ Table solarize_add(float more) {
   return Table::same([&](int value) { return value < 128 ? level(static_cast<float>(value) + more) : value; });
 }
 
+Table gamma(float power) {
+  return Table::same([&](int value) {
+    if (value == 0) return 0;
+    const float x = power * logarithm(static_cast<float>(value) / 255.0f);
+    const float whole = std::floor(x * 1.44269504f + 0.5f), rest = x - whole * 0.693147181f;
+    float raised = 1 / 720.0f;
+    for (const float factor : {1 / 120.0f, 1 / 24.0f, 1 / 6.0f, 1 / 2.0f, 1.0f, 1.0f}) raised = raised * rest + factor;
+    const uint32_t exponent = static_cast<uint32_t>(static_cast<int32_t>(std::max(whole, -127.0f)) + 127);
+    return level(std::min(raised * float_of(exponent << 23), 1.0f) * 255.999f);
+  });
+}
+
 Table autocontrast(const uint8_t low[3], const uint8_t high[3]) {
   Table table;
   for (int c = 0; c < 3; ++c) {
@@ -108,10 +121,24 @@ Table equalize(const uint8_t* image, size_t pixels) {
   return table;
 }
 
+// Cut to 16 bits.
+uint32_t half(float exact) { return exact > 0.0f ? static_cast<uint32_t>(std::min(exact, 65535.0f)) : 0u; }
+
 // Of two numbers of 16 bits, the lower one first.
-uint32_t key_word(const float* halves) {
-  const auto half = [](float exact) { return exact > 0.0f ? static_cast<uint32_t>(std::min(exact, 65535.0f)) : 0u; };
-  return half(halves[0]) | half(halves[1]) << 16;
+uint32_t key_word(const float* halves) { return half(halves[0]) | half(halves[1]) << 16; }
+
+void fill_holes(const Step& step, const uint8_t color[3], uint8_t* image, int height, int width) {
+  const uint32_t count = std::min(half(step.values[0]), static_cast<uint32_t>(step.count - 1) / 4);
+  for (uint32_t n = 0; n < count; ++n) {
+    const float* hole = step.values + 1 + n * 4;
+    const int top = static_cast<int>(half(hole[0])), left = static_cast<int>(half(hole[1]));
+    const int bottom = std::min(top + static_cast<int>(half(hole[2])), height);
+    const int right = std::min(left + static_cast<int>(half(hole[3])), width);
+    for (int y = top; y < bottom; ++y) {
+      uint8_t* row = image + (static_cast<size_t>(y) * width) * 3;
+      for (int x = left; x < right; ++x) std::memcpy(row + x * 3, color, 3);
+    }
+  }
 }
 
 // Beyond the border, mirrored about the outermost pixel, as often as it takes.
@@ -165,6 +192,21 @@ void Augmenter::blur(const AugmentLoops& loops, const float* weights, int count,
         loops.blur_columns(rows, at, end, weights, taps, image + numbers * y);
       }
     }
+  }
+}
+
+void Augmenter::mix(const AugmentLoops& loops, const Step& step, uint8_t* image, size_t bytes) {
+  const bool first = step.op == Op::mix_begin || !mixing_;
+  total_.resize(bytes);
+  loops.add_share(image, bytes, step.values[0], first, total_.data());
+  if (first) {
+    kept_.resize(bytes);
+    step.op == Op::mix_begin ? std::copy(image, image + bytes, kept_.data()) : std::fill_n(kept_.data(), bytes, uint8_t{0});
+    mixing_ = true;
+  }
+  if (step.op == Op::mix_add) std::memcpy(image, kept_.data(), bytes);
+  if (step.op == Op::mix_end) {
+    for (size_t i = 0; i < bytes; ++i) image[i] = static_cast<uint8_t>(level(total_[i]));
   }
 }
 
@@ -229,13 +271,25 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
       return loops.noise(image, pixels, value, step.values[1], key);
     }
     case Op::solarize_add: return solarize_add(value).apply(image, pixels);
+    case Op::gamma: return gamma(value).apply(image, pixels);
+    case Op::hsv: return loops.hsv(image, pixels, value, step.values[1], step.values[2]);
+    case Op::mix_begin:
+    case Op::mix_add:
+    case Op::mix_end: return mix(loops, step, image, bytes);
+    case Op::holes: {
+      uint8_t color[3] = {};
+      for (int c = 0; c < 3 && fill != nullptr; ++c) color[c] = nearest_level(fill[c]);
+      return fill_holes(step, color, image, height, width);
+    }
   }
 }
 
 void Augmenter::trim() {
-  if (copy_.capacity() + (exact_.capacity() + padded_.capacity() + planes_.capacity()) * sizeof(float) <= kKeep) return;
-  std::vector<uint8_t>().swap(copy_);
-  for (auto* numbers : {&exact_, &padded_, &planes_}) std::vector<float>().swap(*numbers);
+  size_t kept = copy_.capacity() + kept_.capacity();
+  for (const auto* numbers : {&exact_, &padded_, &planes_, &total_}) kept += numbers->capacity() * sizeof(float);
+  if (kept <= kKeep) return;
+  for (auto* bytes : {&copy_, &kept_}) std::vector<uint8_t>().swap(*bytes);
+  for (auto* numbers : {&exact_, &padded_, &planes_, &total_}) std::vector<float>().swap(*numbers);
 }
 
 const AugmentLoops* find_augment(const char* name) {

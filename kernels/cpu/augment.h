@@ -28,6 +28,12 @@ enum class Op : int32_t {
   affine_bicubic = 16,
   channels = 20,
   noise = 21,
+  mix_begin = 22,
+  mix_add = 23,
+  mix_end = 24,
+  hsv = 25,
+  holes = 26,
+  gamma = 27,
   perspective_nearest = 40,
   perspective_bilinear = 41,
   elastic_nearest = 42,
@@ -64,6 +70,9 @@ struct AugmentLoops {
   void (*saturation)(uint8_t* image, size_t pixels, float factor);
   void (*grayscale)(uint8_t* image, size_t pixels);
   void (*hue)(uint8_t* image, size_t pixels, float turn);
+  void (*hsv)(uint8_t* image, size_t pixels, float turn, float saturation, float value);
+  // total = total + share * image, or without the total if it is the `first`.
+  void (*add_share)(const uint8_t* image, size_t bytes, float share, bool first, float* total);
   // `order` is one of 0 to 5, as Op.CHANNELS of kernels/operations.py numbers them.
   void (*channels)(uint8_t* image, size_t pixels, int order);
   void (*noise)(uint8_t* image, size_t pixels, float mean, float spread, const uint32_t key[2]);
@@ -108,6 +117,8 @@ struct Step {
 // Keeps its memory between images; for one thread.
 class Augmenter {
  public:
+  // The next step is an image's first.
+  void begin() { mixing_ = false; }
   // In place. `fill` is three numbers or null. May throw std::bad_alloc.
   void apply(const AugmentLoops& loops, const Step& step, const float* fill, uint8_t* image, int height, int width);
   // Gives memory back that an unusually large image has taken.
@@ -118,10 +129,12 @@ class Augmenter {
   // Rows of `width` times kChannels numbers, in place; `weights` are `count`, zeros behind them.
   template <int kChannels, typename Level>
   void blur(const AugmentLoops& loops, const float* weights, int count, Level* image, int height, int width);
+  void mix(const AugmentLoops& loops, const Step& step, uint8_t* image, size_t bytes);
   Mapping displaced(const AugmentLoops& loops, const Step& step, int height, int width);
 
-  std::vector<uint8_t> copy_;
-  std::vector<float> exact_, padded_, planes_;
+  std::vector<uint8_t> copy_, kept_;
+  std::vector<float> exact_, padded_, planes_, total_;
+  bool mixing_ = false;  // whether kept_ and total_ are this image's
   std::vector<const float*> rows_;
 };
 

@@ -141,6 +141,46 @@ GP_TARGET void hue(uint8_t* image, size_t pixels, float turn) {
   }
 }
 
+// whole * 4096 / by, rounded; 0 for none.
+GP_TARGET inline int32_t parts(int32_t whole, int32_t by) {
+  const float some = rounded(static_cast<float>(whole * 4096) / static_cast<float>(by > 0 ? by : 1));
+  return by > 0 ? static_cast<int32_t>(some) : 0;
+}
+
+// Cut to whole levels, in parts of 255.
+GP_TARGET inline float whole_unit(float exact) { return floored(cut(exact)) * (1.0f / 255.0f); }
+
+GP_TARGET void hsv(uint8_t* image, size_t pixels, float turn, float saturation, float value) {
+  for (size_t p = 0; p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    const int32_t red = at[0], green = at[1], blue = at[2];
+    const int32_t more = red > green ? red : green, less = red > green ? green : red;
+    const int32_t top = more > blue ? more : blue, spread = top - (less < blue ? less : blue);
+    const int32_t strength = (spread * parts(255, top) + 2048) >> 12;
+    const int32_t other = top == green ? blue - red + 2 * spread : red - green + 4 * spread;
+    const int32_t hue = ((top == red ? green - blue : other) * parts(30, spread) + 2048) >> 12;
+    const float turned = static_cast<float>(hue < 0 ? hue + 180 : hue) + turn;
+    const float sixth = floored(turned - floored(turned / 180.0f) * 180.0f) * (1.0f / 30.0f);
+    const float whole = floored(sixth), part = pick(whole < 6.0f, sixth - whole, 0.0f);
+    const int32_t exact = static_cast<int32_t>(whole), k = exact >= 6 ? 0 : exact;
+    const float high = whole_unit(static_cast<float>(top) * value);
+    const float strong = whole_unit(static_cast<float>(strength) * saturation);
+    const float least = high * (1.0f - strong), falling = high * (1.0f - strong * part),
+                rising = high * (1.0f - strong * (1.0f - part));
+    at[0] = level(255.0f * pick((k == 0) | (k == 5), high, pick(k == 1, falling, pick(k == 4, rising, least))));
+    at[1] = level(255.0f * pick((k == 1) | (k == 2), high, pick(k == 3, falling, pick(k == 0, rising, least))));
+    at[2] = level(255.0f * pick((k == 3) | (k == 4), high, pick(k == 5, falling, pick(k == 2, rising, least))));
+  }
+}
+
+GP_TARGET void add_share(const uint8_t* image, size_t bytes, float share, bool first, float* total) {
+  if (first) {
+    for (size_t i = 0; i < bytes; ++i) total[i] = image[i] * share;
+  } else {
+    for (size_t i = 0; i < bytes; ++i) total[i] += image[i] * share;
+  }
+}
+
 template <int kRed, int kGreen, int kBlue>
 GP_TARGET void reorder(uint8_t* image, size_t pixels) {
   for (size_t p = 0; p < pixels; ++p) {
@@ -448,5 +488,6 @@ GP_TARGET void bilinear(const uint8_t* source, uint8_t* image, int height, int w
   }
 }
 
-const AugmentLoops kLoops = {gray_sum,  extremes, saturation,   grayscale,   hue,     channels, noise,   uniform_planes,
+const AugmentLoops kLoops = {gray_sum,  extremes, saturation, grayscale,    hue,         hsv,     add_share,
+                             channels,  noise,    uniform_planes,
                              sharpness, blur_row, blur_columns, sum_columns, nearest, bicubic,  bilinear};

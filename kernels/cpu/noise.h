@@ -32,17 +32,19 @@ GP_INLINE float uniform(uint32_t word) {
   return (static_cast<float>(static_cast<int32_t>(word >> 9)) + 0.5f) * 1.1920928955078125e-07f;  // 2^-23
 }
 
-// Square root of -2 ln(u). With u = 2^e m, m from sqrt(1/2) to sqrt(2): ln(m) = 2 artanh(s), s = (m - 1) / (m + 1), whose
-// series up to the ninth power is right to 1e-9.
-GP_INLINE float radius(float u) {
+// With u = 2^e m, m from sqrt(1/2) to sqrt(2): ln(m) = 2 artanh(s), s = (m - 1) / (m + 1), whose series up to the ninth
+// power is right to 1e-9.
+GP_INLINE float logarithm(float u) {
   const uint32_t root = 0x3F3504F3;  // the bits of sqrt(1/2)
   const uint32_t bits = bits_of(u) + (0x3F800000 - root);
   const float exponent = static_cast<float>(static_cast<int32_t>(bits >> 23) - 127);
   const float m = float_of((bits & 0x007FFFFF) + root);
   const float s = (m - 1) / (m + 1), z = s * s;
   const float series = (((1 / 9.0f * z + 1 / 7.0f) * z + 1 / 5.0f) * z + 1 / 3.0f) * z + 1;
-  return std::sqrt(-2 * (2 * s * series + exponent * 0.693147181f));
+  return 2 * s * series + exponent * 0.693147181f;
 }
+
+GP_INLINE float radius(float u) { return std::sqrt(-2 * logarithm(u)); }
 
 struct Direction {
   float cosine, sine;

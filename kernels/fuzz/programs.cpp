@@ -50,6 +50,9 @@ float first_value(int32_t op, float value) {
     case 6: return value < -0.5f ? -0.5f : value > 0.5f ? 0.5f : value;
     case 20: return positive < 5.0f ? positive : 5.0f;
     case 8: return positive < 8.0f ? positive : 8.0f;
+    case 22: case 23: case 24: return positive < 1.0f ? positive : 1.0f;
+    case 25: return value < -180.0f ? -180.0f : value > 180.0f ? 180.0f : value;
+    case 27: return positive < 100.0f ? positive : 100.0f;
     default: return value;
   }
 }
@@ -74,9 +77,10 @@ void one() {
   std::vector<float> numbers(ops.size() * values);
   for (float& number : numbers) number = any_value();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = static_cast<int32_t>(draw(21));
-    if (ops[i] > 16) ops[i] += 3;  // 20 and 21
-    if (ops[i] > 21) ops[i] += values < 8 ? -22 : 18;  // 40 and 41, which need the room
+    // 0 to 16, 20 to 27, and 40 to 43, which need room for 8 values
+    ops[i] = static_cast<int32_t>(draw(values < 8 ? 25 : 29));
+    if (ops[i] > 16) ops[i] += 3;
+    if (ops[i] > 27) ops[i] += 12;
     numbers[i * values] = first_value(ops[i], numbers[i * values]);
     if (ops[i] != 14) continue;
     if (draw(4) == 0) {  // weights may overflow, and what becomes of no number is left open

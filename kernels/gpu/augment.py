@@ -12,6 +12,7 @@ from gpupipe.kernels.gpu import OPTIONS
 from gpupipe.kernels.gpu.augment_kernels import apply, filter_rows
 from gpupipe.kernels.gpu.schedule import Pass, schedule
 from gpupipe.kernels.gpu.tables import make_tables
+from gpupipe.kernels.operations import Op
 from gpupipe.kernels.transfer import to_device
 
 __all__ = ["augment"]
@@ -40,11 +41,19 @@ def augment(
         return
     with torch.cuda.device_of(images):  # Triton launches on the current device
         parameters = _sent(passes, images.device)
+        kept, total = _memory(images, ops)
         between = [torch.empty_like(images) for _ in range(min(len(passes) - 1, 2))]
         for number, (step, (tasks, steps)) in enumerate(zip(passes, parameters, strict=True)):
             source = between[(number - 1) % 2] if number else images
             middle = between[number % 2] if number + 1 < len(passes) else out
-            _launch(step, tasks, steps, source, middle, out, fill)
+            _launch(step, tasks, steps, source, middle, out, kept, total, fill)
+
+
+def _memory(images: torch.Tensor, ops: NDArray[np.int32]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Where mixes keep their images and their sums; none where there are none."""
+    if not np.isin(ops, (Op.MIX_BEGIN, Op.MIX_ADD, Op.MIX_END)).any():
+        return None, None
+    return torch.zeros_like(images), torch.zeros_like(images, dtype=torch.float32)
 
 
 def _sent(passes: list[Pass], device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -67,6 +76,8 @@ def _launch(
     source: torch.Tensor,
     middle: torch.Tensor,
     out: torch.Tensor,
+    kept: torch.Tensor | None,
+    total: torch.Tensor | None,
     fill: Sequence[float] | None,
 ) -> None:
     """One pass, after the tables and the first halves of blurs that it needs."""
@@ -89,8 +100,10 @@ def _launch(
         )  # fmt: skip
     words = count % 4 == 0 and all(images.data_ptr() % 4 == 0 for images in (source, middle, out))
     apply[(len(step.tasks) * blocks,)](
-        source, middle, out, tables, filtered, tasks, steps, stride, step.tables, height, width,
+        source, middle, out, tables, filtered,
+        source if kept is None else kept, tasks.view(torch.float32) if total is None else total,
+        tasks, steps, stride, step.tables, height, width,
         *(float(number) for number in fill or (0, 0, 0)),
-        PIXELS=PIXELS, WORDS=words, FILL=fill is not None, FAR=far, BICUBIC=step.bicubic, NOISY=step.noisy,
+        PIXELS=PIXELS, WORDS=words, FILL=fill is not None, FAR=far, BICUBIC=step.bicubic, OWN=step.own,
         ELASTIC=step.elastic, num_warps=WARPS, **OPTIONS,
     )  # fmt: skip

@@ -22,7 +22,7 @@ ELASTIC_NEAREST = tl.constexpr(int(Op.ELASTIC_NEAREST))
 ELASTIC_BILINEAR = tl.constexpr(int(Op.ELASTIC_BILINEAR))
 SHARPNESS = tl.constexpr(int(Op.SHARPNESS))
 GAUSSIAN_BLUR = tl.constexpr(int(Op.GAUSSIAN_BLUR))
-NOISE = tl.constexpr(int(Op.NOISE))
+NOISE, HSV, HOLES = tl.constexpr(int(Op.NOISE)), tl.constexpr(int(Op.HSV)), tl.constexpr(int(Op.HOLES))
 IDENTITY = tl.constexpr(int(Op.IDENTITY))
 VALUES_AT = tl.constexpr(FIELDS)
 
@@ -56,9 +56,10 @@ def filter_rows(
 
 @triton.jit(do_not_specialize=["stride", "first_blur", "height", "width"])
 def apply(
-    source, middle, out, tables, filtered, tasks, steps, stride, first_blur, height, width, fill0, fill1, fill2,
+    source, middle, out, tables, filtered, kept, total, tasks, steps, stride, first_blur, height, width,
+    fill0, fill1, fill2,
     PIXELS: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr, FAR: tl.constexpr,
-    BICUBIC: tl.constexpr, NOISY: tl.constexpr, ELASTIC: tl.constexpr,
+    BICUBIC: tl.constexpr, OWN: tl.constexpr, ELASTIC: tl.constexpr,
 ):  # fmt: skip
     """A pass: uint8 (N, height, width, 3) from `source` to `out` for samples whose last pass this is, else `middle`."""
     count = height * width
@@ -102,9 +103,22 @@ def apply(
         red, green, blue = leads.blur_columns(own, values, reach, pixels, height, width, FAR)
     else:
         red, green, blue = load_pixels(image, start, count, PIXELS, WORDS)
-        if lead == NOISE:
-            if NOISY:
-                red, green, blue = leads.made_noisy(values, pixels, red, green, blue)
+        if (lead >= NOISE) & (lead <= HOLES):
+            if OWN:
+                if lead == NOISE:
+                    red, green, blue = leads.made_noisy(values, pixels, red, green, blue)
+                elif lead == HSV:
+                    red, green, blue = leads.turned(values, red, green, blue)
+                elif lead == HOLES:
+                    room = stride - VALUES_AT
+                    red, green, blue = leads.with_holes(
+                        values, room, pixels, width, red, green, blue, fill0, fill1, fill2
+                    )
+                else:
+                    share, mask = tl.load(values).to(tl.float32, bitcast=True), pixels < height * width
+                    red, green, blue = leads.mixed(
+                        lead, share, kept + offset, total + offset, pixels, mask, red, green, blue
+                    )
         elif lead != IDENTITY:
             red, green, blue = leads.looked_up(tables + task * 768, red, green, blue)
     first = tl.load(record + 3)

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from gpupipe.kernels.gpu.noise import normal_pixels, uniform_pixels
-from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels
-from gpupipe.kernels.gpu.pointwise import levels_of
-from gpupipe.kernels.operations import ELASTIC
+from gpupipe.kernels.gpu.pixels import gather_levels, gather_pixels, scatter_levels
+from gpupipe.kernels.gpu.pointwise import by_sixth, levels_of
+from gpupipe.kernels.operations import ELASTIC, Op
 
 __all__ = [
     "blur_columns",
@@ -23,15 +23,19 @@ __all__ = [
     "looked_up",
     "made_noisy",
     "mapped",
+    "mixed",
     "moved_bicubic",
     "moved_bilinear",
     "moved_nearest",
     "sharpened",
+    "turned",
+    "with_holes",
 ]
 
 # Adding and taking off 1.5 * 2**23 rounds a float32 below 2**22 to a whole number, halves to the even one.
 ROUNDER = tl.constexpr(12582912.0)
 ELASTIC_AT = tl.constexpr(ELASTIC)
+MIX_BEGIN, MIX_ADD = tl.constexpr(int(Op.MIX_BEGIN)), tl.constexpr(int(Op.MIX_ADD))
 
 
 @triton.jit
@@ -182,10 +186,78 @@ def sharpened(image, values, reach, pixels, height, width):
 
 
 @triton.jit
+def _half(values, at):
+    """A value as a whole number of 16 bits."""
+    return tl.minimum(tl.maximum(_float(values, at), 0.0), 65535.0).to(tl.int32)
+
+
+@triton.jit
 def _key(values, at):
     """The bits of a word whose halves are two values."""
-    lower = tl.minimum(tl.maximum(_float(values, at), 0.0), 65535.0).to(tl.int32)
-    return lower | tl.minimum(tl.maximum(_float(values, at + 1), 0.0), 65535.0).to(tl.int32) << 16
+    return _half(values, at) | _half(values, at + 1) << 16
+
+
+@triton.jit
+def with_holes(values, room, pixels, width, red, green, blue, fill0, fill1, fill2):
+    """room: for so many values there is any."""
+    y, x = pixels // width, pixels % width
+    for hole in range(tl.minimum(_half(values, 0), (room - 1) // 4)):
+        top, left = _half(values, 1 + 4 * hole), _half(values, 2 + 4 * hole)
+        below, beside = top + _half(values, 3 + 4 * hole), left + _half(values, 4 + 4 * hole)
+        inside = (y >= top) & (y < below) & (x >= left) & (x < beside)
+        red = _rounded(tl.where(inside, fill0, red.to(tl.float32))).to(tl.int32)
+        green = _rounded(tl.where(inside, fill1, green.to(tl.float32))).to(tl.int32)
+        blue = _rounded(tl.where(inside, fill2, blue.to(tl.float32))).to(tl.int32)
+    return red, green, blue
+
+
+@triton.jit
+def _parts(whole: tl.constexpr, by):
+    """whole * 4096 / by, rounded; 0 for none."""
+    parts = tl.div_rn(tl.full(by.shape, whole * 4096.0, tl.float32), tl.maximum(by, 1).to(tl.float32))
+    return tl.where(by > 0, _rounded(parts).to(tl.int32), 0)
+
+
+@triton.jit
+def _whole_unit(exact):
+    return tl.floor(tl.minimum(tl.maximum(exact, 0.0), 255.0)) * (1 / 255)
+
+
+@triton.jit
+def turned(values, red, green, blue):
+    """In OpenCV's bytes of hue, saturation and value."""
+    top = tl.maximum(tl.maximum(red, green), blue)
+    spread = top - tl.minimum(tl.minimum(red, green), blue)
+    strength = (spread * _parts(255, top) + 2048) >> 12
+    other = tl.where(top == green, blue - red + 2 * spread, red - green + 4 * spread)
+    hue = (tl.where(top == red, green - blue, other) * _parts(30, spread) + 2048) >> 12
+    angle = tl.where(hue < 0, hue + 180, hue).to(tl.float32) + _float(values, 0)
+    sixth = tl.floor(angle - tl.floor(tl.div_rn(angle, tl.full(angle.shape, 180.0, tl.float32))) * 180.0) * (1 / 30)
+    whole = tl.floor(sixth)
+    part = tl.where(whole < 6.0, sixth - whole, 0.0)
+    high = _whole_unit(top.to(tl.float32) * _float(values, 2))
+    strong = _whole_unit(strength.to(tl.float32) * _float(values, 1))
+    least, falling = high * (1.0 - strong), high * (1.0 - strong * part)
+    rising = high * (1.0 - strong * (1.0 - part))
+    red, green, blue = by_sixth(whole, high, least, falling, rising)
+    return levels_of(red * 255.0), levels_of(green * 255.0), levels_of(blue * 255.0)
+
+
+@triton.jit
+def mixed(lead, share, kept, total, pixels, mask, red, green, blue):
+    """A share of a mix; kept, total: pointers to uint8 and float32, of the image to go back to and of the sum."""
+    total0, total1, total2 = red.to(tl.float32) * share, green.to(tl.float32) * share, blue.to(tl.float32) * share
+    if lead == MIX_BEGIN:
+        scatter_levels(kept, pixels, red.to(tl.uint8), green.to(tl.uint8), blue.to(tl.uint8), mask)
+    else:
+        sum0, sum1, sum2 = gather_levels(total, pixels, mask)
+        total0, total1, total2 = sum0 + total0, sum1 + total1, sum2 + total2
+        if lead == MIX_ADD:
+            red, green, blue = gather_pixels(kept, pixels, mask)
+        else:
+            red, green, blue = levels_of(total0), levels_of(total1), levels_of(total2)
+    scatter_levels(total, pixels, total0, total1, total2, mask)
+    return red, green, blue
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["normal_levels", "normal_pixels", "philox", "uniform_pixels"]
+__all__ = ["logarithm", "normal_levels", "normal_pixels", "philox", "uniform_pixels"]
 
 ROOT = tl.constexpr(0x3F3504F3)  # the bits of sqrt(1/2)
 
@@ -30,15 +30,20 @@ def _uniform(words):
 
 
 @triton.jit
-def _radius(words):
-    """Square root of -2 ln(u). With u = 2**e * m and m near 1, ln(m) is a series in (m - 1) / (m + 1)."""
-    bits = _uniform(words).to(tl.int32, bitcast=True) + (0x3F800000 - ROOT)
+def logarithm(u):
+    """ln(u). With u = 2**e * m and m near 1, ln(m) is a series in (m - 1) / (m + 1)."""
+    bits = u.to(tl.int32, bitcast=True) + (0x3F800000 - ROOT)
     exponent = ((bits >> 23) - 127).to(tl.float32)
     m = ((bits & 0x007FFFFF) + ROOT).to(tl.float32, bitcast=True)
     s = tl.div_rn(m - 1.0, m + 1.0)
     z = s * s
     series = (((1 / 9 * z + 1 / 7) * z + 1 / 5) * z + 1 / 3) * z + 1.0
-    return tl.sqrt_rn(-2.0 * (2.0 * s * series + exponent * 0.693147181))
+    return 2.0 * s * series + exponent * 0.693147181
+
+
+@triton.jit
+def _radius(words):
+    return tl.sqrt_rn(-2.0 * logarithm(_uniform(words)))
 
 
 @triton.jit

@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpupipe.kernels.gpu.noise import logarithm
 from gpupipe.kernels.operations import Op
 
-__all__ = ["gray_of", "levels_of", "step"]
+__all__ = ["by_sixth", "gray_of", "levels_of", "step"]
 
 BRIGHTNESS = tl.constexpr(int(Op.BRIGHTNESS))
 SATURATION = tl.constexpr(int(Op.SATURATION))
@@ -18,6 +19,7 @@ INVERT = tl.constexpr(int(Op.INVERT))
 GRAYSCALE = tl.constexpr(int(Op.GRAYSCALE))
 SOLARIZE_ADD = tl.constexpr(int(Op.SOLARIZE_ADD))
 CHANNELS = tl.constexpr(int(Op.CHANNELS))
+GAMMA = tl.constexpr(int(Op.GAMMA))
 
 
 @triton.jit
@@ -73,10 +75,7 @@ def _hue(red, green, blue, turn):
     falling = tl.minimum(tl.maximum((1.0 - part) * high, 0.0), 1.0)
     rising = tl.minimum(tl.maximum((part + rest) * high, 0.0), 1.0)
     least = tl.minimum(tl.maximum(rest * high, 0.0), 1.0)
-    sector = whole.to(tl.int32) % 6
-    r = _chosen(sector, high, falling, least, least, rising, high)
-    g = _chosen(sector, rising, high, high, falling, least, least)
-    b = _chosen(sector, least, least, rising, high, high, falling)
+    r, g, b = by_sixth(whole, high, least, falling, rising)
     return (r * 255.999).to(tl.int32), (g * 255.999).to(tl.int32), (b * 255.999).to(tl.int32)
 
 
@@ -84,6 +83,26 @@ def _hue(red, green, blue, turn):
 def _chosen(sector, zero, one, two, three, four, five):
     low = tl.where(sector == 0, zero, tl.where(sector == 1, one, two))
     return tl.where(sector < 3, low, tl.where(sector == 3, three, tl.where(sector == 4, four, five)))
+
+
+@triton.jit
+def by_sixth(whole, high, least, falling, rising):
+    """Red, green and blue in a sixth of the circle; 6 is 0."""
+    sector = whole.to(tl.int32) % 6
+    red = _chosen(sector, high, falling, least, least, rising, high)
+    green = _chosen(sector, rising, high, high, falling, least, least)
+    return red, green, _chosen(sector, least, least, rising, high, high, falling)
+
+
+@triton.jit
+def _raised(level, power):
+    """By e**x as a series, times a power of 2."""
+    x = power * logarithm(tl.div_rn(tl.maximum(level, 1).to(tl.float32), 255.0))
+    whole = tl.floor(x * 1.44269504 + 0.5)
+    rest = x - whole * 0.693147181
+    raised = (((((1 / 720 * rest + 1 / 120) * rest + 1 / 24) * rest + 1 / 6) * rest + 0.5) * rest + 1.0) * rest + 1.0
+    scale = ((tl.maximum(whole, -127.0).to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+    return tl.where(level == 0, 0, (tl.minimum(raised * scale, 1.0) * 255.999).to(tl.int32))
 
 
 @triton.jit
@@ -117,6 +136,8 @@ def step(op, value, red, green, blue):
         red, green, blue = gray, gray, gray
     elif op == CHANNELS:
         red, green, blue = _ordered(value.to(tl.int32), red, green, blue)
+    elif op == GAMMA:
+        red, green, blue = _raised(red, value), _raised(green, value), _raised(blue, value)
     elif op == SOLARIZE_ADD:
         red, green, blue = _added(red, value), _added(green, value), _added(blue, value)
     return red, green, blue

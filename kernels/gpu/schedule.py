@@ -2,7 +2,7 @@
 
 A *pass* reads each of its images once and writes it once. It may begin with one operation that needs more than a pixel
 and its value, its *lead*: one that reads other pixels of the image (moves, sharpness, blur), one that needs the
-image's statistics and then is a lookup table (contrast, autocontrast, equalize), or noise. Any number of *steps*
+image's statistics and then is a lookup table (contrast, autocontrast, equalize), or one of `OWN`. Any number of *steps*
 follow, which take a pixel for itself. A sample's next lead begins its next pass. Most samples of RandAugment(2) need
 one pass, some two, whatever the others drew.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpupipe.kernels.operations import ELASTIC, Op
 
-__all__ = ["BLURS", "FIELDS", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
+__all__ = ["BLURS", "FIELDS", "OWN", "Pass", "READERS", "STATISTICS", "schedule"]  # noqa: RUF022, plain alphabetical order
 
 ELASTICS = (Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR)
 BLURS = (Op.GAUSSIAN_BLUR, *ELASTICS)
@@ -26,11 +26,13 @@ READERS = (
     *(Op.SHARPNESS, *BLURS),
 )
 STATISTICS = (Op.CONTRAST, Op.AUTOCONTRAST, Op.EQUALIZE)
+OWN = (Op.NOISE, Op.MIX_BEGIN, Op.MIX_ADD, Op.MIX_END, Op.HSV, Op.HOLES)
+"""Those that look at a pixel alone, but take more than one value, or have memory of their own."""
 FIELDS = 6
 """Words of a task before the values of its lead: row, last, lead, first, count, reach."""
 
 _IS_READER = np.isin(np.arange(max(Op) + 1), READERS)
-_IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), (*STATISTICS, Op.NOISE))
+_IS_LEAD = _IS_READER | np.isin(np.arange(max(Op) + 1), (*STATISTICS, *OWN))
 # Tasks with tables come first, then those with blurs: the kernels before a pass take the first so many.
 _RANK = np.full(max(Op) + 1, 2)
 _RANK[list(STATISTICS)] = 0
@@ -52,7 +54,7 @@ class Pass:
     tables: so many tasks, the first ones, have a lead that needs a lookup table.
     blurs:  so many tasks after these blur.
     reach:  the largest of any of these tasks.
-    bicubic, noisy, elastic: whether one of them has such a lead.
+    bicubic, own, elastic: whether one of them has such a lead.
     """
 
     tasks: NDArray[np.int32]
@@ -61,7 +63,7 @@ class Pass:
     blurs: int
     reach: int
     bicubic: bool
-    noisy: bool
+    own: bool
     elastic: bool
 
 
@@ -126,7 +128,7 @@ def _pass(
         blurs=int((_RANK[lead] == 1).sum()),
         reach=int(reach.max(initial=0)),
         bicubic=bool((lead == Op.AFFINE_BICUBIC).any()),
-        noisy=bool((lead == Op.NOISE).any()),
+        own=bool(np.isin(lead, OWN).any()),
         elastic=bool(elastic.any()),
     )
 

@@ -15,7 +15,7 @@ from gpupipe.errors import ConfigError, TranslationError
 from gpupipe.host.cache import digest
 from gpupipe.host.generators import drawing
 from gpupipe.recipe.augmentations import ThreeAugment
-from gpupipe.recipe.auto_augment import TimmRandAugment
+from gpupipe.recipe.auto_augment import TimmAugMix, TimmRandAugment
 from gpupipe.recipe.checks import floats
 from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
 from gpupipe.recipe.operations import RandomResizedCrop
@@ -223,20 +223,11 @@ def _rand_augment(reading: Reading, ops: Any, num_layers: int, choice_weights: A
     increasing = names == auto_augment._RAND_INCREASING_TRANSFORMS
     if choice_weights is not None or not (increasing or names == auto_augment._RAND_TRANSFORMS):
         raise reading.refuse("it draws from other operations", "leave '-t...' out of auto_augment", ops=names)
-    if len({str((op.prob, op.magnitude, op.hparams, op.kwargs)) for op in ops}) > 1:
-        raise reading.refuse("its operations have different settings", "make them alike", ops=ops)
-    if first.magnitude_max not in (None, 10):
-        raise reading.refuse("levels end at 10", "leave '-mmax' out of auto_augment", magnitude_max=first.magnitude_max)
+    _check_ops(reading, ops, 0.45)
     if not math.isfinite(first.magnitude_std):
         raise reading.refuse(
             "it draws levels uniformly", "pass '-mstd' of at most 100", magnitude_std=first.magnitude_std
         )
-    if first.hparams.get("translate_pct", 0.45) != 0.45:
-        alternative = "leave it out of hparams"
-        raise reading.refuse("images move by 0.45", alternative, translate_pct=first.hparams["translate_pct"])
-    named = _filter(first.kwargs["resample"])
-    if named not in ("nearest", "bilinear", "bicubic", "random"):
-        raise reading.refuse("its operations move pixels by another filter", INTERPOLATION, interpolation=named)
     reading.augment(
         TimmRandAugment(
             min(first.magnitude, 10) if first.magnitude_std == 0 else first.magnitude,
@@ -244,7 +235,7 @@ def _rand_augment(reading: Reading, ops: Any, num_layers: int, choice_weights: A
             magnitude_std=first.magnitude_std,
             increasing=increasing,
             p=first.prob,
-            interpolation=named,
+            interpolation=_moving(reading, first),
             fill=first.kwargs["fillcolor"],
         )
     )
@@ -258,8 +249,39 @@ def _auto_augment(reading: Reading, policy: Any) -> None:
     reading.augment(ThreeAugment())
 
 
-def _aug_mix(reading: Reading, ops: Any, alpha: float, width: int, depth: int, blended: bool) -> NoReturn:
-    raise reading.refuse("a recipe does not mix an image with itself", RAND, alpha=alpha, width=width, depth=depth)
+def _aug_mix(reading: Reading, ops: Any, alpha: float, width: int, depth: int, blended: bool) -> None:
+    from timm.data import auto_augment
+
+    names, first = [op.name for op in ops], ops[0]
+    if alpha != 1 or blended:
+        alternative = "leave '-a' and '-b' out of auto_augment"
+        raise reading.refuse("shares are all as likely, and mixed at once", alternative, alpha=alpha, blended=blended)
+    if names != auto_augment._AUGMIX_TRANSFORMS or not math.isinf(first.magnitude_std) or first.magnitude > 10:
+        alternative = "leave '-mstd' out of auto_augment, and take '-m10' at most"
+        raise reading.refuse("strengths are drawn uniformly up to 10", alternative, ops=[first])
+    _check_ops(reading, ops, 0.3)
+    depth = depth if depth > 0 else -1
+    reading.augment(TimmAugMix(first.magnitude, width, depth, _moving(reading, first), first.kwargs["fillcolor"]))
+
+
+def _check_ops(reading: Reading, ops: Any, translate: float) -> None:
+    """The settings that have to be alike and that a recipe does not have."""
+    first = ops[0]
+    if len({str((op.prob, op.magnitude, op.hparams, op.kwargs)) for op in ops}) > 1:
+        raise reading.refuse("its operations have different settings", "make them alike", ops=ops)
+    if first.magnitude_max not in (None, 10):
+        raise reading.refuse("levels end at 10", "leave '-mmax' out of auto_augment", magnitude_max=first.magnitude_max)
+    share = first.hparams.get("translate_pct", 0.45)
+    if share != translate:
+        raise reading.refuse(f"images move by {translate}", "let create_transform set it", translate_pct=share)
+
+
+def _moving(reading: Reading, op: Any) -> Any:
+    """The name of the filter by which an operation moves pixels."""
+    named = _filter(op.kwargs["resample"])
+    if named not in ("nearest", "bilinear", "bicubic", "random"):
+        raise reading.refuse("its operations move pixels by another filter", INTERPOLATION, interpolation=named)
+    return named
 
 
 def _trim(reading: Reading, border_size: int) -> NoReturn:

@@ -21,7 +21,7 @@ from gpupipe.recipe.augmentations import (
     RandomPosterize,
     RandomSolarize,
 )
-from gpupipe.recipe.auto_augment import AutoAugment, RandAugment, TrivialAugmentWide
+from gpupipe.recipe.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from gpupipe.recipe.checks import floats
 from gpupipe.recipe.geometric import (
     ElasticTransform,
@@ -378,6 +378,22 @@ def _rand_augment(
     reading.augment(RandAugment(num_ops, magnitude, num_magnitude_bins, *_moved(reading, interpolation, fill)))
 
 
+def _aug_mix(
+    reading: Reading,
+    severity: int,
+    mixture_width: int,
+    chain_depth: int,
+    alpha: float,
+    all_ops: bool,
+    interpolation: Any,
+    fill: Any,
+) -> None:
+    if alpha != 1:
+        raise reading.refuse("all shares are as likely", "take alpha=1.0", alpha=alpha)
+    depth = chain_depth if chain_depth > 0 else -1
+    reading.augment(AugMix(severity, mixture_width, depth, all_ops, *_moved(reading, interpolation, fill)))
+
+
 def _trivial_augment(reading: Reading, num_magnitude_bins: int, interpolation: Any, fill: Any) -> None:
     reading.augment(TrivialAugmentWide(num_magnitude_bins, *_moved(reading, interpolation, fill)))
 
@@ -442,6 +458,7 @@ READERS: dict[str, Reader] = {
     "RandAugment": _rand_augment,
     "TrivialAugmentWide": _trivial_augment,
     "AutoAugment": _auto_augment,
+    "AugMix": _aug_mix,
 }
 TORCHVISION: Known = {
     "torch.nn.Sequential": _compose,
@@ -453,6 +470,5 @@ ALTERNATIVES = {
     "ScaleJitter": f"gpupipe.ScaleJitter(size, scale, fill) is it with the references' FixedSizeCrop; {AS_IT_IS}",
     "PadIfSmaller": f"gpupipe.RandomCrop(size, resize, place='top_left') is it with RandomCrop; {AS_IT_IS}",
     "RandomOrder": f"ColorJitter has a random order of its own; else write one order, in Compose; {AS_IT_IS}",
-    "AugMix": f"TrivialAugmentWide or RandAugment come near; {AS_IT_IS}",
     **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),
 }

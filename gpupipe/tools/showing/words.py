@@ -163,6 +163,14 @@ WORDS: dict[Op, Callable[[Values], str]] = {
     Op.GRAYSCALE: lambda _: "gray",
     Op.CHANNELS: lambda values: f"channels in the order {', '.join(list(permutations('RGB'))[int(values[0])])}",
     **dict.fromkeys((Op.ELASTIC_NEAREST, Op.ELASTIC_BILINEAR), lambda values: _elastic_in_words(values)),
+    Op.MIX_BEGIN: lambda values: f"{values[0]:.1%} of that kept",
+    Op.MIX_ADD: lambda values: f"{values[0]:.1%} of that added, begun anew",
+    Op.MIX_END: lambda values: f"{values[0]:.1%} of that added",
+    Op.GAMMA: lambda values: f"raised to the power {values[0]:.2f}",
+    Op.HSV: lambda values: (
+        f"hue turned by {2 * values[0]:.0f} degrees, saturation x {values[1]:.2f}, value x {values[2]:.2f}"
+    ),
+    Op.HOLES: lambda values: f"{values[0]:.0f} boxes filled",
     Op.NOISE: lambda values: f"noise of {values[0]:.1f} levels in the mean, sigma {values[1]:.1f}",
 }
 

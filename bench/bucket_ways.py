@@ -14,7 +14,6 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import gpupipe
-from gpupipe.batch.sized import padded, padded_size
 from gpupipe.host.usage import cpu_seconds
 from gpupipe.kernels.sizes import nearest_bucket
 from gpupipe.order import Order, Shuffled
@@ -145,9 +144,10 @@ def covering(buckets: np.ndarray, image: torch.Tensor) -> torch.Tensor:
 
 def collated(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Padded to the largest of each side, made multiples of 32, as torchvision's detection models do it."""
-    sizes = np.array([image.shape[1:] for image, _ in samples], np.int32)
-    size = padded_size(sizes, MULTIPLE)
-    images = padded([image.permute(1, 2, 0) for image, _ in samples], size).permute(0, 3, 1, 2).contiguous()
+    height, width = (-(-max(image.shape[side] for image, _ in samples) // MULTIPLE) * MULTIPLE for side in (1, 2))
+    images = torch.zeros((len(samples), 3, height, width), dtype=torch.uint8)
+    for whole, (image, _) in zip(images, samples, strict=True):
+        whole[:, : image.shape[1], : image.shape[2]].copy_(image)
     return images, torch.tensor([label for _, label in samples])
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -109,7 +109,7 @@ def cut_off(sizes: np.ndarray, settings: BenchSettings) -> Padding:
     return Padding("crops of buckets, cut off", "Buckets.by_aspect", 1 - float(left), order.largest)
 
 
-def rated(names: Sequence[str], settings: BenchSettings, logs: Path, say: Callable[[str], None]) -> list[Row]:
+def rated(names: Sequence[str], settings: BenchSettings, logs: Path) -> list[Row]:
     """The contenders in turn."""
     logs.mkdir(parents=True, exist_ok=True)
     rounds: dict[str, list[tuple[Round, int]]] = {name: [] for name in names}
@@ -124,7 +124,7 @@ def rated(names: Sequence[str], settings: BenchSettings, logs: Path, say: Callab
             for name, child in children.items():
                 if reasons[name]:
                     continue
-                say(f"{'opening' if not number else f'round {number}'}: {name}")
+                print(f"round {number}: {name}" if number else f"opening {name}", file=sys.stderr)
                 try:
                     if number:
                         rounds[name].append(child.ask("run", settings.seconds, extra_time=60 * settings.seconds))
@@ -168,9 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = settings_of(args, threads=1, size=args.size, dtype="uint8")
     facts = environment(settings)
     lost = wasted(gpupipe.open_source(settings.data).image_sizes(), settings)
-    measured = rated(
-        [numbers[one] for one in args.only], settings, args.out / "logs", lambda text: print(text, file=sys.stderr)
-    )
+    measured = rated([numbers[one] for one in args.only], settings, args.out / "logs")
     content = {"environment": facts, "padding": [asdict(one) for one in lost]}
     write(args.out, "buckets", markdown(lost, measured, facts), measured, content)
     print((args.out / "results.md").read_text())

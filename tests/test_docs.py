@@ -206,8 +206,10 @@ def test_the_orders_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "orders.md").read_text(), re.DOTALL):
         exec(block, names)  # the project's own page
-    with names["train"] as loader:
-        assert sum(len(labels) for _, labels in loader) == len(names["source"])
+    for name in ("train", "padded", "packed"):
+        with names[name] as loader:
+            batches = [batch if isinstance(batch, dict) else {"label": batch[1]} for batch in loader]
+            assert sum(len(batch["label"]) for batch in batches) == len(names["source"])
 
 
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:

@@ -102,6 +102,14 @@ def test_repeat_follows_each_sample_through_shuffled_epochs(folder: Path) -> Non
             np.testing.assert_array_equal(tiles[3 * row + shown].pixels, images[order.index(index)])
 
 
+def test_batches_of_several_sizes_are_shown(folder: Path) -> None:
+    order = gpupipe.Buckets([0] * 5 + [1] * 7, 3)
+    with one_by_one(folder, order=order) as loader:
+        loader.set_epoch(1)
+        found = list(read_shown(loader, count=12))
+    assert [one.index for one in found] == order.indices(0, 1, np.arange(12)).tolist()
+
+
 def test_labels_are_class_names(folder: Path) -> None:
     with one_by_one(folder) as loader:
         assert [tile.label for tile in tiles_of(read_shown(loader, 6))] == ["class_0"] * 4 + ["class_1"] * 2

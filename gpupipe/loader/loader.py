@@ -491,7 +491,7 @@ class Loader(DataLoaderAttributes):
     def __repr__(self) -> str:
         size = repr(self.source) if self.batches.is_endless else f"{len(self.source)} samples, {len(self)} batches"
         return (
-            f"Loader({size} of {self.batch_size}, engine={self.engine!r}, "
+            f"Loader({size} of {self.batch_size}{' at most' * (self.batches.cut is not None)}, engine={self.engine!r}, "
             f"device='{self.device}', rank {self.rank} of {self.world_size}, recipe={self.recipe!r})"
         )
 

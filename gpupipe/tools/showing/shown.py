@@ -93,8 +93,10 @@ def _places(loader: Loader, epoch: int, wanted: NDArray[np.int64]) -> NDArray[np
 
 
 def _shown(loader: Loader, wanted: int, epoch: int, position: int) -> Shown:
-    row = position % loader.batch_size
-    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position - row})
+    batches = loader.batches.at(epoch)
+    start = batches.delivered(batches.step_at(position + 1) - 1)
+    row = position - start
+    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": start})
     batch = next(iter(loader))
     if not isinstance(batch, dict):
         batch = dict(zip(("image", "label"), batch, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import json
 import re
 import sqlite3
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from images import encode, picture, write_folder
 from modules import MODULES
+from PIL import Image
 from tars import write_samples
 from torch.utils.data import DataLoader
 
@@ -189,11 +191,22 @@ def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch:
     boxes, classes = [[[5, 6, 40, 50]]] * 4, [[1]] * 4
     images = [encode(picture(70 + 9 * number, 80, number)) for number in range(4)]
     pq.write_table(pa.table({"image": images, "boxes": boxes, "classes": classes}), "boxes.parquet")
+    for folder in ("streets/images", "streets/masks"):
+        (tmp_path / folder).mkdir(parents=True)
+    for number, image in enumerate(images):
+        (tmp_path / f"streets/images/{number}.jpg").write_bytes(image)
+        Image.new("L", (80, 70 + 9 * number), number).save(tmp_path / f"streets/masks/{number}.png")
+    coco = {"images": [{"id": 7 + number, "file_name": f"{number}.jpg"} for number in range(4)]}
+    objects = [(7, [1, 2, 30, 40], 0), (7, [1, 2, 30, 40], 1), (8, [20, 10, 30, 40], 0), (9, [20, 10, 30, 40], 0)]
+    of = [dict(zip(("image_id", "bbox", "iscrowd"), one, strict=True)) | {"category_id": 3} for one in objects]
+    (tmp_path / "instances.json").write_text(json.dumps(coco | {"annotations": of}))
     names: dict[str, Any] = {"model": lambda images: images.mean(dim=(2, 3))}
     names["detector"] = lambda images, targets: [*zip(images, targets, strict=True)]  # test_sizes.py has a real one
     names["detr"] = lambda images, mask: images.masked_fill(mask[:, None], 1)
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)  # the project's own page
+    assert [len(row["boxes"]) for row in names["rows"].values()] == [1, 1, 1, 0]
+    assert names["image"].shape == (3, 300, 300)
     assert names["logits"].shape[1] == 3
     assert names["batch"]["caption"].shape == (4, 32)
     assert [list(target) for _, target in names["losses"]] == [["boxes", "labels"]] * 2

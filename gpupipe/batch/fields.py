@@ -127,7 +127,11 @@ class Field:
         fits_pixels = self.collate in (None, "stack", "list") or isinstance(self.collate, Pad)
         self._check(fits_pixels or not isinstance(self, Image | Mask), "collate", "is not for pixels: " + PIXELS)
         together = (self.suffix is None) == (self.folder is None) or isinstance(self, Image)
-        self._check(together, "folder", f"and suffix={self.suffix!r} go together; pass both")
+        self._check(
+            together,
+            "folder",
+            f"and suffix={self.suffix!r} go together; pass both, folder='.' for files beside the images",
+        )
 
     def _check(self, holds: bool, name: str, what: str) -> None:
         """Raise ConfigError for the setting of this name unless that holds."""
@@ -288,7 +292,8 @@ class Mask(Field):
 
 @dataclass(frozen=True)
 class Boxes(_Shapes):
-    """Bounding boxes of one sample: (M, 4) numbers in pixels of the image. Come out as float32, in the same format.
+    """Bounding boxes of one sample: (M, 4) numbers in pixels of the image. Come out as float32, in the same format, of
+    which torchvision's `ops.box_convert` makes another.
 
     format:   "xyxy", "xywh" or "cxcywh", as torchvision's BoundingBoxFormat.
     labels:   fields with one row for each box (classes, areas), which are dropped with it.

@@ -221,7 +221,9 @@ class FolderSource(IndexedSource):
         folder, suffix = self._layout.files[file]
         named = f"with suffix={suffix!r} in the place of the image's" if suffix else "of an image's name"
         there = self._layout.suffixes(folder)
-        return f"there is no file {named} in folder={folder!r}, but {there}; check folder and suffix"
+        own = ", and whether images lie in a folder of their own: gpupipe.Image(folder='images')"
+        remedy = f"check folder and suffix{own if suffix and f'{suffix} (' in there else ''}"
+        return f"there is no file {named} in folder={folder!r}, but {there}; {remedy}"
 
     def location(self, index: int) -> str:
         """The path of the image, printable on any terminal."""

@@ -24,7 +24,8 @@ FILES: dict[tuple[str, ...], str] = {
     (".csv", ".tsv", ".jsonl", ".ndjson"): "a table in a list: pass it by itself",
     STORES: "a store in a list: pass it by itself",
     (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
-    f"gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']); or pass {OWN}",
+    "gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']) (of COCO's .json docs/recipes.md makes a "
+    f".jsonl); or pass {OWN}",
     (
         ".db",
         ".sqlite",

@@ -18,7 +18,7 @@ import pytest
 from images import encode, picture, write_folder
 from modules import MODULES
 from PIL import Image
-from tars import write_samples
+from tars import jpeg, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 import gpupipe
@@ -200,6 +200,11 @@ def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch:
     objects = [(7, [1, 2, 30, 40], 0), (7, [1, 2, 30, 40], 1), (8, [20, 10, 30, 40], 0), (9, [20, 10, 30, 40], 0)]
     of = [dict(zip(("image_id", "bbox", "iscrowd"), one, strict=True)) | {"category_id": 3} for one in objects]
     (tmp_path / "instances.json").write_text(json.dumps(coco | {"annotations": of}))
+    mask = np.zeros((70, 80), np.uint8)
+    mask[10:30, 20:50] = 1
+    beside = (("png", encode(mask, "PNG", "L")), ("json", b'{"boxes": [[20, 10, 50, 30]], "classes": [3]}'))
+    members = [(f"{row}.{kind}", data) for row in range(8) for kind, data in (("jpg", jpeg(row, 70, 80)), *beside)]
+    write_tar(tmp_path / "objects.tar", members)
     names: dict[str, Any] = {"model": lambda images: images.mean(dim=(2, 3))}
     names["detector"] = lambda images, targets: [*zip(images, targets, strict=True)]  # test_sizes.py has a real one
     names["detr"] = lambda images, mask: images.masked_fill(mask[:, None], 1)
@@ -211,6 +216,7 @@ def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch:
     assert names["batch"]["caption"].shape == (4, 32)
     assert [list(target) for _, target in names["losses"]] == [["boxes", "labels"]] * 2
     assert names["predicted"].shape[2:] == (640, 640)
+    assert names["objects"]["mask"].shape == (4, 64, 64)
 
 
 def test_the_orders_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

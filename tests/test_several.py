@@ -461,3 +461,15 @@ def test_a_page_says_of_which_samples_one_is_made() -> None:
         assert words["Mosaic"] == ("it alone, scaled and shifted" if others[0] < 0 else f"with {names}")
         assert ("rest of" in words["DetectionMixUp"]) == (others[3] >= 0)
     assert len({words["Mosaic"] for words in said}) > 1
+
+
+def test_presets() -> None:
+    flip = RandomHorizontalFlip()
+    plain = gpupipe.yolo_train()
+    assert plain.operations == (LetterBox(640), Mosaic(1.0, (0.5, 1.5), 0.1), flip, gpupipe.RandomHSV(0.015, 0.7, 0.4))
+    large = gpupipe.yolo_train(320, mosaic=0, mixup=0.1, scale=0.25)
+    assert large.operations[:4] == (LetterBox(320), Mosaic(0.0, (0.75, 1.25), 0.1), DetectionMixUp(0.1), flip)
+    pasting = gpupipe.detection_train("lsj", 64, copy_paste=True)
+    assert pasting.operations == (*gpupipe.detection_train("lsj", 64).operations, CopyPaste())
+    with pytest.raises(ConfigError, match="goes with augmentation='lsj', not 'ssd'"):
+        gpupipe.detection_train("ssd", copy_paste=True)

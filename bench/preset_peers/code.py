@@ -37,12 +37,14 @@ PLACES = {
 class Original:
     """transform: of a Pillow image, and of a dict of what lies beside it, if there is any.
 
-    collate: of a list of (image, label); finish: of a batch of them, in the process that trains.
+    collate: of a list of (image, label); finish: of a batch of them, in the process that trains. others: so many
+    samples besides, drawn at random, the transform gets with each.
     """
 
     transform: Callable[..., Any]
     collate: Callable[[list[Any]], Any] = default_collate
     finish: Callable[[Any, torch.Tensor], Any] = lambda images, labels: (images, labels)
+    others: int = 0
 
 
 class Missing(Exception):

@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from preset_peers.code import Original, assigned, code
 from preset_peers.dense import detection_eval, detection_train, segmentation
+from preset_peers.mosaics import yolo_train
 from preset_peers.table import CLASSES
 
 __all__ = ["ORIGINALS"]
@@ -151,4 +152,5 @@ ORIGINALS: dict[str, Callable[[int], Original]] = {
     "detection_train-ssd": partial(detection_train, "ssd"),
     "detection_train-ssdlite": partial(detection_train, "ssdlite"),
     "detection_eval": detection_eval,
+    "yolo_train": yolo_train,
 }

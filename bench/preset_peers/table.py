@@ -16,6 +16,7 @@ CLASSIFICATION = "references/classification of torchvision"
 SEGMENTATION = "references/segmentation of torchvision, v2"
 DETECTION = "references/detection of torchvision, and the resize of its models"
 TIMM = "create_transform of timm"
+YOLO = "v8_transforms of Ultralytics, written anew on Pillow"
 COLORS = ("red", "green", "blue", "contrast", "colour", "left to right", "top to bottom")
 CLIP = "image_transform of OpenCLIP"
 
@@ -98,4 +99,5 @@ PRESETS = {
     "detection_train-ssd": detection(gpupipe.detection_train, 300, "ssd", apart=COLORS),
     "detection_train-ssdlite": detection(gpupipe.detection_train, 320, "ssdlite"),
     "detection_eval": detection(gpupipe.detection_eval, 1024, normalize=True),
+    "yolo_train": Preset(gpupipe.yolo_train, YOLO, 640, "boxes", 16, apart=(*COLORS, "detail across", "detail down")),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Made(Dataset[Any]):
         self.paths, self.labels = images(folder)
         self.samples = None if case == "label" else Samples(folder, case)
         self.transform = original.transform
+        self.others = original.others
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -40,12 +42,17 @@ class Made(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         if self.samples is None:
             return self.transform(default_loader(self.paths[index])), self.labels[index]
+        others = [self.read(random.randrange(len(self))) for _ in range(self.others)]
+        return self.transform(*self.read(index), *others), self.labels[index]
+
+    def read(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
+        """A sample, decoded."""
+        assert self.samples is not None
         sample = self.samples[index]
         beside = {name: sample[name] for name in ("boxes", "classes") if name in sample}
         if "mask" in sample:
             beside["mask"] = decode_image(torch.from_numpy(sample["mask"]), ImageReadMode.UNCHANGED)
-        picture = Image.open(io.BytesIO(sample["image"])).convert("RGB")
-        return self.transform(picture, beside), self.labels[index]
+        return Image.open(io.BytesIO(sample["image"])).convert("RGB"), beside
 
 
 def dense(samples: list[Any]) -> Any:

@@ -82,7 +82,8 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         failures |= job.given.failures
         parts = [(rows, dict(job.given.columns))]
     elif datasets:
-        with seeding(datasets, job.seed, job.epoch, job.positions) as seed:
+        parts_of_rows = 0 if job.parts is None else job.parts
+        with seeding(datasets, job.seed, job.epoch, job.positions, parts_of_rows) as seed:
             parts = _read(
                 lambda rows: _asked(source, job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
             )

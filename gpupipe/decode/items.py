@@ -44,7 +44,7 @@ class Items:
         """
         failures: dict[int, SampleError] = {}
         source = self.source
-        with Stage("read") as read, seeding([source], job.seed, job.epoch, job.positions) as seed:
+        with Stage("read") as read, seeding([source], job.seed, job.epoch, job.positions, 0) as seed:
             items = self._several(job, seed) if source.gives_several else None
             if items is None:
                 items = self._one_by_one(job, seed, failures)

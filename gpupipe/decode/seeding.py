@@ -31,9 +31,9 @@ def worker_seeds(seed: int, rank: int) -> Any:
 
 @contextmanager
 def seeding(
-    sources: Sequence[UserSource], seed: int, epoch: int, positions: NDArray[np.int64]
+    sources: Sequence[UserSource], seed: int, epoch: int, positions: NDArray[np.int64], parts: int | NDArray[np.int64]
 ) -> Iterator[Callable[[int], None]]:
-    """A function of the row, to be called before a dataset is asked for that row's sample.
+    """A function of the row, to be called before a dataset is asked for that row's sample; parts: see `Job`.
 
     It seeds torch's generator for the CPU, NumPy's and Python's: 10 us a sample (one core of an Intel Xeon). A worker
     process has them for itself. In the process that iterates they are put back at the end, 80 us a batch.
@@ -45,7 +45,7 @@ def seeding(
     import torch.utils.data
 
     generators = global_generators()
-    words = Stream(seed, epoch, positions).words(DATASET).T.tolist()
+    words = Stream(seed, epoch, positions, parts).words(DATASET).T.tolist()
 
     def seed_row(row: int) -> None:
         seed_all(generators, words[row])

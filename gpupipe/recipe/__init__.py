@@ -17,6 +17,7 @@ from gpupipe.recipe.presets.imagenet import *
 from gpupipe.recipe.presets.self_supervised import *
 from gpupipe.recipe.presets.test_time import *
 from gpupipe.recipe.presets.video import *
+from gpupipe.recipe.presets.yolo import *
 from gpupipe.recipe.recipe import *
 from gpupipe.recipe.several import *
 
@@ -107,4 +108,6 @@ __all__ = [
     "timm_a_train",
     "tsn_eval",
     "tsn_train",
+    "yolo_eval",
+    "yolo_train",
 ]

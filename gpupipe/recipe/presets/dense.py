@@ -22,6 +22,7 @@ from gpupipe.recipe.operations import (
 )
 from gpupipe.recipe.presets.parts import normalization, resized_center
 from gpupipe.recipe.recipe import Recipe
+from gpupipe.recipe.several import CopyPaste
 
 __all__ = ["detection_eval", "detection_train", "segmentation_eval", "segmentation_train"]
 
@@ -53,7 +54,11 @@ def segmentation_eval(size: int = 520, **settings: Any) -> Recipe:
 
 
 def detection_train(
-    augmentation: Literal["hflip", "lsj", "multiscale", "ssd", "ssdlite"], size: int | None = None, **settings: Any
+    augmentation: Literal["hflip", "lsj", "multiscale", "ssd", "ssdlite"],
+    size: int | None = None,
+    *,
+    copy_paste: bool = False,
+    **settings: Any,
 ) -> Recipe:
     """torchvision's training of detection, of levels from 0 to 1: its models normalize.
 
@@ -64,6 +69,7 @@ def detection_train(
                   "ssdlite": such a part alone.
     size:         by default 1024, for "ssd" 300 and for "ssdlite" 320, to which their models squash what they get; for
                   "multiscale" the most that the longer side becomes, 1333.
+    copy_paste:   with "lsj", objects of another sample are pasted; see `CopyPaste`.
 
     Source: DetectionPresetTrain in references/detection/presets.py of pytorch/vision.
 
@@ -80,7 +86,10 @@ def detection_train(
     crops |= {"multiscale": Resize(SHORTER, side)}
     crops |= {"ssd": RandomIoUCrop(side, (1.0, 4.0), fill=GRAY), "ssdlite": RandomIoUCrop(side)}
     colors = (RandomPhotometricDistort(),) if augmentation == "ssd" else ()
-    return Recipe((crops[augmentation], RandomHorizontalFlip(), *colors), **settings)
+    if copy_paste and augmentation != "lsj":
+        raise ConfigError(f"detection_train: copy_paste=True goes with augmentation='lsj', not {augmentation!r}")
+    pasted = (CopyPaste(),) if copy_paste else ()
+    return Recipe((crops[augmentation], RandomHorizontalFlip(), *pasted, *colors), **settings)
 
 
 def detection_eval(size: int | None = 1024, *, squash: bool = False, **settings: Any) -> Recipe:

@@ -25,7 +25,8 @@ __all__ = ["add_parser", "run"]
 DESCRIPTION = """Goes through a run on paper, by the arithmetic that the loaders themselves use, and says exactly how
 many bytes each node fetches from storage in each epoch and in how many requests, how much its cache has, what size of
 cache other hit rates need, what that costs, and whether storage or decoding will hold up training. DATA lies in a
-storage, or on this machine in the place of what will. Samples are shuffled, as by Loader(..., shuffle=True)."""
+storage, or on this machine in the place of what will. Samples are shuffled, as by Loader(..., shuffle=True); what
+Mosaic, DetectionMixUp and CopyPaste read besides is not counted."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpupipe.batch import Batch, Columns, Frames, Mask, Pad, Schema
+from gpupipe.batch import Batch, Columns, Frames, Image, Mask, Pad, Schema
 from gpupipe.batch.collation import move
 from gpupipe.batch.sized import Sizes, dense_rows, inside, padded_size
 from gpupipe.decode.own import on_batch
-from gpupipe.device.pixels import Pixels, collated
+from gpupipe.device.pixels import Pixels, Policy, collated
 from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Stage
 from gpupipe.kernels import soft_targets
@@ -38,13 +39,32 @@ class Finished:
     whole: Any = None
 
 
+@dataclass(frozen=True)
+class _Field:
+    """An image or mask field: what `Schema.number`, `drawn_as` and `pixel_policy` say of it."""
+
+    name: str
+    kind: Image | Mask
+    number: int
+    leader: str
+    policy: Policy
+
+    @classmethod
+    def all_of(cls, schema: Schema) -> list[_Field]:
+        return [
+            cls(name, field, schema.number(name), schema.drawn_as(name), schema.pixel_policy(name))
+            for name, field in schema.items()
+            if isinstance(field, Image | Mask)
+        ]
+
+
 class Finisher:
     """Finishes batches of a schema on `device`; `pinned`: in page-locked memory, where that is the CPU."""
 
     def __init__(self, schema: Schema | None, views: Views, device: torch.device, pinned: bool = False) -> None:
         self._schema = schema
-        self._fields = schema.images + schema.of_kind(Mask) if schema else ()
-        self._clips = {name: field for name, field in (schema or {}).items() if isinstance(field, Frames)}
+        self._fields = _Field.all_of(schema) if schema else []
+        self._several = schema.per_view(len(views)) if schema else set()
         self._views = views
         self._device = device
         self._pinned = pinned and device.type == "cpu" and torch.cuda.is_available()
@@ -74,10 +94,8 @@ class Finisher:
         if device.type != "cpu":  # there containers stay of the types that they are of, as a DataLoader's do
             columns = move(batch.columns, lambda tensor: to_device(tensor, device))
         how = mixing(self._views[0], job.seed, job.epoch, job.positions, mixed) if self._views else None
-        for name in self._fields:
-            columns |= self._pixels(name, batch, columns, how)
-            if name in self._clips:
-                columns[name] = _of_clips(self._clips[name], columns[name])
+        for field in self._fields:
+            columns |= self._pixels(field, batch, columns[field.name], how)
         if how is not None:
             columns["label"] = self._targets(columns["label"], how)
         return columns
@@ -88,40 +106,38 @@ class Finisher:
         assert settings.num_classes is not None
         return soft_targets(labels, how.mix.partners, how.shares, settings.num_classes, settings.label_smoothing)
 
-    def _pixels(self, name: str, batch: Batch, columns: Columns, how: Mixing | None) -> Columns:
-        """The column of an image or mask field and, where that is padded with a mask, that mask."""
-        assert self._schema is not None
-        field, policy = self._schema[name], self._schema.pixel_policy(name)
-        number, mix = self._schema.number(name), None if how is None else how.mix
+    def _pixels(self, field: _Field, batch: Batch, planes: Sequence[torch.Tensor], how: Mixing | None) -> Columns:
+        """The column of a field and, where that is padded with a mask, that mask."""
+        kind, policy, mix = field.kind, field.policy, None if how is None else how.mix
         made: list[Any] = []
         masks: list[torch.Tensor] = []
-        for view, (recipe, plane) in enumerate(zip(self._views, columns[name], strict=True)):
+        for view, (recipe, plane) in enumerate(zip(self._views, planes, strict=True)):
             if policy == "stack" and not recipe.crop.varies:
-                made.append(plane if isinstance(field, Mask) else self._images(plane, view, number, batch, mix))
+                made.append(plane if isinstance(kind, Mask) else self._images(plane, view, field.number, batch, mix))
                 continue
-            sizes = self._sizes(name, view, batch, policy)
-            plane = plane if recipe.crop.varies else plane.flatten(1, 2)
-            if isinstance(field, Mask):
-                made.append(collated(dense_rows(plane, sizes), sizes, policy, field.ignore))
+            sizes = self._sizes(field, view, batch)
+            dense = plane if recipe.crop.varies else plane.flatten(1, 2)
+            if isinstance(kind, Mask):
+                made.append(collated(dense_rows(dense, sizes), sizes, policy, kind.ignore))
             else:
-                made.append(self._images.sized(plane, sizes, view, number, batch, mix, policy))
+                made.append(self._images.sized(dense, sizes, view, field.number, batch, mix, policy))
             if isinstance(policy, Pad) and policy.mask:
                 masks.append(inside(sizes, padded_size(sizes, policy.multiple), self._device))
-        return {name: made, f"{name}_mask": masks} if masks else {name: made}
+        column = {field.name: _of_clips(kind, made) if isinstance(kind, Frames) else made}
+        return column | {f"{field.name}_mask": masks} if masks else column
 
-    def _sizes(self, name: str, view: int, batch: Batch, policy: Any) -> Sizes:
+    def _sizes(self, field: _Field, view: int, batch: Batch) -> Sizes:
         """Of each row. Raises ConfigError where they differ and the field is stacked."""
-        assert self._schema is not None
         crop = self._views[view].crop
         if not crop.varies:
             return np.tile(np.array(crop.output_size, np.int32), (len(batch.job), 1))
-        sizes = batch.sizes[self._schema.drawn_as(name)][view]
+        sizes = batch.sizes[field.leader][view]
         kinds, rows = np.unique(sizes, axis=0, return_index=True)
-        if policy == "stack" and len(kinds) > 1:
+        if field.policy == "stack" and len(kinds) > 1:
             named = [f"{height} x {width} (row {row})" for row in rows[:3].tolist() for height, width in [sizes[row]]]
             raise ConfigError(
-                f"field {name!r}: {type(crop).__name__} gives the images of a batch {len(kinds)} sizes, such as "
-                f"{', '.join(named)}, which can't be stacked; pass {type(self._schema[name]).__name__}("
+                f"field {field.name!r}: {type(crop).__name__} gives the images of a batch {len(kinds)} sizes, such as "
+                f"{', '.join(named)}, which can't be stacked; pass {type(field.kind).__name__}("
                 "collate=gpupipe.Pad(multiple=32)) or collate='list' in fields"
             )
         return sizes
@@ -132,9 +148,8 @@ class Finisher:
         schema = self._schema
         if schema is None:
             return columns["items"]
-        several = schema.per_view(len(self._views))
         order = [*schema, *(name for name in columns if name not in schema)]  # behind the fields, masks of padding
-        batch = {name: _of_views(columns[name]) if name in several else columns[name] for name in order}
+        batch = {name: _of_views(columns[name]) if name in self._several else columns[name] for name in order}
         return (batch["image"], batch["label"]) if schema.is_pair else batch
 
 

@@ -27,7 +27,7 @@ from gpupipe.plan import erasing
 from gpupipe.recipe import OnBatch, RandomErasing, Recipe, Views
 from gpupipe.workers.lease import BufferPool
 
-__all__ = ["Pixels", "collated"]
+__all__ = ["Pixels", "Policy", "collated"]
 
 Policy = Literal["stack", "list"] | Pad
 

@@ -313,6 +313,40 @@ def test_several_views_and_image_fields_come_in_sizes_of_their_own() -> None:
     ]
 
 
+@pytest.mark.parametrize("engine", ["torch", "dali"])
+def test_images_are_turned_upright_before_their_size_is_told(engine: Any) -> None:
+    class Turned(Samples):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            exif = PillowImage.Exif()
+            exif[0x0112] = 1 + index % 8
+            return {"image": encode(picture(*SIZES[index], index), exif=exif)}
+
+    recipe = Recipe((Resize(40, 90),), exif_orientation=True)
+    options: Any = dict(fields={"image": Image(collate="list")}, engine=engine, device="cpu", num_workers=0)
+    with Loader(Turned(), recipe, 10, **options) as made:
+        (batch,) = made
+    for index, image in enumerate(batch["image"]):
+        size = SIZES[index][::-1] if index % 8 >= 4 else SIZES[index]
+        own = planned(Resize(40, 90), [size])
+        pixels = render_reference(Turned()[index]["image"], own.row(0), exif=True)
+        difference = np.abs(255 * image.permute(1, 2, 0).numpy() - pixels)
+        assert difference.max() < (0.01 if engine == "torch" else 9)
+        assert difference.mean() < 0.6
+
+
+def test_operations_of_ones_own_get_batches_of_one_size_or_the_whole() -> None:
+    means = gpupipe.OnBatch(lambda batch, rng: [image.mean() for image in batch["image"]], name="means", whole=True)
+    (batch,), (made,) = (batches(Recipe((Resize(40, 90), *more))) for more in ((), (means,)))
+    assert made == [image.mean() for image in batch["image"]]
+    negative = gpupipe.OnBatch(lambda images, rng: -images, name="negative", geometric=False)
+    for one, other in zip(
+        batches(Recipe((Resize(40, 90), gpupipe.Normalize(), negative)), 1, fields("stack")),
+        batches(Recipe((Resize(40, 90), gpupipe.Normalize())), 1, fields("stack")),
+        strict=True,
+    ):
+        assert torch.equal(one["image"], -other["image"])
+
+
 def test_image_and_label_are_a_tuple_but_where_a_mask_goes_with_them(tmp_path: Any) -> None:
     folder = write_folder(tmp_path, sizes=SIZES)
     recipe = Recipe((Resize(40, 60),))
@@ -342,7 +376,8 @@ def test_any_number_of_ranks_and_any_resume_give_the_same_images(engine: Any) ->
             assert all(map(torch.equal, global_batch[name], rows[: len(global_batch[name])]))
     with loader(recipe, 4, engine=engine, shuffle=True) as made:
         next(iter(made))
-        state = made.state_dict()
+        state, stats = made.state_dict(), made.stats()
+    assert (stats["batches"], stats["images"]) == (1, 4)
     with loader(recipe, 4, engine=engine, shuffle=True) as made:
         made.load_state_dict(state)
         for batch, wanted in zip(made, whole[1:], strict=True):

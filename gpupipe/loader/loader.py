@@ -125,9 +125,10 @@ class Loader(DataLoaderAttributes):
     dataset, or the `source` where files were passed. None of what a Loader is built of can be set afterwards.
 
     Iterating yields (images, labels) where these are the fields, else a dict by field, all tensors on the device:
-    images (N, 3, height, width) in the recipe's dtype and layout, masks (N, height, width), both a list where the
-    recipe has several views; labels int64 (N,), or float32 (N, classes) where it mixes samples, which takes an even
-    batch_size; boxes and points `Ragged`; texts and keys lists; others as their `collate` says.
+    images (N, 3, height, width) in the recipe's dtype and layout, masks (N, height, width), both padded or listed where
+    their `collate` says so, and a list where the recipe has several views; labels int64 (N,), or float32 (N, classes)
+    where it mixes samples, which takes an even batch_size; boxes and points `Ragged`; texts and keys lists; others as
+    their `collate` says.
 
     Each iteration that has delivered something is followed by the next epoch, also where it was left early; `set_epoch`
     goes to any epoch, and `load_state_dict` to where a state was saved. On several ranks every rank has to leave an

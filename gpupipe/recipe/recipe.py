@@ -296,7 +296,7 @@ class Recipe:
 
     def output_spec(self, batch_size: int) -> OutputSpec:
         """Shape, dtype and layout of a batch of `batch_size` images, of each view, which an `OnBatch` at the end may
-        change."""
+        change; of a crop that varies with the largest height and width."""
         return OutputSpec((batch_size, 3, *self.crop.output_size), self.dtype, self.layout)
 
     @property

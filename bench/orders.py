@@ -29,6 +29,8 @@ from torch.utils.data import RandomSampler
 from gpupipe.host.machine import machine
 from gpupipe.order import (
     BlockShuffled,
+    Buckets,
+    BudgetBatches,
     Interleaved,
     NodeBlocks,
     Order,
@@ -100,6 +102,10 @@ def cases(large: int, listed: int) -> list[Case]:
             Case("Weighted, replacement=False", n, lambda n=n: without_replacement(n), listed=True),
             Case("Weighted.balanced", n, lambda n=n: Weighted.balanced(labels(n)), listed=True),
             Case("Stratified", n, lambda n=n: Stratified(labels(n), min(4096, n)), listed=True),
+            Case("Buckets", n, lambda n=n: Buckets(labels(n) % 16, BATCH), listed=True),
+            Case(
+                "BudgetBatches(Shuffled)", n, lambda n=n: BudgetBatches(Shuffled(n), 1 + labels(n), 99_999, BATCH), True
+            ),
             Case("SamplerOrder(RandomSampler)", n, lambda n=n: SamplerOrder(RandomSampler(range(n))), listed=True),
         ]
     return made
@@ -108,6 +114,11 @@ def cases(large: int, listed: int) -> list[Case]:
 def without_replacement(samples: int) -> Weighted:
     """A weighted permutation."""
     return Weighted(np.arange(1, samples + 1) / samples, replacement=False)
+
+
+def budget_batches(samples: int) -> BudgetBatches:
+    """Batches of about as many samples."""
+    return BudgetBatches(Shuffled(samples), 1 + labels(samples), 500 * BATCH, BATCH)
 
 
 def labels(samples: int) -> np.ndarray:

@@ -76,7 +76,7 @@ def test_orders(tmp_path):
         assert 0 <= order["kept_mb"] <= order["peak_mb"] < 10
         assert len(order["batch_us"]) == len(order["first_ms"]) == 2
         assert min(order["batch_us"]) > 0
-        assert len(order["back_us"]) == (0 if order["name"].startswith(("Weighted", "Sampler")) else 2)
+        assert len(order["back_us"]) == (0 if order["name"].startswith(("Weighted", "Sampler", "Budget")) else 2)
     kept = {order["name"]: order["kept_mb"] for order in content["orders"] if order["samples"] == 2000}
     assert kept["Subset, shuffled"] == pytest.approx(2000 * 8 / 1e6, abs=0.005)
 

@@ -276,7 +276,7 @@ def test_what_a_node_reads_next(name: str, world: int, ranks: range) -> None:
             for sample in np.concatenate(used).tolist():
                 times[sample].append(future.time(epoch, step))
     assert all(sorted(found) == found for found in times.values())
-    for step in (0, 3, len(batches.at(begin + 1)) - 1):
+    for step in (0, 3, len(batches.at(begin + 1)) - 1) if future.is_known else ():
         found = future.next_use(np.arange(order.samples), begin + 1, step, horizon - 1)
         end = future.time(begin + 1 + horizon, 0)
         for sample, time in enumerate(found.tolist()):
@@ -307,3 +307,18 @@ def test_batches_of_a_users_order_are_checked(starts: list[int]) -> None:
     with pytest.raises(ConfigError, match=r"order own: starts\(\) of epoch 0 must go from 0 to len\(\), 10, in steps"):
         len(RankBatches(10, 4, cut=cut_by(Own(starts), 0)))
     assert len(RankBatches(10, 4, cut=cut_by(Own([0, 1, 3, 6, 10]), 0))) == 4
+
+
+def test_an_inverse_goes_with_as_many_batches_in_every_epoch() -> None:
+    class Varied(Own):
+        def starts(self, seed: int, epoch: int) -> Indices:
+            return np.array([0, 3, 6, 10] if epoch < 2 else [0, 2, 5, 7, 10])
+
+        def positions(self, seed: int, epoch: int, indices: Indices) -> Indices:
+            return indices
+
+    order = Varied([])
+    future = Future(order, 0, RankBatches(10, 4, cut=cut_by(order, 0)), range(1))
+    assert len(future.cut(1)) == 3
+    with pytest.raises(ConfigError, match=r"order own: epoch 2 has 4 batches, epoch 0 3, but"):
+        future.cut(2)

@@ -14,7 +14,16 @@ from gpupipe.order import Order, RankBatches, Sequential, Shuffled, VirtualEpoch
 from gpupipe.order.future import NEVER, Future
 from gpupipe.order.protocol import is_invertible, positions_of
 
-WITHOUT = {"weighted", "weighted-once", "balanced", "sampler", "users", "repeated-all", "virtual-of-repeated-users"}
+WITHOUT = {
+    "weighted",
+    "weighted-once",
+    "balanced",
+    "sampler",
+    "users",
+    "repeated-all",
+    "virtual-of-repeated-users",
+    "budget",
+}
 
 
 @pytest.mark.parametrize("name", EVERY_ORDER)

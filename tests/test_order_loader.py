@@ -166,7 +166,9 @@ def test_gathered_batches_have_each_sample_once(ranks: int, monkeypatch: pytest.
         assert all(torch.equal(one, whole[0]) for one in whole)
         assert sum(loader.padding for loader in loaders) == len(rows) - len(whole[0]) < ranks
         seen += whole[0].tolist()
+        told = {loader._remainder for loader in loaders}
     assert seen == everything(order, SEED, 0).tolist()
+    assert told == {len(whole[0]) if len(rows) > len(whole[0]) else 0}, "what Accelerate is told of the last batch"
     assert {len(loader.sampler) for loader in loaders} == {sum(1 for loader in loaders[:1] for _ in loader.sampler)}
 
 

@@ -13,6 +13,7 @@ from gpupipe.kernels import native
 from gpupipe.kernels.furthest import FurthestReference
 from gpupipe.order import (
     BlockShuffled,
+    Buckets,
     NodeBlocks,
     Repeated,
     Sequential,
@@ -21,6 +22,7 @@ from gpupipe.order import (
     Subset,
     VirtualEpochs,
     Weighted,
+    cut_by,
 )
 from gpupipe.order.future import NEVER, Future
 from gpupipe.order.ranks import RankBatches
@@ -28,7 +30,9 @@ from gpupipe.order.retention import Retention
 
 
 def future_of(order, batch=4, world=4, ranks=range(1), drop_last=False, seed=3, **more):
-    return Future(order, seed, RankBatches(len(order), batch, 0, world, drop_last, **more), ranks)
+    return Future(
+        order, seed, RankBatches(len(order), batch, 0, world, drop_last, cut=cut_by(order, seed), **more), ranks
+    )
 
 
 def steps_of(future, epochs):
@@ -81,6 +85,7 @@ ORDERS = {
     "virtual": (VirtualEpochs(Shuffled(100), 64), {}),
     "virtual, of a small one": (VirtualEpochs(Shuffled(30), 100), {}),
     "stratified": (Stratified(np.arange(128) % 4, 16), {}),
+    "buckets": (Buckets(np.arange(120) % 7, [16, 11, 4, 8, 8, 8, 5]), {"ranks": range(1, 3)}),
 }
 
 

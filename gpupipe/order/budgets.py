@@ -20,7 +20,6 @@ from gpupipe.order.protocol import (
     as_array,
     check_order,
     digest,
-    positions_of,
     samples_of,
 )
 
@@ -95,10 +94,6 @@ class BudgetBatches:
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The order's."""
         return self.order.indices(seed, epoch, positions)
-
-    def positions(self, seed: int, epoch: int, indices: Indices) -> Indices | None:
-        """The order's."""
-        return positions_of(self.order, seed, epoch, indices)
 
     def alike(self, seed: int, epoch: int, position: int, count: int) -> Indices:
         """Those of the samples that follow which cost no more."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.order.protocol import AHEAD, EpochCache, Indices, Order, is_invertible, positions_of
+from gpupipe.errors import ConfigError
+from gpupipe.order.protocol import AHEAD, EpochCache, Indices, Order, is_invertible, name_of, positions_of
 from gpupipe.order.ranks import RankBatches
 from gpupipe.order.repeated import VirtualEpochs
 
@@ -47,8 +48,10 @@ class Future:
 
     @property
     def steps(self) -> int:
-        """From an epoch's first time to the next one's: no epoch has more, whatever its origin or the order's cut."""
-        return self.batches.size // (self.batches.global_batch if self.batches.cut is None else 1) + 2
+        """From an epoch's first time to the next one's: no epoch has more, whatever its origin."""
+        if self.batches.cut is None:
+            return self.batches.size // self.batches.global_batch + 2
+        return len(self.batches) + 2 if self.is_known else self.batches.size + 2
 
     def cut(self, epoch: int) -> RankBatches:
         """How an epoch is cut into steps."""
@@ -56,7 +59,16 @@ class Future:
 
     @cached_property
     def _others(self) -> EpochCache[RankBatches]:
-        return EpochCache(lambda _, epoch: self.batches.at(epoch), keeps=AHEAD)
+        return EpochCache(lambda _, epoch: self._cut_at(epoch), keeps=AHEAD)
+
+    def _cut_at(self, epoch: int) -> RankBatches:
+        batches = self.batches.at(epoch)
+        if batches.cut is not None and self.is_known and len(batches) != len(self.batches):
+            raise ConfigError(
+                f"order {name_of(self.order)}: epoch {epoch} has {len(batches)} batches, epoch {self.begin} "
+                f"{len(self.batches)}, but of an order with positions() all have as many: leave that out"
+            )
+        return batches
 
     @property
     def passes(self) -> int:

@@ -54,7 +54,8 @@ class Order(Protocol):
     And it may make its global batches itself, of several sizes (see `Buckets`):
 
         largest: int, samples of the largest
-        starts(seed, epoch) -> int64 (batches + 1,), where each begins, and where the last one ends: at len(self)
+        starts(seed, epoch) -> int64 (batches + 1,), where each begins, and where the last one ends: at len(self); of an
+            order with an inverse as many in every epoch
         alike(seed, epoch, position, count) -> int64 (count,) or fewer: samples any of which may stand in for a bad one
             there, such as those of the same size. Without it those of the same batch do.
     """

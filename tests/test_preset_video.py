@@ -133,11 +133,42 @@ def test_three_crops_of_another_recipe_are_refused(settings):
 
 def test_tsn_takes_a_part_and_mirrors():
     recipe = gpupipe.tsn_train(64)
-    areas = []
     for row, (batch, (video, _)) in enumerate(zip(made(recipe), VIDEOS, strict=True)):
         crops = drawn(recipe, row)
         top, left, height, width = crops.windows[0].tolist()
-        areas.append(height * width / (video.shape[1] * video.shape[2]))
         part = resized(normalized(video[:, top : top + height, left : left + width], *IMAGENET), (64, 64), True)
         compare(batch[0], part.flip(3) if crops.flips[0] else part, IMAGENET[1], 0.5, 1.5)
-    assert min(areas) > 0.4
+
+
+@pytest.mark.parametrize("places", [5, 13])
+def test_tsns_boxes_are_each_as_likely(places):
+    """Ten boxes in each of its places, by the papers' arithmetic."""
+    recipe = Recipe((gpupipe.MultiScaleCrop(64, places=places),))
+    height, width = 256, 340
+    sides = {256: 0, 224: 1, 192: 2, 168: 3}
+    sizes = [(tall, wide) for tall in sides for wide in sides if abs(sides[tall] - sides[wide]) <= 1]
+    wanted = set()
+    for tall, wide in sizes:
+        down, right = (height - tall) // 4, (width - wide) // 4
+        at = [(0, 0), (0, 4), (4, 0), (4, 4), (2, 2)]
+        if places == 13:
+            at += [(2, 0), (2, 4), (0, 2), (4, 2), (1, 1), (1, 3), (3, 1), (3, 3)]
+        wanted |= {(y * down, x * right, tall, wide) for y, x in at}
+    count = 20_000
+    windows = cropping(
+        recipe, 3, 1, np.arange(count), np.full(count, height, np.int32), np.full(count, width, np.int32)
+    ).windows
+    boxes, often = np.unique(windows, axis=0, return_counts=True)
+    assert set(map(tuple, boxes.tolist())) == wanted
+    by_size = dict.fromkeys(sizes, 0)
+    for box, times in zip(boxes.tolist(), often.tolist(), strict=True):
+        by_size[tuple(box[2:])] += times
+    assert all(1800 < times < 2200 for times in by_size.values())  # 2000 each
+    tiny = cropping(recipe, 3, 1, np.arange(9), np.full(9, 1, np.int32), np.full(9, 2, np.int32)).windows
+    assert (tiny[:, 2:] == 1).all()
+
+
+@pytest.mark.parametrize("settings", [{"scales": ()}, {"scales": (1.5,)}, {"places": 4}, {"size": 0}])
+def test_boxes_that_can_not_be_are_refused(settings):
+    with pytest.raises(gpupipe.ConfigError, match="MultiScaleCrop: "):
+        gpupipe.MultiScaleCrop(**{"size": 64, **settings})

@@ -20,6 +20,7 @@ from gpupipe.recipe import (
     BucketCrop,
     Crop,
     LetterBox,
+    MultiScaleCrop,
     RandomCrop,
     RandomErasing,
     RandomIoUCrop,
@@ -39,6 +40,10 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Attempt = Callable[[range, Longs], tuple[NDArray[np.bool_], Longs]]
+QUARTERS = np.array(
+    [*((0, 0), (0, 4), (4, 0), (4, 4), (2, 2)), *((2, 0), (2, 4), (4, 2), (0, 2), (1, 1), (1, 3), (3, 1), (3, 3))]
+)
+"""How many quarters of the way down and right the boxes of `MultiScaleCrop` lie."""
 TRIES = 10  # as torchvision's get_params
 BICUBIC = {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}  # such a share of the images
 
@@ -70,9 +75,11 @@ def cropping(
     flips, bicubic = uniform(stream.words(FLIP)[:2]) < np.array(shares)[:, None]
     if not isinstance(view, int):  # parts that are put together before the flip are mirrored as one
         flips = uniform(Stream(seed, epoch, positions, view & PASTED, field).words(FLIP)[0]) < shares[0]
-    if isinstance(crop, RandomResizedCrop | RandomIoUCrop):
+    if isinstance(crop, RandomResizedCrop | RandomIoUCrop | MultiScaleCrop):
         if isinstance(crop, RandomIoUCrop):
             windows = iou_windows(crop, stream, np.stack([tall, wide], axis=1), boxes)
+        elif isinstance(crop, MultiScaleCrop):
+            windows = _multi_scale_boxes(crop, stream, tall, wide)
         else:
             windows = _random_boxes(crop, stream, tall, wide)
         resized = np.full((len(tall), 2), crop.output_size, np.int64)
@@ -238,6 +245,17 @@ def _fitting(crop: Crop, sizes: Longs) -> NDArray[np.float64]:
     """(N, 1) the factor with which an image just fits into the crop."""
     factors: NDArray[np.float64] = (np.array(crop.output_size) / sizes).min(axis=1, keepdims=True)
     return factors
+
+
+def _multi_scale_boxes(crop: MultiScaleCrop, stream: Stream, heights: Longs, widths: Longs) -> Longs:
+    """(N, 4) boxes by mmaction2's arithmetic, of at least a pixel."""
+    which, where = stream.words(CROP)[:2]
+    steps = range(len(crop.scales))
+    pairs = np.array([(tall, wide) for tall in steps for wide in steps if abs(tall - wide) <= 1])
+    scales = np.array(crop.scales)[pairs[below(which, len(pairs))]]
+    boxes = np.maximum(np.minimum(heights, widths)[:, None] * scales, 1).astype(np.int64)
+    quarters = (np.stack([heights, widths], axis=1) - boxes) // 4
+    return np.concatenate([QUARTERS[below(where, crop.places)] * quarters, boxes], axis=1)
 
 
 def _random_boxes(crop: RandomResizedCrop, stream: Stream, heights: Longs, widths: Longs) -> Longs:

@@ -38,6 +38,7 @@ __all__ = [
     "MixUpOrCutMix",
     "Mosaic",
     "MultiCrop",
+    "MultiScaleCrop",
     "Normalize",
     "OnBatch",
     "PerImage",

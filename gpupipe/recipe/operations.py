@@ -17,6 +17,7 @@ __all__ = [
     "Crop",
     "Filter",
     "LetterBox",
+    "MultiScaleCrop",
     "Normalize",
     "RandomCrop",
     "RandomErasing",
@@ -101,6 +102,32 @@ class RandomResizedCrop(Crop):
     def __post_init__(self) -> None:
         self._settle("random")
         settle(self, scale=span, ratio=span)
+
+
+@dataclass(frozen=True, repr=False)
+class MultiScaleCrop(Crop):
+    """TSN's: one of some boxes at one of some places of the image, resized to `size`.
+
+    scales: each side of a box is such a part of the image's shorter side, in whole pixels, and both are the same or
+            neighbours in this list: of four scales there are ten boxes.
+    places: 5: the corners and the middle; 13: half of the way between them, and a quarter of the way in, too.
+
+    The boxes and places of mmaction2's `MultiScaleCrop(random_crop=False, max_wh_scale_gap=1)`.
+    """
+
+    size: int | tuple[int, int]
+    scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
+    places: Literal[5, 13] = 5
+    interpolation: Filter = "bilinear"
+
+    def __post_init__(self) -> None:
+        self._settle()
+        if self.places not in (5, 13):
+            raise ConfigError(f"MultiScaleCrop: places={self.places!r} must be 5 or 13")
+        scales = floats(self.scales)
+        if not scales or not 0 < min(scales) <= max(scales) <= 1:
+            raise ConfigError(f"MultiScaleCrop: scales={self.scales!r} must be numbers above 0, and at most 1")
+        object.__setattr__(self, "scales", scales)
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,6 +8,7 @@ it, in torchcodec's "approximate" mode, the number follows from the average rate
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,4 +89,6 @@ def _check_kind(head: bytes) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What it says, without the function and line of torchcodec's where it was raised."""
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\w+, \S+:\d+, *", "", said)

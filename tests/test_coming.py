@@ -66,7 +66,7 @@ def test_what_is_kept_and_dropped_goes_with_the_rows() -> None:
     assert (told.keep, len(told.drop), told.ahead) == (None, 0, (part,))
     elsewhere = part.mapped(lambda numbers: numbers * 2)
     assert (elsewhere.indices.tolist(), elsewhere.drop.tolist()) == ([22, 24], [14, 16])
-    assert job.standing_in(1, 3).ahead == ()
+    assert job.standing_in(1, {11: 3}).ahead == ()
 
 
 class Noting(gpupipe.Source):

@@ -257,7 +257,7 @@ def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator
         num_threads=settings.dali_threads,
         prefetch_depth=settings.prefetch_factor,
         decoders=decoders,
-        ahead=_ahead(work.source, settings),
+        ahead=_ahead(work, settings),
     )
     if not decoders.cpu_share:
         return dali
@@ -288,16 +288,17 @@ def _open_torch(
         pin_memory=settings.pin_memory,
         generator=seeds,
         source=source,
-        ahead=_ahead(source, settings),
+        ahead=_ahead(work, settings),
         describe=source.location,
         dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,
         **options,
     )
 
 
-def _ahead(source: Source, settings: EngineSettings) -> int:
+def _ahead(work: Rendering | Items, settings: EngineSettings) -> int:
     """Of how many batches before it is read a source wants to know."""
-    return math.ceil(source.looks_ahead / settings.batch_size)
+    parts = len(work.views[0].parts) if isinstance(work, Rendering) else 1
+    return math.ceil(work.source.looks_ahead / (settings.batch_size * parts))
 
 
 @lru_cache(maxsize=1)

@@ -30,6 +30,7 @@ from gpupipe.workers.lease import BufferPool
 __all__ = ["Pixels", "Policy", "collated"]
 
 Policy = Literal["stack", "list"] | Pad
+MOST_PADDED = 4  # times the pixels of the largest image, for which padded batches have memory that is used again
 
 
 class Pixels:
@@ -75,8 +76,10 @@ class Pixels:
                 sizes,
                 lambda images, at: self._finished(images, view, field, job.take(at), mix, sizes[at], shelf),
             )
-        most = 3 * len(rows) * math.prod(padded_size(np.array([crop.output_size]), policy.multiple))
         shape = (len(rows), *padded_size(sizes, policy.multiple), 3)
+        largest = math.prod(padded_size(np.array([crop.output_size]), policy.multiple))
+        # Of so many pixels in any shape: one that is as wide as another is high would need a thousand times as many.
+        most = max(math.prod(shape), 3 * len(rows) * min(largest, MOST_PADDED * crop.most_pixels))
         images = plane.new_empty(shape) if plane.is_cuda else _Shelf(self._buffers, most)(shape, torch.uint8)
         finished = self._finished(padded(rows, images), view, field, job, mix, sizes, _Shelf(self._buffers, most))
         outside(finished, sizes, policy.value)

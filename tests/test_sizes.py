@@ -51,9 +51,9 @@ class Samples(torch.utils.data.Dataset[Any]):
         }
 
 
-def fields(collate: Any = "list", **more: Any) -> dict[str, Any]:
+def fields(image: Any = "list", **more: Any) -> dict[str, Any]:
     return {
-        "image": Image("image", collate=collate),
+        "image": Image("image", collate=image),
         "mask": Mask("mask", **more),
         "boxes": Boxes("boxes", labels="classes", collate="list"),
         "classes": Array("classes", collate="list"),
@@ -290,6 +290,20 @@ def test_fixed_sizes_can_be_listed_and_padded_too(collate: Any) -> None:
             assert (made[name][..., 50:] == value).all()
         else:
             assert isinstance(made[name], list)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32", "int64"])
+def test_masks_of_every_dtype_are_padded_with_what_they_ignore(dtype: str) -> None:
+    ignore = {"int16": -1, "int64": 1 << 40}.get(dtype, 255)
+    (listed,), (made,) = (
+        batches(Recipe((Resize(40, 90),)), schema=fields("list", dtype=dtype, ignore=ignore, collate=collate))
+        for collate in ("list", Pad(multiple=32))
+    )
+    assert made["mask"].dtype == getattr(torch, dtype)
+    for row, own in zip(made["mask"], listed["mask"], strict=True):
+        whole = np.full(row.shape, ignore, dtype)
+        whole[: own.shape[0], : own.shape[1]] = own.numpy()
+        np.testing.assert_array_equal(row.numpy(), whole)
 
 
 def test_several_views_and_image_fields_come_in_sizes_of_their_own() -> None:

@@ -38,24 +38,24 @@ def padded_size(sizes: Sizes, multiple: int) -> tuple[int, int]:
     return height, width
 
 
-def padded(rows: Sequence[torch.Tensor], out: torch.Tensor, value: int = 0) -> torch.Tensor:
-    """Rows (height, width, ...) top left in `out`, (N, height, width, ...); the rest is `value`."""
+def padded(rows: Sequence[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+    """Rows (height, width, ...) top left in `out`, (N, height, width, ...); the rest of that stays as it is."""
     whole, parts = (_fast(tensors) for tensors in ([out], rows))
     for one, row in zip(whole[0], parts, strict=True):
-        height, width = row.shape[:2]
-        one[:height, :width] = row
-        one[height:] = value
-        one[:height, width:] = value
+        one[: row.shape[0], : row.shape[1]] = row
     return out
 
 
-def outside(images: torch.Tensor, sizes: Sizes, value: float) -> None:
-    """Set what lies outside of images of these sizes in a tensor (N, channels, height, width)."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[images.itemsize]  # as NumPy has no bfloat16
+def outside(images: torch.Tensor, sizes: Sizes, value: float) -> torch.Tensor:
+    """Set what lies outside of images of these sizes in a tensor (N, ..., height, width)."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        images.itemsize
+    ]  # NumPy's, of any dtype
     level = int(torch.tensor([value], dtype=images.dtype).view(integers))
     for image, (height, width) in zip(_fast([images.view(integers)])[0], sizes.tolist(), strict=True):
-        image[:, height:] = level
-        image[:, :height, width:] = level
+        image[..., height:, :] = level
+        image[..., :height, width:] = level
+    return images
 
 
 def _fast(tensors: Sequence[torch.Tensor]) -> Sequence[Any]:

@@ -82,8 +82,7 @@ class Pixels:
         most = max(math.prod(shape), 3 * len(rows) * min(largest, MOST_PADDED * crop.most_pixels))
         images = plane.new_empty(shape) if plane.is_cuda else _Shelf(self._buffers, most)(shape, torch.uint8)
         finished = self._finished(padded(rows, images), view, field, job, mix, sizes, _Shelf(self._buffers, most))
-        outside(finished, sizes, policy.value)
-        return finished
+        return outside(finished, sizes, policy.value)
 
     def _left(self, view: int, augmented: bool) -> tuple[slice, ...]:
         """The runs of operations that workers have not done."""
@@ -189,5 +188,5 @@ def collated(rows: Sequence[torch.Tensor], sizes: Sizes, policy: Policy, value: 
     """Masks of these sizes by such a policy. value: of padding."""
     if isinstance(policy, Pad):
         out = rows[0].new_empty((len(rows), *padded_size(sizes, policy.multiple)))
-        return padded(rows, out, value)
+        return outside(padded(rows, out), sizes, value)
     return list(rows) if policy == "list" else together(rows)

@@ -78,7 +78,7 @@ def test_frames_are_those_of_their_numbers_in_every_container(videos):
     made = batches(videos, fields=fields, shuffle=False)
     shown = torch.cat([batch["video"] for batch in made])
     for row in range(4):
-        assert number_of(shown[row]) == [(row, number) for number in draw(row, COUNT)]
+        assert number_of(shown[row]) == [(row, number) for number in draw(row, COUNT, 25.0)]
     assert torch.cat([batch["label"] for batch in made]).tolist() == [0, 0, 1, 1]
     gpupipe.check_source(open_source(videos, fields=FIELDS))
 
@@ -93,6 +93,13 @@ def test_pixels_are_torchcodecs_cropped_as_torchvision_does(tmp_path):
     wanted = v2.Compose([v2.Resize(40), v2.CenterCrop(32), v2.PILToTensor()])
     for clip, frame in zip(batch["video"][0], frames, strict=True):
         assert torch.equal(clip, wanted(Image.fromarray(frame)))
+
+
+def test_a_clip_by_time_has_fewer_frames_of_a_slower_video(tmp_path):
+    write_video(tmp_path / "a" / "1.mp4", levels(1))  # 25 frames a second
+    fields = {"video": Frames(clip=(4, 5), fps=50, sampling="even"), "label": Scalar()}
+    (batch,) = batches(tmp_path, fields=fields)
+    assert number_of(batch["video"][0]) == [(1, number) for number in (10, 13, 16, 19)]  # 10 frames from 20 // 2 on
 
 
 def test_a_rate_that_varies_does_not_move_frames(tmp_path):

@@ -41,7 +41,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def frames_of(field: Frames, count: int, epoch: int = 0) -> np.ndarray:
     """Those of all POSITIONS, of videos of so many frames, (positions, frames)."""
     draw = clips(field, 3, epoch, POSITIONS)
-    return np.stack([draw(row, count) for row in range(len(POSITIONS))])
+    return np.stack([draw(row, count, None) for row in range(len(POSITIONS))])
 
 
 def test_a_random_clip_begins_anywhere_alike_and_keeps_its_stride():
@@ -51,7 +51,7 @@ def test_a_random_clip_begins_anywhere_alike_and_keeps_its_stride():
     assert len(starts) == 20  # of 31 - 4 * 3 + 1 places, as mmaction2's
     assert starts.min() > 60  # 100 each
     assert (frames_of(Frames(clip=(4, 3)), 31, epoch=1) != drawn).any()
-    assert np.array_equal(clips(Frames(clip=(4, 3)), 3, 0, POSITIONS[7:9])(1, 31), drawn[8])
+    assert np.array_equal(clips(Frames(clip=(4, 3)), 3, 0, POSITIONS[7:9])(1, 31, None), drawn[8])
 
 
 def test_several_random_clips_begin_in_parts_of_their_own():
@@ -81,17 +81,30 @@ def test_even_clips_are_those_of_a_test():
 
 def test_a_short_video_is_refused_or_loops():
     with pytest.raises(ValueError, match=r"it has 9 frames, and a clip of clip=\(4, 3\) spans 10; short='loop'"):
-        clips(Frames(clip=(4, 3)), 0, 0, POSITIONS[:1])(0, 9)
-    assert clips(Frames(clip=(4, 3)), 0, 0, POSITIONS[:1])(0, 10).tolist() == [0, 3, 6, 9]
-    assert clips(Frames(clip=(4, 3), short="loop"), 0, 0, POSITIONS[:1])(0, 9).tolist() == [0, 3, 6, 0]
+        clips(Frames(clip=(4, 3)), 0, 0, POSITIONS[:1])(0, 9, None)
+    assert clips(Frames(clip=(4, 3)), 0, 0, POSITIONS[:1])(0, 10, None).tolist() == [0, 3, 6, 9]
+    assert clips(Frames(clip=(4, 3), short="loop"), 0, 0, POSITIONS[:1])(0, 9, None).tolist() == [0, 3, 6, 0]
     with pytest.raises(ValueError, match="it has no frames"):
-        clips(Frames(clip=(4, None), short="loop"), 0, 0, POSITIONS[:1])(0, 0)
+        clips(Frames(clip=(4, None), short="loop"), 0, 0, POSITIONS[:1])(0, 0, None)
+
+
+def test_clips_by_time_are_slowfasts_and_pytorchvideos():
+    field = Frames(clip=(8, 8), fps=30)
+    for rate, length in ((30.0, 64), (25.0, 53), (60.0, 128), (2.0, 4)):
+        drawn = np.stack([clips(field, 3, 0, POSITIONS)(row, 200, rate) for row in range(500)])
+        window = torch.linspace(0, length - 1, 8).long().numpy()  # UniformTemporalSubsample of so many frames
+        assert (drawn - drawn[:, :1] == window).all()
+        assert drawn[:, 0].max() <= 200 - length
+    with pytest.raises(ValueError, match=r"it has 52 frames, and a clip of clip=\(8, 8\) spans 53"):
+        clips(field, 3, 0, POSITIONS)(0, 52, 25.0)
+    with pytest.raises(gpupipe.ConfigError, match="fps=30 is for video files"):
+        clips(field, 3, 0, POSITIONS)(0, 100, None)
 
 
 def test_draws_do_not_change():
     """They are part of saved runs."""
     golden = clips(Frames(clip=(2, 5), clips=6), 11, 2, np.array([0, 1, 1 << 40]))
-    assert [golden(row, 1000).reshape(6, 2)[:, 0].tolist() for row in range(3)] == GOLDEN
+    assert [golden(row, 1000, None).reshape(6, 2)[:, 0].tolist() for row in range(3)] == GOLDEN
 
 
 GOLDEN = [[63, 213, 461, 538, 804, 978], [162, 256, 489, 583, 774, 856], [108, 223, 449, 601, 715, 936]]
@@ -105,6 +118,8 @@ GOLDEN = [[63, 213, 461, 538, 804, 978], [162, 256, 489, 583, 774, 856], [108, 2
         ({"clip": (8, 0)}, "stride"),
         ({"clip": (3, None), "clips": 2}, "clips=2 is for a clip with a stride"),
         ({"clips": 0}, "clips"),
+        ({"fps": 0}, "fps=0 must be above 0"),
+        ({"fps": 30, "clip": (3, None)}, "fps=30 must be above 0, with a stride"),
         ({"sampling": "dense"}, "sampling='dense' must be one of random, even"),
         ({"short": "pad"}, "short='pad' must be one of"),
         ({"collate": "list"}, "collate"),
@@ -132,7 +147,7 @@ def test_a_clip_has_the_frames_that_are_drawn(videos, workers):
     assert first["video"].shape == (2, 4, 3, 32, 32)
     clips_made = torch.cat([batch["video"] for batch in made])
     for row in range(6):
-        assert told(clips_made[row]) == [(row, number) for number in draw(row, 14 + row % 3)]
+        assert told(clips_made[row]) == [(row, number) for number in draw(row, 14 + row % 3, None)]
     assert torch.cat([batch["label"] for batch in made]).tolist() == [0, 0, 0, 1, 1, 1]
     assert made[0]["key"] == ["class0/video0", "class0/video1"]
 

@@ -48,7 +48,11 @@ class Images:
 
 
 class Video(Protocol):
-    """A video whose frames can be had one by one. Both raise ValueError or OSError, which says why it can't be read."""
+    """A video whose frames can be had one by one. All raise ValueError or OSError, which says why it can't be read."""
+
+    @property
+    def rate(self) -> float | None:
+        """Frames a second; None: not known."""
 
     def __len__(self) -> int:
         """How many frames it has."""

@@ -197,6 +197,8 @@ class Frames(Image):
               names' length, then by name.
     clip:     how many frames it has, and their distance: (8, 8) is of 57 frames the first, the ninth ... the last.
               (frames, None): one frame of each of so many equal parts of the video, as TSN.
+    fps:      of video files: a clip lasts frames * stride / fps seconds, and has evenly the first frame of them to the
+              last, as SlowFast's and PyTorchVideo's; None: each stride-th frame.
     clips:    so many a sample: a list of clips, or, with several views, of the views of the first clip, the second ...
     sampling: "random", drawn in each epoch, of several clips each in its own part of the video; or "even", at equal
               distances, one clip in the middle, one frame of each part from its middle: for tests.
@@ -210,6 +212,7 @@ class Frames(Image):
     _: KW_ONLY
     pattern: str | None = None
     clip: tuple[int, int | None] = (8, 8)
+    fps: float | None = None
     clips: int = 1
     sampling: Literal["random", "even"] = "random"
     short: Literal["error", "loop"] = "error"
@@ -231,6 +234,7 @@ class Frames(Image):
         if stride is not None:
             whole("Frames: clip's stride", stride, 1, 1 << 20)
         whole("Frames: clips", self.clips, 1, MOST_FRAMES // frames + 1)
+        self._check(self.fps is None or (self.fps > 0 and stride is not None), "fps", "must be above 0, with a stride")
         self._check(stride is not None or self.clips == 1, "clips", "is for a clip with a stride; pass one")
         object.__setattr__(self, "clip", (frames, stride))
 
@@ -238,12 +242,6 @@ class Frames(Image):
     def count(self) -> int:
         """Frames of a sample."""
         return self.clip[0] * self.clips
-
-    @property
-    def span(self) -> int:
-        """Frames of the video from a clip's first to its last."""
-        frames, stride = self.clip
-        return 1 if stride is None else (frames - 1) * stride + 1
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ def read_clips(fetched: Fetched, name: str, field: Frames, videos: Sequence[Vide
             return nothing, UNKNOWN
         note(int(job.indices[row]))
         try:
-            numbers = drawn(row, len(videos[row])).tolist()
-            clip = Clip(videos[row].read(numbers), numbers)
+            video = videos[row]
+            numbers = drawn(row, len(video), video.rate).tolist()
+            clip = Clip(video.read(numbers), numbers)
             return clip, _size(clip)
         except ConfigError:
             raise

@@ -28,13 +28,12 @@ TORCHVISION = Normalize((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.21698
 def kinetics_train(size: int = 224, *, shorter: tuple[int, int] = (256, 320), **settings: Any) -> Recipe:
     """PyTorchVideo's training on Kinetics (slow_r50, SlowFast, X3D): shorter side drawn, a random part, flip.
 
-    shorter: from the first to the second, both drawn, too. Clips of slow_r50: `Frames(clip=(8, 8), short="loop")`.
+    shorter: from the first to the second, both drawn, too. Clips of slow_r50: `Frames(clip=(8, 8), fps=30)`.
 
     Source: the tutorial "Training a PyTorchVideo classification model" and pytorchvideo/transforms/functional.py.
 
     Not the loader's: SGD with cosine decay, 196 epochs.
-    Differs: resized with antialiasing, PyTorchVideo without. Of its 64 frames `UniformTemporalSubsample` takes the
-    first, tenth ... the last, here each eighth; its clips are cut by time, at 30 frames a second, here by frames.
+    Differs: resized with antialiasing, PyTorchVideo without.
     """
     low, high = shorter
     crop = RandomCrop(size, resize=(low, high + 1))
@@ -45,7 +44,7 @@ def kinetics_eval(size: int = 256, *, resize: int | None = None, **settings: Any
     """The evaluation that goes with `kinetics_train`: the centre of the image, whose shorter side becomes `resize`, by
     default `size`.
 
-    The papers' tests are of 10 clips and 3 crops: `Frames(clip=(8, 8), clips=10, sampling="even")`, and
+    The papers' tests are of 10 clips and 3 crops: `Frames(clip=(8, 8), fps=30, clips=10, sampling="even")`, and
     `eval_views(kinetics_eval(), three=True)`. Source: the model card of slow_r50 on PyTorch Hub.
 
     Differs: as `kinetics_train`.

@@ -63,6 +63,12 @@ class EncodedVideo:
     def __len__(self) -> int:
         return len(self._decoder)
 
+    @property
+    def rate(self) -> float | None:
+        """On the average."""
+        rate: float | None = self._decoder.metadata.average_fps
+        return rate
+
     def read(self, numbers: Sequence[int]) -> list[NDArray[np.uint8]]:
         try:
             frames = self._decoder.get_frames_at(list(numbers)).data.numpy()

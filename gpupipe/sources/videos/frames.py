@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,14 @@ def in_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 
+class Frames:
+    """Of which nothing says how many a second they are."""
+
+    rate: ClassVar[float | None] = None
+
+
 @dataclass
-class FrameFolder:
+class FrameFolder(Frames):
     """A folder that has a file for each frame.
 
     pattern: of the files' names; None: all images. listed: how many frames a list says that it has, which are taken.
@@ -56,7 +63,7 @@ class FrameFolder:
 
 
 @dataclass
-class FrameParts:
+class FrameParts(Frames):
     """Frames that are parts of one file, a shard: of each its offset and bytes."""
 
     open: OpenFiles
@@ -76,7 +83,7 @@ class FrameParts:
 
 
 @dataclass
-class GivenFrames:
+class GivenFrames(Frames):
     """Frames that are there: encoded, or pixels."""
 
     frames: Sequence[NDArray[np.uint8]]

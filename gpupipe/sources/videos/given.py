@@ -24,7 +24,7 @@ def video_at(path: str, field: Frames, listed: int | None = None) -> Video:
 
 def given_video(field: Frames, value: Any, image: Any) -> Video:
     """A path of a video file or of a folder of frames; the bytes of a video file; a sequence of frames, or pixels
-    (frames, height, width, 3), a tensor's (frames, 3, height, width); what has `__len__` and `read`, as `Video`.
+    (frames, height, width, 3), a tensor's (frames, 3, height, width); what has all of `Video`.
 
     image: makes an image of a frame. Raises TypeError or ValueError, which says what was given.
     """
@@ -32,7 +32,7 @@ def given_video(field: Frames, value: Any, image: Any) -> Video:
         if is_url(path := os.fspath(value)):
             raise ValueError(f"it is {path!r}, a URL, which is never opened: return a path, or the bytes")
         return video_at(path, field)
-    if hasattr(value, "read") and hasattr(value, "__len__"):
+    if all(hasattr(value, name) for name in ("read", "rate", "__len__")):
         return value  # type: ignore[no-any-return]
     if isinstance(value, bytes | bytearray) or (hasattr(value, "ndim") and value.ndim == 1):
         data = np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray) else np.asarray(value)

@@ -20,6 +20,7 @@ from torchvision.transforms import functional  # as the reference; v2 blurs a ma
 import gpupipe
 from gpupipe import Array, Boxes, Image, Key, Mask, Points, Schema
 from gpupipe.batch import Columns, Coming, Images
+from gpupipe.decode import merging
 from gpupipe.decode.pixels import resized_by_pillow
 from gpupipe.errors import ConfigError, SampleError
 from gpupipe.kernels.philox import uniform
@@ -45,6 +46,7 @@ from gpupipe.tools.showing.shown import read_shown
 
 SAMPLES, SIDE, SEED = 24, 48, 5
 BAD = 20
+KINDS = {"boxes", "label", "mask", "points"}
 
 
 @cache
@@ -81,6 +83,8 @@ class Objects(Source):
             "label": Array(),
             "mask": Mask(numbers="boxes"),
             "points": Points(),
+            "twin": Image(geometry="image"),
+            "other": Image(),
             "key": Key(),
         }
         self.fields = Schema({name: kinds[name] for name in ("image", "boxes", "label", *names)})
@@ -98,8 +102,9 @@ class Objects(Source):
         self.asked += rows
         if self.bad in rows:
             raise SampleError(self.bad, self.location(self.bad), "it is broken")
-        columns: Columns = {name: [sample(row)[name] for row in rows] for name in self.fields if name != "key"}
-        columns["image"] = Images([np.frombuffer(encode(sample(row)["image"], "PNG"), np.uint8) for row in rows])
+        columns: Columns = {name: [sample(row)[name] for row in rows] for name in KINDS & self.fields.keys()}
+        for name in self.fields.images:
+            columns[name] = Images([np.frombuffer(encode(sample(row)["image"], "PNG"), np.uint8) for row in rows])
         return columns | {"key": [f"key {row}" for row in rows]}
 
 
@@ -473,3 +478,21 @@ def test_presets() -> None:
     assert pasting.operations == (*gpupipe.detection_train("lsj", 64).operations, CopyPaste())
     with pytest.raises(ConfigError, match="goes with augmentation='lsj', not 'ssd'"):
         gpupipe.detection_train("ssd", copy_paste=True)
+
+
+def test_images_with_one_geometry_are_laid_out_as_one() -> None:
+    recipe = Recipe((LetterBox(SIDE), Mosaic(), DetectionMixUp(0.5), RandomHorizontalFlip()), "uint8")
+    samples = epoch(recipe, Objects("twin", "other"))
+    assert all(torch.equal(one["twin"], one["image"]) for one in samples)
+    assert not any(torch.equal(one["other"], one["image"]) for one in samples)
+
+
+def test_what_a_gpu_does_makes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = [Recipe(EVERYTHING, "uint8")]
+    recipes += [Recipe((LetterBox(SIDE, (9, 99, 200)), Mosaic(0.7), DetectionMixUp(0.7)), "uint8")]
+    truth = [epoch(recipe, Objects(*some)) for recipe, some in zip(recipes, (["mask"], []), strict=True)]
+    monkeypatch.setattr(merging, "_on_cpu", lambda pixels: False)
+    for recipe, samples in zip(recipes, truth, strict=True):
+        names = [name for name in ("image", "mask") if name in samples[0]]
+        for ours, theirs in zip(epoch(recipe, Objects(*names[1:])), samples, strict=True):
+            assert all(torch.equal(ours[name], theirs[name]) for name in names)

@@ -26,7 +26,7 @@ from gpupipe.plan import blending, boxes_of, pasted
 from gpupipe.recipe import CopyPaste, Recipe
 from gpupipe.recipe.several import BLENDED, PASTED, QUADRANTS
 
-__all__ = ["Made", "merged"]
+__all__ = ["FieldCrops", "Made", "merged"]
 
 ONE = 1 << 16  # of the weights with which images are blended
 STRIPE = 16  # rows
@@ -34,6 +34,7 @@ REACH = 2  # pixels about a pasted object that come along: of torchvision's blur
 
 Flags = NDArray[np.bool_]
 FieldCrops = dict[str, list[Crops]]
+"""Of each image field the crops in each view."""
 Made = Callable[[Fetched, FieldCrops, slice], Columns]
 """The columns of some rows of a widened job, planes among them; what can't be made is a failure."""
 
@@ -67,7 +68,7 @@ def merged(fetched: Fetched, recipe: Recipe, crops: FieldCrops, job: Job, made: 
     return whole
 
 
-def _merged(schema: Schema, recipe: Recipe, job: Job, crops: dict[str, list[Crops]], columns: Columns) -> Columns:
+def _merged(schema: Schema, recipe: Recipe, job: Job, crops: FieldCrops, columns: Columns) -> Columns:
     """One sample's columns, of a row, out of those of its parts.
 
     job: of the parts. crops: of each image field. columns: pixels are changed in place; those of the result are views
@@ -155,8 +156,12 @@ def _lay_out(plane: torch.Tensor, crops: Crops, rows: list[int], fill: Any) -> N
 # pixels where NumPy's take 1 (2 cores, others at work).
 
 
+def _on_cpu(pixels: torch.Tensor) -> bool:
+    return pixels.device.type == "cpu"
+
+
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    if target.device.type == "cpu":
+    if _on_cpu(target):
         np.copyto(target.numpy(), source.numpy())
     else:
         target.copy_(source)
@@ -164,7 +169,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 def _fill(pixels: torch.Tensor, fill: Any) -> None:
     """With a level, or one for each channel."""
-    if pixels.device.type == "cpu":
+    if _on_cpu(pixels):
         pixels.numpy()[:] = np.full(pixels.shape[1:], fill, pixels.numpy().dtype)
         return
     for levels, level in zip(pixels.unbind(-1), fill, strict=True) if isinstance(fill, tuple) else [(pixels, fill)]:
@@ -178,7 +183,7 @@ def _stripes(pixels: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def _cover(pixels: torch.Tensor, others: torch.Tensor, where: Flags) -> None:
-    if pixels.device.type == "cpu":
+    if _on_cpu(pixels):
         channels = pixels.shape[2] if pixels.ndim == 3 else 1
         each = np.arange(where.shape[1] * channels) // channels
         for own, theirs, here in zip(*map(_stripes, (pixels.numpy(), others.numpy(), where)), strict=True):
@@ -191,7 +196,7 @@ def _cover(pixels: torch.Tensor, others: torch.Tensor, where: Flags) -> None:
 def _blend(image: torch.Tensor, other: torch.Tensor, share: float) -> None:
     """In place; rounded down, as Ultralytics'."""
     weight = round(share * ONE)
-    if image.device.type == "cpu":
+    if _on_cpu(image):
         for own, theirs in zip(*map(_stripes, (image.numpy(), other.numpy())), strict=True):
             np.right_shift(own * np.uint32(weight) + theirs * np.uint32(ONE - weight), 16, out=own, casting="unsafe")
         return
@@ -208,25 +213,24 @@ def _paste(
     other: int,
 ) -> None:
     """Drawn objects of a field of boxes of that row cover the first."""
-    own, *_ = numbering = schema.numbering(name)
-    masks, theirs = (planes[own][row].numpy() for row in (0, other))
-    chosen = pasted(job.seed, job.epoch, int(job.positions[0]), len(lists[name][other]), schema.number(name))
-    new = np.zeros(len(lists[name][other]) + 1, np.int64)
+    (numbering,) = schema.numbering(name)
+    mask, theirs = (planes[numbering][row].numpy() for row in (0, other))
+    count = len(lists[name][other])
+    chosen = pasted(job.seed, job.epoch, int(job.positions[0]), count, schema.number(name))
+    if not len(chosen):
+        return
+    new = np.zeros(count + 1, np.int64)
     new[1 + chosen] = 1 + np.arange(len(chosen))
     shapes = new[theirs]
     covered = _grown(shapes > 0) if blends else shapes > 0
-    if len(chosen) == 0:
-        return
     for key, plane in planes.items():
-        if key not in numbering and schema.number(key) == schema.number(name):
+        if key != numbering and schema.number(key) == schema.number(name):
             _cover(plane[0], plane[other], covered)
-    left = np.where(covered, 0, masks)
+    left = np.where(covered, 0, mask)
     corners, kept = _seen(left, len(lists[name][0]))
-    _check_room(masks, int(kept.sum()) + len(chosen), own)
-    masks[...] = np.pad(np.cumsum(kept) * kept, (1, 0))[left]
-    masks[shapes > 0] = shapes[shapes > 0] + kept.sum()
-    for key in numbering[1:]:
-        planes[key][0].copy_(planes[own][0])
+    _check_room(mask, int(kept.sum()) + len(chosen), numbering)
+    mask[...] = np.pad(np.cumsum(kept) * kept, (1, 0))[left]
+    mask[shapes > 0] = shapes[shapes > 0] + kept.sum()
     field = schema[name]
     assert isinstance(field, Boxes)
     lists[name][0] = boxes_of(corners, field.format).astype(np.float32)

@@ -16,7 +16,7 @@ from gpupipe.batch.collation import CollationError, collate
 from gpupipe.batch.sized import Sizes, dense_rows
 from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
 from gpupipe.decode.masks import mask_pixels, move_masks
-from gpupipe.decode.merging import Made, merged
+from gpupipe.decode.merging import FieldCrops, Made, merged
 from gpupipe.decode.own import change_images, changed_whole
 from gpupipe.decode.pixels import DecodeError, render
 from gpupipe.errors import DataError
@@ -60,9 +60,6 @@ log = logging.getLogger("gpupipe")
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
 FEW = 8  # boxes that may all lie outside of their crops by chance
-
-FieldCrops = dict[str, list[Crops]]
-"""Of each image field the crops in each view."""
 
 JUDGED: set[tuple[str, str]] = set()
 """Fingerprints of sources and their fields of boxes that are known to be in pixels, or that were warned of."""

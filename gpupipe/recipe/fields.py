@@ -98,11 +98,12 @@ def _unfit(operation: Several, schema: Schema) -> str | None:
         return "makes one image of several, not videos; leave one of both out"
     if isinstance(operation, DetectionMixUp) and masks:
         return f"can't blend masks, and fields have {', '.join(map(repr, masks))}; leave one of both out"
-    numbered = boxes and all(schema.numbering(name) for name in boxes)
+    images = {schema.drawn_as(name) for name in boxes}
+    numbered = boxes and len(images) == len(boxes) and all(len(schema.numbering(name)) == 1 for name in boxes)
     if isinstance(operation, CopyPaste) and (points or not numbered):
         return (
-            "needs to know the pixels of each object; give the fields gpupipe.Boxes with a gpupipe.Mask(numbers=) of "
-            "each, and no Points"
+            "needs to know the pixels of each object; give each image one field of gpupipe.Boxes with one "
+            "gpupipe.Mask(numbers=) of these, and no Points"
         )
     return None
 

@@ -923,11 +923,12 @@ class TestBatchSamplers:
     @pytest.mark.parametrize(
         ("batches", "match"),
         [
-            ([[1, 2], [], [4, 5]], "sampler list makes batches of 0, 2 samples; none may be empty"),
+            ([[1, 2], [], [4, 5]], "sampler list makes batches of 0, 2 samples, .*; none may be empty"),
             (
                 Listed([[1, 2], [3, 4]], [[1], [2, 3], [4]]),
-                "makes batches of 1, 2 samples; none .* as here, of 2, in none",
+                "makes batches of 1, 2 samples, and of 2 in its first epoch",
             ),
+            (Listed([[1, 2], [3], [4]], [[1], [2, 3, 5]]), "of 1, 3 samples, and of several sizes up to 2 in its first"),
             ([[1.5]], "yields float64 of shape"),
             ([3, 4], "a batch of list must be one list of integers, not int"),
             (iter([[1, 2]]), "list_iterator is an iterator, at its end after one epoch"),
@@ -963,6 +964,19 @@ class TestBatchSamplers:
                 sampler.set_epoch(epoch)
             assert [indices(one, epoch) for one in made] == [[batch.tolist() for batch in one] for one in loaders]
             assert [one.padding for one in made] == [0] * ranks
+
+    def test_a_short_last_batch_of_ranks_is_no_other_size(self) -> None:
+        """Such batches are the loader's own, which can leave the last one out."""
+
+        class Whole(ByParity):
+            def __iter__(self) -> Iterator[list[int]]:
+                left = list(self.sampler)
+                return iter([left[:4], left[4:8], left[8:]])
+
+        for rank in range(2):
+            sampler = Whole(DistributedSampler(Numbers(20), 2, rank), 4)
+            made = of_a_batch_sampler(sampler, 20, drop_last=True)
+            assert [len(batch) for batch in made] == [4, 4]
 
     def test_epochs_of_other_sizes_without_length(self) -> None:
         made = of_a_batch_sampler(Listed([[1, 2], [3], [4]], [[5], [6, 7]], [[8], [9], [0], [1, 2]]))

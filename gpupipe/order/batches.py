@@ -49,8 +49,8 @@ class BatchesOrder(SamplerOrder):
             batches = self._batches()
         object.__setattr__(self, "batch_size", max(map(len, batches), default=1))
         object.__setattr__(self, "_size", sum(map(len, batches)))
-        first, *others = map(len, batches or [[0]])
-        object.__setattr__(self, "_varies", {first, *others[:-1]} != {first} or first < max(others, default=0))
+        steps = self._steps(batches)
+        object.__setattr__(self, "_varies", len({*steps[:-1]}) > 1 or max(steps, default=0) > max(steps[:1], default=0))
 
     def __len__(self) -> int:
         return self._size
@@ -66,7 +66,11 @@ class BatchesOrder(SamplerOrder):
     @property
     def largest(self) -> int:
         """Samples of the largest batch of all ranks."""
-        return self.batch_size * (1 if self.distributed is None else int(self.distributed.num_replicas))
+        return self.batch_size * self._ranks
+
+    @property
+    def _ranks(self) -> int:
+        return 1 if self.distributed is None else int(self.distributed.num_replicas)
 
     @property
     def starts(self) -> Callable[[int, int], Indices] | None:
@@ -97,10 +101,13 @@ class BatchesOrder(SamplerOrder):
                 raise self._refused("has epochs of several lengths, with a last batch that is not full: leave that out")
             batches += self._batches()
             count = sum(map(len, batches))
-        ranks = self.largest // self.batch_size
-        self._lengths[:] = [sum(map(len, batches[at : at + ranks])) for at in range(0, len(batches), ranks)]
+        self._lengths[:] = self._steps(batches)
         listed = [sample for batch in batches for sample in batch]
         return listed if self.is_sized else listed[: self._size]
+
+    def _steps(self, batches: Batches) -> list[int]:
+        """Samples of all ranks in each step."""
+        return [sum(map(len, batches[at : at + self._ranks])) for at in range(0, len(batches), self._ranks)]
 
     def _batches(self) -> Batches:
         """What an epoch has of all ranks. Raises ConfigError."""
@@ -136,12 +143,14 @@ class BatchesOrder(SamplerOrder):
             counts = ", ".join(f"{len(size)} batches of {sum(size)} samples" for size in sizes)
             raise self._refused(f"makes {counts} on the ranks, where each needs as many")
         found = {*sizes[0][:-1]} | {*sizes[0][:1]}
-        if 0 in found or (not self._varies and (len(found) > 1 or (found and sizes[0][-1] > min(found)))):
-            shown = ", ".join(map(str, sorted({*sizes[0]})[:5]))
+        one = not self._varies and (len(found) > 1 or (found and sizes[0][-1] > min(found)))
+        if 0 in found or one or (self._size and max(sizes[0], default=0) > self.batch_size):
+            shown = ", ".join(map(str, sorted({*sizes[0]})[-5:]))
+            first = f"several sizes up to {self.batch_size}" if self._varies else f"{self.batch_size}"
             raise self._refused(
-                f"makes batches of {shown} samples; none may be empty, and they have several sizes from the first "
-                f"epoch on or, as here, of {self.batch_size}, in none: pass batch_size= and order= (a gpupipe order, "
-                "such as Buckets, or a torch Sampler of samples), or shuffle="
+                f"makes batches of {shown} samples, and of {first} in its first epoch; none may be empty or larger "
+                "than there, and there are several sizes in all epochs or in none: pass batch_size= and order= (a "
+                "gpupipe order, such as Buckets, or a torch Sampler of samples), or shuffle="
             )
         return [batch for step in zip(*lists, strict=True) for batch in step]
 

@@ -96,18 +96,18 @@ def test_both_ends_of_the_shorter_side_are_drawn():
 
 @pytest.mark.parametrize("antialias", [True, False])
 def test_evaluations_are_the_originals(antialias):
+    kinetics, r3d = made(gpupipe.kinetics_eval(64)), made(gpupipe.r3d_eval())
+    tsn = made(gpupipe.tsn_eval(64, resize=73))
     for row, (video, _) in enumerate(VIDEOS):
         whole = short_side_scale(normalized(video, *PYTORCHVIDEO), 64, antialias)
         top, left = (round((side - 64) / 2) for side in whole.shape[2:])
-        compare(
-            made(gpupipe.kinetics_eval(64))[row][0], cut(whole, top, left, 64), PYTORCHVIDEO[1], 0.5 if antialias else 9
-        )
+        compare(kinetics[row][0], cut(whole, top, left, 64), PYTORCHVIDEO[1], 0.5 if antialias else 9)
         squashed = resized(normalized(video, *TORCHVISION), (128, 171), antialias)
-        compare(made(gpupipe.r3d_eval())[row][0], cut(squashed, 8, 30, 112), TORCHVISION[1], 0.5 if antialias else 6)
+        compare(r3d[row][0], cut(squashed, 8, 30, 112), TORCHVISION[1], 0.5 if antialias else 6)
         small = short_side_scale(normalized(video, *IMAGENET), 73, antialias)
         top, left = (round((side - 64) / 2) for side in small.shape[2:])
         compare(
-            made(gpupipe.tsn_eval(64, resize=73))[row][0],
+            tsn[row][0],
             cut(small, top, left, 64),
             IMAGENET[1],
             0.5 if antialias else 9,

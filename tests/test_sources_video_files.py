@@ -140,6 +140,7 @@ def test_files_in_a_tar_and_bytes_and_paths_of_a_dataset(videos, tmp_path):
         assert torch.equal(made, wanted)
 
 
+MPD = b'<MPD profiles="urn:mpeg:dash:profile:isoff-live:2011"><BaseURL>http://127.0.0.1:9/</BaseURL></MPD>'
 PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/secret.ts\n#EXT-X-ENDLIST\n"
 
 
@@ -149,6 +150,10 @@ PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/se
         (b"", "it begins with the bytes b''"),
         (PLAYLIST, r"it begins with the bytes b'#EXTM3U.*as no MP4, MOV, Matroska, WebM or AVI file does"),
         (b"ffconcat version 1.0\nfile /etc/passwd\n", "it begins with the bytes b'ffconcat"),
+        (b"\x1a\x45\xdf\xa3\x84webm" + PLAYLIST, "the video can't be opened"),
+        (b"\x1a\x45\xdf\xa3\xff" + MPD, "it begins with the bytes"),
+        (b"\x1a\x45\xdf\xa3\x40\xffwebm" + MPD, "it begins with the bytes"),
+        (b"1234free" + MPD, "it begins with the bytes b'1234free"),
         (b"\0\0\0\x18ftypisom" + bytes(100), "the video can't be opened"),
     ],
 )

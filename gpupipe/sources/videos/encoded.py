@@ -25,11 +25,12 @@ from gpupipe.sources.needing import library
 __all__ = ["VIDEOS", "EncodedVideo", "video_decoder"]
 
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
-# What a file is begins with. FFmpeg guesses by content, and of others some make it open what they name: playlists (HLS,
-# DASH), lists of files, descriptions of streams, by URL too.
+# What a file begins with. FFmpeg guesses what it is, and of others some make it open what they name: playlists (HLS,
+# DASH, IMF), lists of files, descriptions of streams, by URL too. It looks for their words anywhere before the first
+# zero, so a box must begin with one, as those below 16 MiB do, and a Matroska header be whole, of which it is sure.
 BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 MATROSKA = b"\x1a\x45\xdf\xa3"
-PREFIX = 16
+PREFIX = 128
 
 
 @dataclass
@@ -89,9 +90,19 @@ def video_decoder() -> Any:
 
 
 def _check_kind(head: bytes) -> None:
-    known = head[4:8] in BOXES or head.startswith(MATROSKA) or (head[:4] == b"RIFF" and head[8:12] == b"AVI ")
-    if not known:
+    is_box = head[:1] == b"\0" and head[4:8] in BOXES
+    if not (is_box or _is_matroska(head) or (head[:4] == b"RIFF" and head[8:12] == b"AVI ")):
         raise ValueError(f"it begins with the bytes {head[:12]!r}, as no MP4, MOV, Matroska, WebM or AVI file does")
+
+
+def _is_matroska(head: bytes) -> bool:
+    """Whether it begins with a whole EBML header of a kind that FFmpeg knows (RFC 8794, section 4)."""
+    if not head.startswith(MATROSKA) or len(head) < 5 or not head[4]:
+        return False
+    length = 9 - head[4].bit_length()
+    size = int.from_bytes(head[4 : 4 + length], "big") & ((1 << 7 * length) - 1)
+    header = head[4 + length :][:size]
+    return len(header) == size and (b"matroska" in header or b"webm" in header)
 
 
 def _first_line(error: Exception) -> str:

@@ -60,21 +60,21 @@ def arranged(
 ) -> Crops:
     """The crops of parts of samples, each in its place: `crops` are those that they would have alone.
 
-    positions, parts: (N,), of each its sample's and its number, sample after sample, parts ascending. sizes: (N, 2), of
-    the images. field: as for `cropping`.
+    positions, parts: (N,), of each its sample's and its number. sizes: (N, 2), of the images. field: as for `cropping`.
     """
     mosaic = recipe.only(Mosaic)
     if mosaic is None:
         return crops
     size = np.array(crops.size)
     lead = parts & -QUADRANTS
-    counts = np.diff(np.flatnonzero(parts == lead), append=len(parts))
-    down, right, scale, across = uniform(Stream(seed, epoch, positions, lead, field).words(MOSAIC))
-    along = uniform(Stream(seed, epoch, positions, lead, field).words(MOSAIC | 1)[0])
+    own = Stream(seed, epoch, positions, lead, field)
+    down, right, scale, across = uniform(own.words(MOSAIC))
+    along = uniform(own.words(MOSAIC | 1)[0])
     low, high = mosaic.scale
     factors = (low + scale * (high - low))[:, None]
     middles = (0.5 + mosaic.translate * (2 * np.stack([along, across], axis=1) - 1)) * size
-    is_mosaic = np.repeat(counts == QUADRANTS, counts)[:, None]
+    applied = uniform(Stream(seed, epoch, positions, lead).words(MOSAIC | 1)[1])  # one for all fields, see `partners`
+    is_mosaic = (applied < mosaic.p)[:, None]
     # On a canvas: of a mosaic twice the size, where the images touch at a point; else the crop's own output.
     canvas = np.where(is_mosaic, 2 * size, size)
     point = ((0.5 + np.stack([down, right], axis=1)) * size).astype(np.int64)

@@ -148,10 +148,10 @@ def said(agreement: Agreement | None, apart: Sequence[str]) -> str:
     if agreement is None:
         return "-"
     if agreement.mean is None:
-        but = f", but for {', '.join(apart)}" if apart else ""
-        return f"distributions: {agreement.fact} is farthest, {agreement.distance:.2f} of the limit{but}"
+        but = f"; not of {', '.join(apart)}" if apart else ""
+        return f"distributions: {agreement.distance:.2f} of the limit ({agreement.fact}){but}"
     mask = "" if agreement.mask is None else f", {agreement.mask:.2%} of the mask differs"
-    return f"pixels: {agreement.mean:.2g} gray levels apart in the mean{mask}"
+    return f"pixels: {agreement.mean:.1g} gray levels apart in the mean{mask}"
 
 
 def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:

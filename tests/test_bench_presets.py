@@ -156,7 +156,7 @@ def test_table(script: ModuleType, data: Path, tmp_path: Path, monkeypatch: pyte
     command = [str(data), "--out", str(tmp_path), "--rounds", "3", "--batch-size", "16", "--only"]
     assert script.main([*command, "imagenet_eval,mae_train"]) == 0
     text = (tmp_path / "results.md").read_text()
-    pixels = "pixels: 0.25 gray levels apart in the mean, 50.00% of the mask differs"
+    pixels = "pixels: 0.2 gray levels apart in the mean, 50.00% of the mask differs"
     assert f"| 320 (320 - 320) | 100 (100 - 100) | 3.2 | 6.25 / 20.00 | {pixels} |" in text
     assert "- mae_train: original: the folder of originals lacks it" in text
     with open(tmp_path / "presets.csv") as file:

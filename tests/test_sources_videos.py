@@ -74,6 +74,7 @@ def test_a_shard_that_is_changed_later_has_bad_videos(videos, tmp_path):
         ),
         ([("v.1.jpg", b"x")], "video 'v' lies in no class folder, and has no .cls member"),
         ([("v.1.jpg", b"x"), ("v.mp4", b"x"), ("v.cls", b"1")], "video 'v' in shard .* is frames and a file"),
+        ([("c/v/1.jpg", b"x"), ("c/v/1.jpg", b"x")], r"shard .* has '1\.jpg' twice, at offset \d+ again"),
     ],
 )
 def test_unfit_shards_are_refused(tmp_path, parts, message):
@@ -197,3 +198,25 @@ def test_datasets_give_frames_pixels_paths_or_nothing_else(videos):
     }.items():
         with pytest.raises(gpupipe.SampleError, match=message):
             batches([(bad, 1)], fields={"video": EVEN, "label": Scalar()})
+
+
+def test_videos_of_a_class_of_ones_own(videos):
+    class Own:
+        rate = None
+
+        def __init__(self, broken: bool) -> None:
+            self.broken = broken
+
+        def __len__(self) -> int:
+            return 20
+
+        def read(self, numbers: list[int]) -> list[np.ndarray]:
+            if self.broken:
+                raise KeyError("frame 3")
+            return [np.frombuffer(numbered(2, number), np.uint8) for number in numbers]
+
+    fields = {"video": EVEN, "label": Scalar()}
+    (batch,) = batches([(Own(False), 1)], fields=fields)
+    assert told(batch["video"][0]) == [(2, number) for number in (5, 8, 11, 14)]
+    with pytest.raises(gpupipe.SampleError, match="KeyError: 'frame 3'"):
+        batches([(Own(True), 1)], fields=fields)

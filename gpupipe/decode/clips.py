@@ -43,8 +43,9 @@ def read_clips(fetched: Fetched, name: str, field: Frames, videos: Sequence[Vide
             return clip, _size(clip)
         except ConfigError:
             raise
-        except (ValueError, OSError) as error:
-            fetched.fail(row, f"{name!r}: {error}")
+        except Exception as error:  # a video may be of a class of the user's own
+            kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
+            fetched.fail(row, f"{name!r}: {kind}{error}")
             return nothing, UNKNOWN
 
     made = list(each(one, range(len(job))))

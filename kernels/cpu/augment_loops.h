@@ -1,7 +1,7 @@
 // The loops of AugmentLoops as plain C++. Each variant includes this once in a namespace of its own, with GP_TARGET
 // naming the instructions that the compiler may use, GP_VECTOR the bytes of a register, GP_NOISE and GP_WORDS the
-// `noise_run` and `noise_words` for them, and defined: `interpolate`, and `Pixel`, a vector of three levels and one more
-// number, with `load_pixel`.
+// `noise_run` and `noise_words` for them, and defined: `interpolate`; `Pixel`, a vector of three levels and one more
+// number, with `load_pixel`; and `gray_blocks` and `reordered_blocks`, which do the first pixels, as many as they say.
 
 // 0.2989 R + 0.587 G + 0.114 B, torchvision's weights, cut to a whole number.
 GP_TARGET inline float gray_of(float red, float green, float blue) {
@@ -103,7 +103,7 @@ GP_TARGET void saturation(uint8_t* image, size_t pixels, float factor) {
 }
 
 GP_TARGET void grayscale(uint8_t* image, size_t pixels) {
-  for (size_t p = 0; p < pixels; ++p) {
+  for (size_t p = gray_blocks(image, pixels); p < pixels; ++p) {
     uint8_t* at = image + p * 3;
     at[0] = at[1] = at[2] = static_cast<uint8_t>(static_cast<int32_t>(gray_of(at[0], at[1], at[2])));
   }
@@ -181,22 +181,13 @@ GP_TARGET void add_share(const uint8_t* image, size_t bytes, float share, bool f
   }
 }
 
-template <int kRed, int kGreen, int kBlue>
-GP_TARGET void reorder(uint8_t* image, size_t pixels) {
-  for (size_t p = 0; p < pixels; ++p) {
-    uint8_t* at = image + p * 3;
-    const uint8_t red = at[kRed], green = at[kGreen], blue = at[kBlue];
-    at[0] = red, at[1] = green, at[2] = blue;
-  }
-}
-
 GP_TARGET void channels(uint8_t* image, size_t pixels, int order) {
-  switch (order) {
-    case 1: return reorder<0, 2, 1>(image, pixels);
-    case 2: return reorder<1, 0, 2>(image, pixels);
-    case 3: return reorder<1, 2, 0>(image, pixels);
-    case 4: return reorder<2, 0, 1>(image, pixels);
-    case 5: return reorder<2, 1, 0>(image, pixels);
+  static const uint8_t kOrders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  const uint8_t* from = kOrders[order];
+  for (size_t p = reordered_blocks(image, pixels, from); p < pixels; ++p) {
+    uint8_t* at = image + p * 3;
+    const uint8_t red = at[from[0]], green = at[from[1]], blue = at[from[2]];
+    at[0] = red, at[1] = green, at[2] = blue;
   }
 }
 
@@ -488,6 +479,6 @@ GP_TARGET void bilinear(const uint8_t* source, uint8_t* image, int height, int w
   }
 }
 
-const AugmentLoops kLoops = {gray_sum,  extremes, saturation, grayscale,    hue,         hsv,     add_share,
-                             channels,  noise,    uniform_planes,
-                             sharpness, blur_row, blur_columns, sum_columns, nearest, bicubic,  bilinear};
+const AugmentLoops kLoops = {gray_sum, extremes,       saturation, grayscale, hue,          hsv,         add_share, channels,
+                             noise,    uniform_planes, sharpness,  blur_row,  blur_columns, sum_columns, nearest,   bicubic,
+                             bilinear};

@@ -32,6 +32,10 @@ void interpolate(const uint8_t* source, const Shares& from, int count, const flo
   }
 }
 
+size_t gray_blocks(uint8_t*, size_t) { return 0; }
+
+size_t reordered_blocks(uint8_t*, size_t, const uint8_t*) { return 0; }
+
 #include "augment_loops.h"
 }  // namespace
 

@@ -47,6 +47,82 @@ GP_TARGET void interpolate(const uint8_t* source, const Shares& from, int count,
   }
 }
 
+// Sixteen pixels, 48 bytes, in three registers.
+constexpr size_t kSixteen = 16;
+
+struct Triple {
+  __m128i part[3];
+};
+
+GP_TARGET inline Triple load_sixteen(const uint8_t* at) {
+  _mm_prefetch(reinterpret_cast<const char*>(at) + kAhead, _MM_HINT_T0);
+  Triple loaded;
+  for (int i = 0; i < 3; ++i) loaded.part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at) + i);
+  return loaded;
+}
+
+GP_TARGET inline void store_sixteen(const Triple& pixels, uint8_t* at) {
+  for (int i = 0; i < 3; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(at) + i, pixels.part[i]);
+}
+
+// Which of 48 bytes each of 48 becomes.
+class Shuffle {
+ public:
+  template <typename Function>
+  GP_TARGET explicit Shuffle(const Function& from) {
+    uint8_t bytes[3][3][16];
+    std::memset(bytes, 0x80, sizeof bytes);  // which gives 0
+    for (int i = 0; i < 48; ++i) bytes[i / 16][from(i) / 16][i % 16] = static_cast<uint8_t>(from(i) % 16);
+    std::memcpy(mask_, bytes, sizeof bytes);
+  }
+
+  GP_TARGET Triple operator()(const Triple& in) const {
+    Triple out;
+    for (int i = 0; i < 3; ++i) {
+      const __m128i first = _mm_shuffle_epi8(in.part[0], mask_[i][0]), second = _mm_shuffle_epi8(in.part[1], mask_[i][1]);
+      out.part[i] = _mm_or_si128(_mm_or_si128(first, second), _mm_shuffle_epi8(in.part[2], mask_[i][2]));
+    }
+    return out;
+  }
+
+ private:
+  __m128i mask_[3][3];
+};
+
+GP_TARGET inline __m256i gray_of_eight(__m128i red, __m128i green, __m128i blue) {
+  const __m256 r = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(red)), g = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(green));
+  const __m256 sum = _mm256_add_ps(_mm256_mul_ps(r, _mm256_set1_ps(0.2989f)), _mm256_mul_ps(g, _mm256_set1_ps(0.587f)));
+  const __m256 b = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(blue));
+  return _mm256_cvttps_epi32(_mm256_add_ps(sum, _mm256_mul_ps(b, _mm256_set1_ps(0.114f))));
+}
+
+GP_TARGET size_t gray_blocks(uint8_t* image, size_t pixels) {
+  const Shuffle to_planes([](int i) { return i % 16 * 3 + i / 16; });
+  const __m128i thrice[3] = {_mm_setr_epi8(0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5),
+                             _mm_setr_epi8(5, 5, 6, 6, 6, 7, 7, 7, 8, 8, 8, 9, 9, 9, 10, 10),
+                             _mm_setr_epi8(10, 11, 11, 11, 12, 12, 12, 13, 13, 13, 14, 14, 14, 15, 15, 15)};
+  size_t p = 0;
+  for (; p + kSixteen <= pixels; p += kSixteen) {
+    const Triple planes = to_planes(load_sixteen(image + p * 3));
+    const __m128i red = planes.part[0], green = planes.part[1], blue = planes.part[2];
+    const __m256i low = gray_of_eight(red, green, blue);
+    const __m256i high = gray_of_eight(_mm_srli_si128(red, 8), _mm_srli_si128(green, 8), _mm_srli_si128(blue, 8));
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    const __m128i gray = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    Triple out;
+    for (int i = 0; i < 3; ++i) out.part[i] = _mm_shuffle_epi8(gray, thrice[i]);
+    store_sixteen(out, image + p * 3);
+  }
+  return p;
+}
+
+GP_TARGET size_t reordered_blocks(uint8_t* image, size_t pixels, const uint8_t* from) {
+  const Shuffle reorder([=](int i) { return i / 3 * 3 + from[i % 3]; });
+  size_t p = 0;
+  for (; p + kSixteen <= pixels; p += kSixteen) store_sixteen(reorder(load_sixteen(image + p * 3)), image + p * 3);
+  return p;
+}
+
 #include "augment_loops.h"
 }  // namespace
 

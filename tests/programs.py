@@ -1,5 +1,6 @@
 """What published programs have of their own, written anew: the mixing of torchvision's references/classification for
-v1, and the transforms of DINO. They draw what the originals draw, in the same order."""
+v1, what its references for detection and segmentation pad with, and the transforms of DINO. They draw what those
+draw, in the same order."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as v1
+from torchvision.transforms import v2
 
 
 class RandomMixUp(torch.nn.Module):
@@ -85,3 +87,36 @@ class DataAugmentationDINO:
     def __call__(self, image: Image.Image) -> list[Any]:
         local = [self.local_transfo] * self.local_crops_number
         return [transform(image) for transform in (self.global_transfo1, self.global_transfo2, *local)]
+
+
+class PadIfSmaller(v2.Transform):
+    """What a program for segmentation puts before RandomCrop."""
+
+    def __init__(self, size: int, fill: float = 0) -> None:
+        super().__init__()
+        self.size, self.fill = size, fill
+
+    def forward(self, image: Any) -> Any:
+        height, width = v2.functional.get_size(image)
+        right, below = max(self.size - width, 0), max(self.size - height, 0)
+        return v2.functional.pad(image, [0, 0, right, below], fill=self.fill) if right or below else image
+
+
+class FixedSizeCrop(torch.nn.Module):
+    """What a program for detection puts behind ScaleJitter; `from_left` turns to what is none."""
+
+    def __init__(self, size: tuple[int, int], fill: Any = 0, from_left: bool = True) -> None:
+        super().__init__()
+        self.crop_height, self.crop_width = size
+        self.fill, self.from_left = fill, from_left
+
+    def forward(self, image: Any, target: Any = None) -> Any:
+        height, width = v2.functional.get_size(image)
+        place = torch.rand(1)
+        down, right = (int(max(side, 0) * place) for side in (height - self.crop_height, width - self.crop_width))
+        image = v2.functional.crop(image, down, right, min(height, self.crop_height), min(width, self.crop_width))
+        height, width = v2.functional.get_size(image)
+        below, beside = self.crop_height - height, self.crop_width - width
+        sides = [0, 0, beside, below] if self.from_left else [beside, 0, 0, below]
+        fill = [int(level) for level in self.fill] if isinstance(self.fill, tuple) else self.fill
+        return v2.functional.pad(image, sides, fill=fill), target

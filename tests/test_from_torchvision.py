@@ -19,7 +19,7 @@ import pytest
 import torch
 from images import Numbered, encode, picture
 from PIL import Image, ImageFilter
-from programs import GaussianBlur, RandomCutMix, RandomMixUp, Solarization
+from programs import FixedSizeCrop, GaussianBlur, PadIfSmaller, RandomCutMix, RandomMixUp, Solarization
 from scipy import stats
 from torch.utils.data import default_collate
 from torchvision import models, transforms as v1, tv_tensors
@@ -176,6 +176,15 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v2.Resize(None, max_size=50), v2.CenterCrop(50)], gpupipe.ResizeCenterCrop(50, None, max_size=50, fill=0)),
         ([v1.Resize(32, max_size=40)], gpupipe.Resize(32, 40)),
         ([v2.Resize(None, max_size=40), v2.RandomGrayscale(0.0)], gpupipe.Resize(None, 40)),
+        (
+            [v2.ScaleJitter((32, 30), (0.5, 1.5)), FixedSizeCrop((32, 30), (1.0, 2.5, 3.0)), v1.RandomHorizontalFlip()],
+            gpupipe.ScaleJitter((32, 30), (0.5, 1.5), (1, 2, 3)),
+        ),
+        (
+            [v2.RandomResize(20, 60), v1.RandomHorizontalFlip(), PadIfSmaller(32, 7), v2.RandomCrop(32)],
+            gpupipe.RandomCrop(32, (20, 60), place="top_left", fill=7),
+        ),
+        ([PadIfSmaller(32), v2.RandomCrop(32)], gpupipe.RandomCrop(32, place="top_left")),
         ([v2.RandomShortestSize([20, 30], 40, "bicubic")], gpupipe.Resize((20, 30), 40, "bicubic")),
         ([v2.RandomShortestSize(20, 40)], gpupipe.Resize((20,), 40)),
         ([v1.RandomCrop(32, padding=4)], gpupipe.RandomCrop(32, padding=4)),
@@ -788,7 +797,20 @@ def replaced() -> Any:
         ([v2.RandomIoUCrop(), v2.Resize(32)], "Resize", "one crop alone"),
         ([v2.RandomIoUCrop()], "RandomIoUCrop", "Resize((height, width)) next"),
         ([v2.RandomIoUCrop(), v2.RandomZoomOut(), v2.Resize((32, 32))], "RandomZoomOut", "one crop alone"),
-        ([v2.ScaleJitter((32, 32))], "torchvision.transforms.v2._geometry.ScaleJitter", "gpupipe.ScaleJitter"),
+        ([v2.ScaleJitter((32, 32))], "ScaleJitter", "FixedSizeCrop next"),
+        ([v2.ScaleJitter((32, 32)), v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "shorter side"),
+        ([v2.ScaleJitter((32, 32)), v2.CenterCrop(32)], "CenterCrop(size=(32, 32))", "Resize before it"),
+        ([v2.ScaleJitter((32, 30)), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "same size"),
+        ([v2.Resize(40), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "put ScaleJitter"),
+        ([FLIP, v2.ScaleJitter((32, 32)), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "behind it"),
+        (
+            [v2.ScaleJitter((32, 32)), FixedSizeCrop((32, 32), from_left=False)],
+            "programs.FixedSizeCrop",
+            "gpupipe.PerImage",
+        ),
+        ([v2.RandomResize(20, 60), PadIfSmaller(32)], "PadIfSmaller", "RandomCrop next"),
+        ([v2.RandomResize(20, 60), PadIfSmaller(32), v2.RandomCrop(30)], "RandomCrop(size=(30, 30))", "the same"),
+        ([PadIfSmaller(32), v2.RandomCrop(32), FLIP], "RandomHorizontalFlip(p=0.5)", "before PadIfSmaller"),
         ([v1.Resize(40), FLIP, v1.CenterCrop(32)], "CenterCrop(size=(32, 32))", "before flip"),
         ([v1.Resize(40), BOX], "RandomResizedCrop", "one crop alone"),
         ([BOX, v1.Resize(40)], "Resize", "one crop alone"),
@@ -904,11 +926,19 @@ def test_every_class_is_translated_or_refused_by_name(lib: Any, name: str) -> No
     transform = made(getattr(lib, name))
     before = {"CenterCrop": [v1.Resize(9)], "Resize": [], "RandomResizedCrop": [], "Grayscale": [BOX, *U8]}
     before |= {key: [BOX, *F32] for key in ("Normalize", "RandomErasing")}
-    uncropped = ("RandomCrop", "RandomResize", "RandomShortestSize", "Pad", "RandomZoomOut", "RandomIoUCrop")
+    uncropped = (
+        "RandomCrop",
+        "RandomResize",
+        "RandomShortestSize",
+        "Pad",
+        "RandomZoomOut",
+        "RandomIoUCrop",
+        "ScaleJitter",
+    )
     before |= {key: [] for key in uncropped}
     behind = {"Resize": [v1.CenterCrop(8)], "RandomIoUCrop": [v1.Resize((8, 8))]}
     behind |= {"RandomZoomOut": [v2.RandomIoUCrop(), v1.Resize((8, 8))]}
-    behind |= {key: [v1.RandomCrop(8)] for key in ("RandomResize", "Pad")}
+    behind |= {key: [v1.RandomCrop(8)] for key in ("RandomResize", "Pad")} | {"ScaleJitter": [FixedSizeCrop((8, 8))]}
     whole = v1.Compose([*before.get(name, [BOX]), transform, *behind.get(name, [])])
     if name in READERS:
         assert isinstance(translated(whole), gpupipe.Recipe)

@@ -7,6 +7,7 @@ import copy
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from gpupipe.host.generators import drawing
 from gpupipe.recipe.augmentations import Augmenting, GaussianBlur, RandomApply, RandomSolarize
 
-__all__ = ["augmentation_like", "mixing_like", "views_like"]
+__all__ = ["Padded", "augmentation_like", "mixing_like", "padding_like", "views_like"]
 
 TRIALS = 12
 
@@ -30,6 +31,58 @@ def augmentation_like(transform: Any) -> Augmenting | None:
     if names == ("Solarization", "p") and _alike(transform, "p", _solarized, _image()):
         return RandomSolarize(128, transform.p)
     return None
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What pads images that are smaller than (height, width) right and below with a color; and, if it `crops`, cuts
+    larger ones, at a place that is as far down as right."""
+
+    size: tuple[int, int]
+    color: tuple[int, ...]
+    crops: bool
+
+
+def padding_like(transform: Any) -> Padded | None:
+    """What it does to Pillow's images, as PadIfSmaller in v2_extras.py of torchvision's references/segmentation, and
+    FixedSizeCrop in transforms.py of its references/detection."""
+    name, own, image = type(transform).__name__, getattr(transform, "__dict__", {}), _image()
+    sides = {"PadIfSmaller": ("size",), "FixedSizeCrop": ("crop_height", "crop_width")}.get(name, ())
+    size: list[Any] = [own.get(side) for side in sides]
+    if not size or not all(type(side) is int and side > 0 for side in size):
+        return None
+    tried = copy.copy(transform)
+    for side, wanted in zip(sides, (20, 30), strict=False):  # the image is 24 x 16
+        setattr(tried, side, wanted)
+    try:
+        color = np.asarray(_of_pair(tried(image)))[-1, -1].tolist()
+        for trial in range(TRIALS):
+            made = []
+            for function in (tried, partial(_padded, sides, color)):
+                with drawing((trial, trial + 1, trial + 2, trial + 3)):
+                    made.append(_of_pair(function(image)))
+            if not _same(*made):
+                return None
+    except Exception:  # code of the user's, which takes or returns something else
+        return None
+    return Padded((size[0], size[-1]), tuple(color), crops=len(sides) == 2)
+
+
+def _of_pair(made: Any) -> Any:
+    """The image of what may be an image and its target."""
+    return made[0] if isinstance(made, tuple) else made
+
+
+def _padded(sides: tuple[str, ...], color: list[int], image: Any) -> Any:
+    import torch
+
+    pixels = np.asarray(image)
+    if len(sides) == 2:
+        top = int(4 * torch.rand(1))
+        pixels = pixels[top : top + 20]
+    canvas = np.full((20, 30, 3) if len(sides) == 2 else (24, 20, 3), color, np.uint8)
+    canvas[: pixels.shape[0], : pixels.shape[1]] = pixels
+    return canvas
 
 
 def mixing_like(transform: Any) -> str:

@@ -19,9 +19,10 @@ from gpupipe.recipe.operations import (
     RandomIoUCrop,
     Resize,
     ResizeCenterCrop,
+    ScaleJitter,
 )
 from gpupipe.recipe.recipe import DTYPES, Recipe
-from gpupipe.recipe.translation.alike import augmentation_like
+from gpupipe.recipe.translation.alike import Padded, augmentation_like, padding_like
 from gpupipe.recipe.translation.code import handed_on
 
 __all__ = ["AS_IT_IS", "Known", "Reader", "Reading", "check_own"]
@@ -40,13 +41,15 @@ KEPT_AS = {("RandomIoUCrop", "sampler_options"): "options"}
 @dataclass(frozen=True)
 class Resized:
     """A resize whose crop is still to come. size: of the shorter side, None for that of the longer one alone, or of
-    both sides; if it is `drawn`, the lowest of the shorter side and what it stays below."""
+    both sides; if it is `drawn`, the lowest of the shorter side and what it stays below. scale: (low, high) of those
+    with which the image would fit into `size`."""
 
     said: str
     size: int | tuple[int, int] | None
     interpolation: str
     max_size: int | None = None
     drawn: bool = False
+    scale: tuple[float, float] | None = None
 
 
 class Reading:
@@ -76,6 +79,7 @@ class Reading:
         self.erasing: RandomErasing | None = None
         self._resize: Resized | None = None
         self._padding: tuple[str, int, tuple[Any, str]] | None = None
+        self._below: Padded | None = None
         self._chosen: tuple[str, dict[str, Any]] | None = None
         self._said = "the transform"
 
@@ -85,7 +89,7 @@ class Reading:
         check_own(transform)
         reader = self._reader(transform)
         try:
-            alike = None if reader is not None else augmentation_like(transform)
+            alike = None if reader is not None else augmentation_like(transform) or padding_like(transform)
             if reader is None and alike is None:
                 inner = handed_on(transform)
                 if self._reader(inner) is None and handed_on(inner) is None:
@@ -96,6 +100,8 @@ class Reading:
             said, self._said = self._said, kind.__name__
             if reader is not None:
                 reader(self, **self._parameters(transform, reader))
+            elif isinstance(alike, Padded):
+                self.pad_below(alike)
             elif alike is not None:
                 self.augment(alike)
         except TranslationError:
@@ -166,7 +172,7 @@ class Reading:
 
     def center_crop(self, size: tuple[int, int]) -> None:
         """The centre of what was resized."""
-        if self._resize is None or self._resize.drawn or self._padding:
+        if self._resize is None or self._resize.drawn or self._resize.scale or self._padding or self._below:
             raise self.refuse("it does not follow a Resize", "put Resize before it", size=size)
         if self.flip or self.erasing:
             raise self.refuse("the centre is not in the middle of a pixel", "put it before flip and erasing", size=size)
@@ -184,10 +190,24 @@ class Reading:
             self._begin_crop()
         self._padding = self._said, padding, filling
 
+    def pad_below(self, padded: Padded) -> None:
+        """Right and below, where the image is smaller: before a random crop, or with a crop of its own."""
+        resized = self._resize
+        if not padded.crops:
+            if resized is None or self._padding or self._below:
+                self._begin_crop()
+            self._below = padded
+            return
+        if resized is None or resized.scale is None or resized.size != padded.size or self.flip:
+            alternative = "put ScaleJitter of the same size before it, and RandomHorizontalFlip behind it"
+            raise self.refuse("it does not follow a ScaleJitter alone", alternative, size=padded.size)
+        self._resize = None
+        self.crop = ScaleJitter(padded.size, resized.scale, padded.color, resized.interpolation)  # type: ignore[arg-type]
+
     def random_crop(self, size: tuple[int, int], padding: int, filling: tuple[Any, str] | None) -> None:
         """A random part of what was resized and padded. filling: None where it does not pad itself, nor may do so."""
-        resized, padded = self._resize, self._padding
-        if resized is None and padded is None:
+        resized, padded, below = self._resize, self._padding, self._below
+        if resized is None and padded is None and below is None:
             self._begin_crop()
         if self.normalize or self.erasing:
             raise self.refuse("it comes after other operations", "put it first", size=size)
@@ -197,10 +217,13 @@ class Reading:
             if filling is not None and (filling != padded[2] or filling[1] in ("reflect", "symmetric")):
                 raise self.refuse(f"it is padded twice, also with {padded[2]!r}", "pad once", padding=padding)
             padding, filling = padding + padded[1], padded[2]
-        self._resize = self._padding = None
+        if below is not None and (below.size != size or padded is not None):
+            raise self.refuse("PadIfSmaller is of another size", "give both the same", size=size)
+        self._resize = self._padding = self._below = None
         how = "bilinear" if resized is None else resized.interpolation
-        fill, mode = filling or (0, "constant")
-        self.crop = RandomCrop(size, resized and resized.size, padding, "random", fill, how, mode)  # type: ignore[arg-type]
+        fill, mode = (filling or (0, "constant")) if below is None else (below.color, "constant")
+        place = "random" if below is None else "top_left"
+        self.crop = RandomCrop(size, resized and resized.size, padding, place, fill, how, mode)  # type: ignore[arg-type]
 
     def choose_by_boxes(self, **settings: Any) -> None:
         """A canvas around the image, or a part of it that its boxes choose: settings of `RandomIoUCrop`."""
@@ -222,6 +245,8 @@ class Reading:
         if moving or self.erasing:
             before = moving[0] if moving else "RandomErasing"
             raise self.refuse(f"it comes after {before}", f"put it before {before}", p=p)
+        if isinstance(self.crop, RandomCrop) and self.crop.place == "top_left":
+            raise self.refuse("what PadIfSmaller has padded would be mirrored", "put it before PadIfSmaller", p=p)
         self.flip = RandomHorizontalFlip(p)
 
     def augment(self, operation: Augmenting) -> None:
@@ -282,7 +307,7 @@ class Reading:
     def _begin_crop(self, interpolation: str = "bilinear") -> None:
         self._outermost()
         self._no_half()
-        if self._resize or self._padding or self._chosen or self.crop:
+        if self._resize or self._padding or self._below or self._chosen or self.crop:
             raise self.refuse("the image was resized or cropped before", "take one crop alone")
         if self.augmentations or self.normalize or self.erasing:
             raise self.refuse("it comes after other operations", "put it first")
@@ -293,15 +318,15 @@ class Reading:
     def _end_of_resize(self) -> None:
         """No crop of what was resized follows any more."""
         reason = "it leaves images of different sizes"
-        if self._padding:
-            raise TranslationError(self._padding[0], reason, "put RandomCrop next")
+        if self._padding or self._below:
+            raise TranslationError(self._padding[0] if self._padding else "PadIfSmaller", reason, "put RandomCrop next")
         if self._chosen:
             raise TranslationError(self._chosen[0], reason, "put Resize((height, width)) next")
         if self._resize is None:
             return
         one, self._resize = self._resize, None
-        if one.drawn:
-            raise TranslationError(one.said, reason, "put RandomCrop next")
+        if one.drawn or one.scale:
+            raise TranslationError(one.said, reason, f"put {'FixedSizeCrop' if one.scale else 'RandomCrop'} next")
         if isinstance(one.size, tuple):
             self.crop = ResizeCenterCrop(one.size, one.size, one.interpolation)  # type: ignore[arg-type]
         elif one.max_size is not None:

@@ -119,6 +119,11 @@ def _random_shortest_size(
     reading.crop_to(Resize(tuple(min_size), max_size, _filter(reading, interpolation, antialias)))
 
 
+def _scale_jitter(reading: Reading, target_size: Any, scale_range: Any, interpolation: Any, antialias: Any) -> None:
+    how = _filter(reading, interpolation, antialias)
+    reading.resize_to(_pair(target_size), how, scale=tuple(scale_range))
+
+
 def _center_crop(reading: Reading, size: Any) -> None:
     reading.center_crop(_pair(size))
 
@@ -424,6 +429,7 @@ READERS: dict[str, Reader] = {
     "RandomShortestSize": _random_shortest_size,
     "RandomCrop": _random_crop,
     "Pad": _pad,
+    "ScaleJitter": _scale_jitter,
     "RandomZoomOut": _zoom_out,
     "RandomIoUCrop": _iou_crop,
     "RandomHorizontalFlip": _flip,
@@ -467,8 +473,6 @@ TORCHVISION: Known = {
 }
 
 ALTERNATIVES = {
-    "ScaleJitter": f"gpupipe.ScaleJitter(size, scale, fill) is it with the references' FixedSizeCrop; {AS_IT_IS}",
-    "PadIfSmaller": f"gpupipe.RandomCrop(size, resize, place='top_left') is it with RandomCrop; {AS_IT_IS}",
     "RandomOrder": f"ColorJitter has a random order of its own; else write one order, in Compose; {AS_IT_IS}",
     **dict.fromkeys(("MixUp", "CutMix"), "pass it as collate_fn, as it mixes batches"),
 }

@@ -15,7 +15,7 @@ from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import gpu, native
 from gpupipe.kernels.erase_mix import Erase, Mix, noise
 
-__all__ = ["erased", "finish", "finish_reference", "mixed"]
+__all__ = ["erased", "finish", "finish_padded", "finish_reference", "mixed"]
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}  # Dtype of cpu/finish.h
 
@@ -71,6 +71,46 @@ def finish(
         finish_on_gpu(images, offset, scale, channels_last, out, erase, mix)
     else:
         _finish_plain(images, offset, scale, out, erase, mix)
+    return out
+
+
+def finish_padded(
+    rows: Sequence[torch.Tensor],
+    out: torch.Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    value: float = 0.0,
+    *,
+    erase: Erase | None = None,
+    threads: int | None = None,
+    variant: str | None = None,
+) -> torch.Tensor:
+    """Images of sizes of their own, finished into the upper left corners of `out`, with `value` around them.
+
+    rows: uint8 (height, width, 3), contiguous, on the CPU. out: (N, 3, height, width), as large as the largest of each,
+    contiguous or in channels_last strides; its dtype is that of the numbers. erase: see `Erase`; its boxes lie in the
+    images. All as `finish` does it. By the C++ kernels alone: raises RuntimeError where they were not built, ValueError
+    for tensors of wrong shapes, dtypes or layouts.
+    """
+    sizes = np.array([row.shape[:2] for row in rows], np.int32).reshape(-1, 2)
+    most = tuple(sizes.max(axis=0, initial=0).tolist())
+    if native.library() is None:
+        raise RuntimeError(native.problem())
+    wrong = [row for row in rows if row.dtype != torch.uint8 or row.shape[2:] != (3,) or not row.is_contiguous()]
+    if wrong or any(row.device.type != "cpu" for row in rows):
+        raise ValueError("rows must be contiguous uint8 (height, width, 3) on the CPU")
+    if len(out) != len(rows) or out.ndim != 4 or out.shape[2] < most[0] or out.shape[3] < most[1]:
+        raise ValueError(f"out is {tuple(out.shape)}, but ({len(rows)}, 3, {most[0]}, {most[1]}) or more is needed")
+    channels_last = not out.is_contiguous()
+    _check_out(out, (len(rows), *out.shape[2:], 3), out.dtype, channels_last)
+    if out.dtype not in DTYPES or (out.dtype == torch.uint8 and erase is not None):
+        raise ValueError(f"out is {out.dtype}; give one of {', '.join(map(str, DTYPES))}, and to erase one of floats")
+    if erase is not None:
+        erase.check(len(rows), *out.shape[2:])
+    around = torch.tensor([value], dtype=out.dtype)
+    offset, scale = tuple(255 * m for m in mean), tuple(1 / (255 * s) for s in std)
+    padding = {"rows": np.array([row.data_ptr() for row in rows], np.uintp), "sizes": sizes}
+    _run_native(out, offset, scale, channels_last, erase, None, threads, variant, around=around.data_ptr(), **padding)
     return out
 
 
@@ -141,14 +181,30 @@ def _finish_native(
     variant: str | None,
 ) -> None:
     _check_contiguous(images)
+    _run_native(out, offset, scale, channels_last, erase, mix, threads, variant, input=images.data_ptr())
+
+
+def _run_native(
+    out: torch.Tensor,
+    offset: tuple[float, ...],
+    scale: tuple[float, ...],
+    channels_last: bool,
+    erase: Erase | None,
+    mix: Mix | None,
+    threads: int | None,
+    variant: str | None,
+    **given: Any,
+) -> None:
+    """given: what the images are, by the names of `native.Finish`."""
     table, exact = _table(offset, scale, out.dtype), _table(offset, scale, torch.float32)
     arrays = _arrays(erase, mix)  # in a name of their own: the library reads their memory
+    arrays |= {name: array for name, array in given.items() if isinstance(array, np.ndarray)}
     opened = native.library()
     assert opened is not None
     batch = native.Finish(
-        count=images.shape[0],
-        height=images.shape[1],
-        width=images.shape[2],
+        count=out.shape[0],
+        height=out.shape[2],
+        width=out.shape[3],
         dtype=DTYPES[out.dtype],
         channels_last=channels_last,
         threads=usable_cpus() if threads is None else threads,
@@ -157,9 +213,8 @@ def _finish_native(
         scale=scale,
         table=table.data_ptr(),
         exact=exact.data_ptr(),
-        input=images.data_ptr(),
         out=out.data_ptr(),
-        **{name: array.ctypes.data for name, array in arrays.items()},
+        **given | {name: array.ctypes.data for name, array in arrays.items()},
     )
     opened.gp_finish_batch(ctypes.byref(batch))
 

@@ -31,7 +31,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 20  # GP_ABI of cpu/api.h
+ABI = 21  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "
@@ -69,7 +69,7 @@ CImages = _structure(
 Finish = _structure(
     "gp_finish",
     *("int32 count height width dtype channels_last threads", "text variant", "floats offset scale"),
-    "pointer table exact input out erase_boxes erase_value erase_keys partners weights mix_boxes",
+    "pointer table exact input out erase_boxes erase_value erase_keys partners weights mix_boxes rows sizes around",
 )
 Augment = _structure(
     "gp_augment",

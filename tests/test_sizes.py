@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,8 @@ from torchvision.transforms.v2 import functional
 import gpupipe
 from gpupipe import Array, Boxes, Image, Loader, Mask, MultiCrop, Pad, Points, Recipe, Resize
 from gpupipe.errors import ConfigError
-from gpupipe.kernels import Crops, decode_crops
+from gpupipe.kernels import Crops, Erase, decode_crops, finish, native
+from gpupipe.kernels.finish import finish_padded
 from gpupipe.plan import augmentation, cropping, erasing
 from gpupipe.plan.stream import CROP, Stream, below
 
@@ -165,6 +167,52 @@ def test_the_kernel_writes_rows_that_begin_with_their_images(fill: tuple[int, in
         assert (out[row, height * width :] == 77).all()
     with pytest.raises(ValueError, match=r"to be written"):
         decode_crops(files, [crops], out=[out[:, :100]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_kernel_finishes_images_into_corners(dtype: torch.dtype, channels_last: bool) -> None:
+    """As it finishes each alone, to the bit, by every variant, also erased, whatever was there before."""
+    sizes = [(1, 1), (7, 33), (40, 16), (23, 50), (40, 50), (3, 49)]
+    rows = [torch.from_numpy(picture(*size, number)) for number, size in enumerate(sizes)]
+    boxes = np.array([[0, 0, height // 2, width - width // 3] for height, width in sizes], np.int32)
+    keys = np.arange(12, dtype=np.uint32).reshape(6, 2)
+    erases = [None, Erase(boxes, (1.0, -2.0, 3.0)), Erase(boxes, None, keys)] if dtype != torch.uint8 else [None]
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    statistics = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    for variant, erase in itertools.product(native.variants(), erases):
+        out = torch.full((6, 3, 40, 50), 9).to(dtype).contiguous(memory_format=layout)
+        finish_padded(rows, out, *statistics, 7, erase=erase, threads=2, variant=variant)
+        for number, (row, own, (height, width)) in enumerate(zip(rows, out, sizes, strict=True)):
+            at = slice(number, number + 1)
+            one = None if erase is None else Erase(boxes[at], erase.value, keys[at] if erase.value is None else None)
+            assert torch.equal(own[:, :height, :width], finish(row[None], *statistics, dtype, erase=one)[0])
+            assert (own[:, height:] == 7).all()
+            assert (own[:, :, width:] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "said"),
+    [
+        ([torch.zeros(5, 6, 3)], (1, 3, 5, 6), "rows must be contiguous uint8"),
+        ([torch.zeros(5, 6, 3, dtype=torch.uint8)[:, ::2]], (1, 3, 5, 6), "rows must be contiguous uint8"),
+        ([torch.zeros(5, 6, 3, dtype=torch.uint8)], (1, 3, 5, 5), r"but \(1, 3, 5, 6\) or more is needed"),
+        ([torch.zeros(5, 6, 3, dtype=torch.uint8)], (2, 3, 5, 6), r"but \(1, 3, 5, 6\) or more is needed"),
+        ([torch.zeros(5, 6, 3, dtype=torch.uint8)], (1, 4, 5, 6), r"out is .* \(1, 4, 5, 6\), but"),
+    ],
+)
+def test_the_kernel_refuses_what_does_not_fit(rows: Any, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        finish_padded(rows, torch.zeros(shape), (0.0,) * 3, (1.0,) * 3)
+
+
+def test_padding_without_the_kernels_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe((Resize((30, 48, 64), 96), FLIP, gpupipe.Normalize(), gpupipe.RandomErasing(0.9, value=3.0)))
+    schema = fields(Pad(multiple=32, mask=True, value=-2))
+    (by_kernel,) = batches(recipe, schema=schema)
+    monkeypatch.setattr(native, "library", lambda: None)
+    (plain,) = batches(recipe, schema=schema)
+    assert torch.equal(by_kernel["image"], plain["image"])
 
 
 # How they come out.

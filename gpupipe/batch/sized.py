@@ -66,5 +66,7 @@ def _fast(tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
 
 def inside(sizes: Sizes, size: tuple[int, int], device: torch.device) -> torch.Tensor:
     """Where the padded images of these sizes are, bool (N, *size)."""
-    down, across = (torch.arange(side) < torch.from_numpy(sizes[:, axis : axis + 1]) for axis, side in enumerate(size))
-    return to_device(down[:, :, None] & across[:, None, :], device)
+    there = np.zeros((len(sizes), *size), np.bool_)
+    for one, (height, width) in zip(there, sizes.tolist(), strict=True):
+        one[:height, :width] = True
+    return to_device(torch.from_numpy(there), device)

@@ -19,10 +19,10 @@ from gpupipe.batch import Batch, Job, Pad
 from gpupipe.batch.sized import Sizes, dense_rows, outside, padded, padded_size, together
 from gpupipe.decode.own import on_images
 from gpupipe.decode.rendering import THREADS, augment_view, runs_of_workers
-from gpupipe.kernels import finish
+from gpupipe.kernels import finish, native
 from gpupipe.kernels.crops import by_size
 from gpupipe.kernels.erase_mix import Mix
-from gpupipe.kernels.finish import empty_batch, erased, mixed as mixed_alone
+from gpupipe.kernels.finish import empty_batch, erased, finish_padded, mixed as mixed_alone
 from gpupipe.plan import erasing
 from gpupipe.recipe import OnBatch, RandomErasing, Recipe, Views
 from gpupipe.workers.lease import BufferPool
@@ -66,7 +66,8 @@ class Pixels:
                 sizes,
                 lambda images, at: self._augmented(images, view, field, job.take(at), batch.augmented, sizes[at]),
             )
-        crop = self._views[view].crop
+        recipe = self._views[view]
+        crop = recipe.crop
         if not isinstance(policy, Pad):
             shelf = _Shelf(self._buffers, 3 * len(rows) * crop.most_pixels)
             if policy == "stack":
@@ -80,8 +81,12 @@ class Pixels:
         largest = math.prod(padded_size(np.array([crop.output_size]), policy.multiple))
         # Of so many pixels in any shape: one that is as wide as another is high would need a thousand times as many.
         most = max(math.prod(shape), 3 * len(rows) * min(largest, MOST_PADDED * crop.most_pixels))
-        images = plane.new_empty(shape) if plane.is_cuda else _Shelf(self._buffers, most)(shape, torch.uint8)
-        finished = self._finished(padded(rows, images), view, field, job, mix, sizes, _Shelf(self._buffers, most))
+        shelf = _Shelf(self._buffers, most)
+        if mix is None and not plane.is_cuda and native.library() is not None:
+            out = self._memory(recipe, shape, getattr(torch, recipe.dtype), shelf)
+            erase = erasing(recipe, job.seed, job.epoch, job.positions, view, field, sizes)
+            return finish_padded(rows, out, *recipe.statistics, policy.value, erase=erase, threads=THREADS)
+        finished = self._finished(padded(rows, plane.new_empty(shape)), view, field, job, mix, sizes, shelf)
         return outside(finished, sizes, policy.value)
 
     def _left(self, view: int, augmented: bool) -> tuple[slice, ...]:
@@ -121,12 +126,14 @@ class Pixels:
             mix = None if mix is None else mix.repeat(frames)
         alone = next((at for at in rest if isinstance(operations[at], OnBatch)), rest.stop)
         at_once = operations[rest.start : alone]
+        channels_last = recipe.layout == "channels_last"
+        as_it_is = self._device.type == "cpu" and dtype == torch.uint8 and channels_last  # which is what engines make
         finished = finish(
             images,
             *recipe.statistics,
             dtype,
-            recipe.layout == "channels_last",
-            self._output(recipe, images.shape, dtype, take or self._buffers.take),
+            channels_last,
+            None if as_it_is else self._memory(recipe, images.shape, dtype, take or self._buffers.take),
             erase=erase if recipe.erasing in at_once else None,
             mix=mix if recipe.mixing in at_once else None,
             threads=THREADS,
@@ -141,14 +148,11 @@ class Pixels:
                 finished = mixed_alone(finished, mix)
         return finished
 
-    def _output(self, recipe: Recipe, shape: torch.Size, dtype: torch.dtype, take: Any) -> torch.Tensor | None:
-        """Memory for a finished batch, on the CPU by `take`; None where the engine's own may go to the consumer as it
-        is."""
+    def _memory(self, recipe: Recipe, shape: tuple[int, ...], dtype: torch.dtype, take: Any) -> torch.Tensor:
+        """For a finished batch, on the CPU by `take`."""
         channels_last = recipe.layout == "channels_last"
         if self._device.type != "cpu":  # of torch's allocator, which knows when the consumer's stream is done with it
             return empty_batch(shape, dtype, channels_last, self._device)
-        if dtype == torch.uint8 and channels_last:  # which is what engines make
-            return None
         if self._pinned:  # of torch's allocator, which knows when a copy to a GPU is done with it
             return empty_batch(shape, dtype, channels_last, self._device, pinned=True)
         n, height, width, channels = shape

@@ -105,7 +105,8 @@ int32_t gp_finish_batch(const gp_finish* batch) {
   const bool channels_last = batch->channels_last != 0;
   const FinishBatch rows = {{static_cast<Dtype>(batch->dtype), channels_last, batch->offset, batch->scale, batch->table,
                              batch->exact},
-                            batch->height, batch->width, batch->in, static_cast<uint8_t*>(batch->out),
+                            batch->height, batch->width, batch->in, batch->rows, batch->sizes, batch->around,
+                            static_cast<uint8_t*>(batch->out),
                             batch->erase_boxes, batch->erase_value, batch->erase_keys,
                             batch->partners, batch->weights, batch->mix_boxes};
   for_each(batch->count, batch->threads, [&](int row) { finish_row(rows, *kernels, row); });

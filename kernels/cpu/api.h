@@ -7,7 +7,7 @@
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 20 };
+enum { GP_ABI = 21 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -60,6 +60,9 @@ struct gp_finish {
   const int32_t* partners;     /* (count,) rows; null for none */
   const float* weights;        /* (count,) */
   const int32_t* mix_boxes;    /* (count, 4) */
+  const uint8_t* const* rows;  /* where `sizes` is not null: of each image its own pixels in the place of `in`; not mixed */
+  const int32_t* sizes;        /* (count, 2) their heights and widths, at most `height`, `width` */
+  const void* around;          /* what surrounds them in `out`, of dtype */
 };
 
 struct gp_augment {

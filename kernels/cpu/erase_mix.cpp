@@ -39,13 +39,17 @@ void each_run(const Box& box, const Work& work) {
 class Row {
  public:
   Row(const FinishBatch& batch, const FinishKernels& kernels, int row)
-      : batch_(batch), kernels_(kernels), row_(row), erased_(box_of(batch.erase_boxes, row)) {
+      : batch_(batch),
+        kernels_(kernels),
+        row_(row),
+        width_(batch.sizes == nullptr ? batch.width : batch.sizes[row * 2 + 1]),
+        erased_(box_of(batch.erase_boxes, row)) {
     exact_ = batch.spec;
     exact_.dtype = Dtype::float32;
     exact_.table = exact_.exact;
   }
 
-  const uint8_t* pixels() const { return batch_.in + row_ * area() * 3; }
+  const uint8_t* pixels() const { return batch_.sizes == nullptr ? batch_.in + row_ * area() * 3 : batch_.rows[row_]; }
 
   const Box& erased() const { return erased_; }
 
@@ -67,13 +71,14 @@ class Row {
   void each_stretch(const Run& run, const Work& work) const {
     const size_t count = static_cast<size_t>(run.count), bytes = bytes_of(batch_.spec.dtype);
     uint8_t* to = batch_.out + row_ * area() * 3 * bytes;
-    if (batch_.spec.channels_last) return work(0, count * 3, to + first(run) * 3 * bytes);
-    for (size_t c = 0; c < 3; ++c) work(c * count, count, to + (c * area() + first(run)) * bytes);
+    const size_t first = static_cast<size_t>(run.y) * batch_.width + run.x;
+    if (batch_.spec.channels_last) return work(0, count * 3, to + first * 3 * bytes);
+    for (size_t c = 0; c < 3; ++c) work(c * count, count, to + (c * area() + first) * bytes);
   }
 
  private:
   size_t area() const { return static_cast<size_t>(batch_.height) * batch_.width; }
-  size_t first(const Run& run) const { return static_cast<size_t>(run.y) * batch_.width + run.x; }
+  size_t first(const Run& run) const { return static_cast<size_t>(run.y) * width_ + run.x; }
 
   void erase(const Run& run, int begin, int end, float* numbers) const {
     float planes[3 * kNoiseRun];
@@ -101,9 +106,39 @@ class Row {
   const FinishBatch& batch_;
   const FinishKernels& kernels_;
   const size_t row_;
+  const int width_;  // of the image
   FinishSpec exact_;
   const Box erased_;
 };
+
+template <typename T>
+void fill_as(const void* number, size_t count, uint8_t* to) {
+  T value;
+  std::memcpy(&value, number, sizeof value);
+  std::fill_n(reinterpret_cast<T*>(to), count, value);
+}
+
+void fill(const void* number, size_t bytes, size_t count, uint8_t* to) {
+  if (bytes == 4) return fill_as<uint32_t>(number, count, to);
+  if (bytes == 2) return fill_as<uint16_t>(number, count, to);
+  fill_as<uint8_t>(number, count, to);
+}
+
+// An image of its own size, line by line, and what surrounds it.
+void finish_padded(const FinishBatch& batch, const FinishKernels& kernels, const uint8_t* pixels, int row, uint8_t* out) {
+  FinishSpec spec = batch.spec;
+  const size_t width = batch.width, area = batch.height * width, tall = batch.sizes[row * 2];
+  const size_t wide = batch.sizes[row * 2 + 1], bytes = bytes_of(spec.dtype);
+  const size_t planes = spec.channels_last ? 1 : 3, each = spec.channels_last ? 3 : 1;  // numbers of a pixel in a plane
+  spec.plane = area;
+  for (size_t y = 0; y < tall; ++y) kernels.image(spec, pixels + y * wide * 3, wide, out + y * width * each * bytes);
+  for (size_t c = 0; c < planes; ++c) {
+    uint8_t* const plane = out + c * area * bytes;
+    for (size_t y = 0; y < tall; ++y)
+      fill(batch.around, bytes, (width - wide) * each, plane + (y * width + wide) * each * bytes);
+    fill(batch.around, bytes, (area - tall * width) * each, plane + tall * width * each * bytes);
+  }
+}
 
 }  // namespace
 
@@ -120,7 +155,8 @@ void finish_row(const FinishBatch& batch, const FinishKernels& kernels, int row)
   };
   // All of the image at the vectors' pace, then what is erased or from the partner over it.
   if (weight == 1) {
-    kernels.image(spec, own.pixels(), pixels, out);
+    if (batch.sizes != nullptr) finish_padded(batch, kernels, own.pixels(), row, out);
+    else kernels.image(spec, own.pixels(), pixels, out);
     each_run(own.erased(), [&](const Run& run) {
       own.make(run, numbers);
       write(run);

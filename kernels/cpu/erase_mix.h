@@ -11,7 +11,10 @@ namespace gpupipe {
 struct FinishBatch {
   FinishSpec spec;
   int height, width;
-  const uint8_t* in;  // (count, height, width, 3)
+  const uint8_t* in;  // (count, height, width, 3), or
+  const uint8_t* const* rows;  // of each image its own pixels, top left in the output, where `sizes` is not null
+  const int32_t* sizes;        // (count, 2) height, width
+  const void* around;          // the number, of the output's dtype, that surrounds them
   uint8_t* out;
   const int32_t* erase_boxes;  // (count, 4) top, left, height, width, inside the image; null for none
   const float* erase_value;    // (3,); null for noise

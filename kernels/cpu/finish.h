@@ -17,7 +17,10 @@ struct FinishSpec {
   const float* scale;
   const void* table;    // (3, 256) of dtype: what each value becomes
   const float* exact;   // the same in float32
+  size_t plane = 0;     // pixels from one plane to the next; 0: those of the image
 };
+
+inline size_t plane_of(const FinishSpec& spec, size_t pixels) { return spec.plane == 0 ? pixels : spec.plane; }
 
 // One image: `pixels` interleaved pixels of 3 bytes to three planes, or to interleaved numbers.
 using FinishImage = void (*)(const FinishSpec& spec, const uint8_t* in, size_t pixels, void* out);

@@ -8,14 +8,14 @@ namespace {
 template <typename T>
 void look_up(const FinishSpec& spec, const uint8_t* in, size_t begin, size_t pixels, T* out) {
   const T* table = static_cast<const T*>(spec.table);
-  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : pixels;
+  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : plane_of(spec, pixels);
   for (size_t p = begin; p < pixels; ++p) {
     for (size_t c = 0; c < 3; ++c) out[p * step + c * plane] = table[c * 256 + in[p * 3 + c]];
   }
 }
 
 void rearrange(const FinishSpec& spec, const uint8_t* in, size_t begin, size_t pixels, uint8_t* out) {
-  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : pixels;
+  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : plane_of(spec, pixels);
   for (size_t p = begin; p < pixels; ++p) {
     for (size_t c = 0; c < 3; ++c) out[p * step + c * plane] = in[p * 3 + c];
   }
@@ -42,7 +42,7 @@ float to_float32(float value) { return value; }
 template <typename T, T (*round)(float)>
 void mix(const FinishSpec& spec, float weight, const uint8_t* own, const uint8_t* other, size_t begin, size_t pixels,
          void* out) {
-  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : pixels;
+  const size_t step = spec.channels_last ? 3 : 1, plane = spec.channels_last ? 1 : plane_of(spec, pixels);
   const float rest = 1 - weight;
   for (size_t p = begin; p < pixels; ++p) {
     for (size_t c = 0; c < 3; ++c) {

@@ -87,11 +87,12 @@ GP_AVX2 inline __m128i channel(const __m128i blocks[3], const ChannelPick& pick)
 
 GP_AVX2 void byte_planes(const FinishSpec& spec, const uint8_t* in, size_t pixels, uint8_t* out) {
   const ChannelPick picks[3] = {channel_pick(0), channel_pick(1), channel_pick(2)};
+  const size_t plane = plane_of(spec, pixels);
   size_t p = 0;
   for (; p + 16 <= pixels; p += 16) {
     const __m128i blocks[3] = {load16(in + p * 3), load16(in + p * 3 + 16), load16(in + p * 3 + 32)};
     for (size_t c = 0; c < 3; ++c)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * pixels + p), channel(blocks, picks[c]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * plane + p), channel(blocks, picks[c]));
   }
   finish_rest(spec, in, p, pixels, out);
 }
@@ -118,6 +119,7 @@ template <typename D, bool kMixed>
 GP_AVX2 void planes(const FinishSpec& spec, const Other& other, const uint8_t* in, size_t pixels,
                     typename D::Value* out) {
   const ChannelPick picks[3] = {channel_pick(0), channel_pick(1), channel_pick(2)};
+  const size_t plane = plane_of(spec, pixels);
   size_t p = 0;
   for (; p + 16 <= pixels; p += 16) {
     const __m128i blocks[3] = {load16(in + p * 3), load16(in + p * 3 + 16), load16(in + p * 3 + 32)};
@@ -133,7 +135,7 @@ GP_AVX2 void planes(const FinishSpec& spec, const Other& other, const uint8_t* i
         first = blend(other, first, normalized(mixed, offset, scale));
         second = blend(other, second, normalized(_mm_srli_si128(mixed, 8), offset, scale));
       }
-      typename D::Value* to = out + static_cast<size_t>(c) * pixels + p;
+      typename D::Value* to = out + static_cast<size_t>(c) * plane + p;
       D::store(to, first);
       D::store(to + 8, second);
     }

@@ -45,7 +45,7 @@ from gpupipe.tools.showing.cards import cards_of
 from gpupipe.tools.showing.shown import read_shown
 
 SAMPLES, SIDE, SEED = 24, 48, 5
-BAD = 20
+BAD = 22
 KINDS = {"boxes", "label", "mask", "points"}
 
 
@@ -76,7 +76,7 @@ class Objects(Source):
 
     fingerprint = "objects"
 
-    def __init__(self, *names: str, bad: int = -1, **boxes: Any) -> None:
+    def __init__(self, *names: str, bad: int = -1, cut: int = -1, **boxes: Any) -> None:
         kinds = {
             "image": Image(),
             "boxes": Boxes(labels="label", **boxes),
@@ -88,7 +88,7 @@ class Objects(Source):
             "key": Key(),
         }
         self.fields = Schema({name: kinds[name] for name in ("image", "boxes", "label", *names)})
-        self.bad = bad
+        self.bad, self.cut = bad, cut
         self.asked: list[int] = []
 
     def __len__(self) -> int:
@@ -105,14 +105,15 @@ class Objects(Source):
         columns: Columns = {name: [sample(row)[name] for row in rows] for name in KINDS & self.fields.keys()}
         for name in self.fields.images:
             files = [encode(sample(row)["image"], "TIFF" if row % 5 == 0 else "PNG") for row in rows]  # not for DALI
-            columns[name] = Images([np.frombuffer(file, np.uint8) for file in files])
+            cut = [file[: len(file) // (2 if row == self.cut else 1)] for row, file in zip(rows, files, strict=True)]
+            columns[name] = Images([np.frombuffer(file, np.uint8) for file in cut])
         return columns | {"key": [f"key {row}" for row in rows]}
 
 
 def epoch(recipe: Recipe, source: Source, batch: int = 4, **options: Any) -> list[dict[str, Any]]:
     """The samples of an epoch, by their places in it."""
-    options = {"engine": "torch", "num_workers": 0} | options
-    with gpupipe.Loader(source, recipe, batch, seed=SEED, device="cpu", **options) as loader:
+    options = {"engine": "torch", "num_workers": 0, "device": "cpu"} | options
+    with gpupipe.Loader(source, recipe, batch, seed=SEED, **options) as loader:
         return [{name: column[row] for name, column in made.items()} for made in loader for row in range(batch)]
 
 
@@ -138,8 +139,7 @@ Made = tuple[Any, NDArray[Any], NDArray[Any]]
 
 
 def ultralytics_mosaic(position: int, lead: int, scale: float = 0, translate: float = 0, least: float = 1) -> Made:
-    """Image, boxes and labels: four images on a canvas of twice the side, then scaled and shifted. The image is None
-    where that isn't by whole pixels."""
+    """Image, boxes and labels: four images on a canvas of twice the side, then scaled and shifted."""
     s = SIDE
     drawn, more = uniform(words(position, lead, MOSAIC)), uniform(words(position, lead, MOSAIC | 1))
     yc, xc = (int(s / 2 + share * s) for share in drawn[:2])
@@ -161,13 +161,17 @@ def ultralytics_mosaic(position: int, lead: int, scale: float = 0, translate: fl
     t = [(0.5 - translate + 2 * translate * share) * s for share in (drawn[3], more[0])]  # across, down
     corners = ((corners.reshape(-1, 2, 2) - s) * z + t).reshape(-1, 4).clip(0, s)
     kept = (corners[:, 2:] - corners[:, :2]).prod(axis=1) >= least
-    image = None if scale or translate else canvas[s // 2 : s // 2 + s, s // 2 : s // 2 + s]
+    image = canvas[s // 2 : s // 2 + s, s // 2 : s // 2 + s]
+    if scale or translate:
+        affine = (1 / z, 0, s - t[0] / z, 0, 1 / z, s - t[1] / z)
+        how: Any = dict(resample=PillowImage.Resampling.BILINEAR, fillcolor=(114, 114, 114))
+        image = np.asarray(PillowImage.fromarray(canvas).transform((s, s), PillowImage.Transform.AFFINE, affine, **how))
     return image, corners[kept], np.concatenate(labels)[kept]
 
 
 def mirrored(image: Any, boxes: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
     boxes = np.stack([SIDE - boxes[:, 2], boxes[:, 1], SIDE - boxes[:, 0], boxes[:, 3]], axis=1)
-    return (None if image is None else image[:, ::-1]), boxes
+    return image[:, ::-1], boxes
 
 
 @pytest.mark.parametrize("options", ENGINES)
@@ -192,7 +196,8 @@ def test_a_mosaic_is_scaled_and_shifted_as_by_ultralytics() -> None:
     recipe = Recipe((LetterBox(SIDE), Mosaic(scale=(0.5, 1.5), translate=0.1)), "uint8")
     compared = 0
     for position, made in enumerate(epoch(recipe, Objects(min_area=0))):
-        _, boxes, labels = ultralytics_mosaic(position, 0, 0.5, 0.1, least=0)
+        image, boxes, labels = ultralytics_mosaic(position, 0, 0.5, 0.1, least=0)
+        assert np.abs(made["image"].permute(1, 2, 0).numpy().astype(int) - image).mean() < 8  # resized once, not twice
         np.testing.assert_array_equal(made["label"], labels)
         seen = (boxes[:, 2:] - boxes[:, :2] > 0).all(axis=1)
         np.testing.assert_allclose(made["boxes"][seen], boxes[seen], atol=1.5)  # each image lies at whole pixels
@@ -369,19 +374,20 @@ def test_a_part_draws_the_same_whatever_the_others() -> None:
 
 
 @pytest.mark.parametrize("options", [ENGINES[0], ENGINES[2]])
-def test_a_bad_partner_is_a_bad_sample(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", ["bad", "cut"])
+def test_a_bad_partner_is_a_bad_sample(how: str, options: dict[str, Any]) -> None:
     recipe = Recipe((LetterBox(SIDE), Mosaic()), "uint8")
     first = next(position for position in range(SAMPLES) if BAD in [partner(position, part) for part in range(4)])
     assert first < BAD
     settings = {"num_workers": 0, "engine": "torch"} | options
-    with gpupipe.Loader(Objects(bad=BAD), recipe, 1, seed=SEED, device="cpu", **settings) as loader:
+    with gpupipe.Loader(Objects(**{how: BAD}), recipe, 1, seed=SEED, device="cpu", **settings) as loader:
         batches = iter(loader)
         for _ in range(first):
             next(batches)
-        with pytest.raises(SampleError, match=f"sample {BAD} .*it is broken"):
+        with pytest.raises(SampleError, match=f"sample {BAD} .*{'it is broken' if how == 'bad' else 'truncated'}"):
             next(batches)
     truth = epoch(recipe, Objects())
-    source = Objects(bad=BAD)
+    source = Objects(**{how: BAD})
     with gpupipe.Loader(source, recipe, 1, seed=SEED, device="cpu", on_error="skip", **settings) as loader:
         made = list(loader)
         assert [error.index for error in loader.bad_samples] == [BAD]
@@ -497,3 +503,15 @@ def test_what_a_gpu_does_makes_the_same(monkeypatch: pytest.MonkeyPatch) -> None
         names = [name for name in ("image", "mask") if name in samples[0]]
         for ours, theirs in zip(epoch(recipe, Objects(*names[1:])), samples, strict=True):
             assert all(torch.equal(ours[name], theirs[name]) for name in names)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu() -> None:
+    recipe = Recipe(EVERYTHING, "uint8")
+    truth = epoch(recipe, Objects("mask"))
+    for engine in ("dali", "torch"):
+        made = epoch(recipe, Objects("mask"), engine=engine, num_workers=2, device="cuda")
+        for ours, theirs in zip(made, truth, strict=True):
+            assert all(torch.equal(ours[name].cpu(), theirs[name]) for name in ("boxes", "label", "mask"))
+            assert (ours["image"].cpu().float() - theirs["image"].float()).abs().mean() <= 1

@@ -929,8 +929,8 @@ class TestBatchSamplers:
                 "makes batches of 1, 2 samples, and of 2 in its first epoch",
             ),
             (
-                Listed([[1, 2], [3], [4]], [[1], [2, 3, 5]]),
-                "of 1, 3 samples, and of several sizes up to 2 in its first",
+                Listed([[1, 2], [3], [4]], *[[[1], [2, 3, 5]]] * 2),  # as it is asked again by next()
+                "makes batches of 1, 3 samples, and of several sizes up to 2 in its first epoch",
             ),
             ([[1.5]], "yields float64 of shape"),
             ([3, 4], "a batch of list must be one list of integers, not int"),

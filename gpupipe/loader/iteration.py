@@ -97,9 +97,10 @@ class Iteration:
         self._check()
         loader = self._loader
         loader._check_world()
-        self._turn = loader._place.begin()
+        turn = loader._place.begin()
         self._at = loader._place.point
-        self._end = (self._at.epoch, len(loader.batches))
+        self._end = (self._at.epoch, len(loader.batches))  # for which an order may have to be listed, and fail
+        self._turn = turn
         loader._begun(self)
         loader._supply.begin(self._turn, self._at, loader.mixup_enabled)
 

@@ -21,7 +21,7 @@ from gpupipe.recipe import Mixing, MultiCrop, Recipe
 from preset_peers.originals import ORIGINALS
 from preset_peers.ours import load, source_of
 from preset_peers.table import PRESETS
-from preset_peers.theirs import Made
+from preset_peers.theirs import dataset_of
 
 __all__ = ["Agreement", "Comparison"]
 
@@ -54,7 +54,7 @@ class Comparison:
         self.preset = PRESETS[preset]
         self.original = ORIGINALS[preset](self.preset.size)
         self.source = source_of(folder, self.preset)
-        self.made = Made(folder, self.preset.samples, self.original)
+        self.made = dataset_of(folder, self.preset.samples, self.original)
         self.count = min(count, len(self.made))
         self.trains = "train" in preset
 

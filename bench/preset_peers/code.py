@@ -23,7 +23,8 @@ __all__ = ["FOLDER", "PLACES", "Missing", "Original", "assigned", "code"]
 FOLDER = "GPUPIPE_ORIGINALS"
 # Folders in it that modules are imported from, and how they come there.
 PLACES = {
-    ".": "pip install --target {folder} --no-deps open_clip_torch ftfy regex wcwidth lightly lightly_utils",
+    ".": "pip install --target . --no-deps open_clip_torch ftfy regex wcwidth lightly lightly_utils ultralytics "
+    "opencv-python-headless",
     "dinov2": "git clone https://github.com/facebookresearch/dinov2",
     "vision": "git clone https://github.com/pytorch/vision",
     "mae": "git clone https://github.com/facebookresearch/mae",
@@ -37,14 +38,14 @@ PLACES = {
 class Original:
     """transform: of a Pillow image, and of a dict of what lies beside it, if there is any.
 
-    collate: of a list of (image, label); finish: of a batch of them, in the process that trains. others: so many
-    samples besides, drawn at random, the transform gets with each.
+    collate: of a list of (image, label); finish: of a batch of them, in the process that trains. dataset: of an image
+    folder, in the place of a transform, where samples are made of several.
     """
 
-    transform: Callable[..., Any]
+    transform: Callable[..., Any] = lambda *_: None
     collate: Callable[[list[Any]], Any] = default_collate
     finish: Callable[[Any, torch.Tensor], Any] = lambda images, labels: (images, labels)
-    others: int = 0
+    dataset: Callable[[str], Any] | None = None
 
 
 class Missing(Exception):

@@ -16,7 +16,7 @@ CLASSIFICATION = "references/classification of torchvision"
 SEGMENTATION = "references/segmentation of torchvision, v2"
 DETECTION = "references/detection of torchvision, and the resize of its models"
 TIMM = "create_transform of timm"
-YOLO = "v8_transforms of Ultralytics, written anew on Pillow"
+YOLO = "YOLODataset of Ultralytics, mosaics of a buffer of decoded images"
 COLORS = ("red", "green", "blue", "contrast", "colour", "left to right", "top to bottom")
 CLIP = "image_transform of OpenCLIP"
 

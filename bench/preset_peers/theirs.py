@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from preset_peers.originals import ORIGINALS
 from preset_peers.ours import first
 from preset_peers.table import PRESETS
 
-__all__ = ["Made", "Theirs"]
+__all__ = ["Theirs", "dataset_of"]
 
 
 class Made(Dataset[Any]):
@@ -34,7 +33,6 @@ class Made(Dataset[Any]):
         self.paths, self.labels = images(folder)
         self.samples = None if case == "label" else Samples(folder, case)
         self.transform = original.transform
-        self.others = original.others
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -42,17 +40,17 @@ class Made(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         if self.samples is None:
             return self.transform(default_loader(self.paths[index])), self.labels[index]
-        others = [self.read(random.randrange(len(self))) for _ in range(self.others)]
-        return self.transform(*self.read(index), *others), self.labels[index]
-
-    def read(self, index: int) -> tuple[Image.Image, dict[str, Any]]:
-        """A sample, decoded."""
-        assert self.samples is not None
         sample = self.samples[index]
         beside = {name: sample[name] for name in ("boxes", "classes") if name in sample}
         if "mask" in sample:
             beside["mask"] = decode_image(torch.from_numpy(sample["mask"]), ImageReadMode.UNCHANGED)
-        return Image.open(io.BytesIO(sample["image"])).convert("RGB"), beside
+        picture = Image.open(io.BytesIO(sample["image"])).convert("RGB")
+        return self.transform(picture, beside), self.labels[index]
+
+
+def dataset_of(folder: str, case: str, original: Original) -> Any:
+    """What the original makes of the samples of a folder."""
+    return original.dataset(folder) if original.dataset else Made(folder, case, original)
 
 
 def dense(samples: list[Any]) -> Any:
@@ -99,7 +97,7 @@ class Theirs(Peer):
     def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
         original = self.make(self.preset.size)
-        dataset = Made(settings.data, self.preset.samples, original)
+        dataset = dataset_of(settings.data, self.preset.samples, original)
         loader: Any = DataLoader(
             dataset,
             settings.batch_size,

@@ -13,7 +13,7 @@ from tars import write_tar
 
 import gpupipe
 from gpupipe.tools.cli import main
-from gpupipe.tools.showing.marks import colour
+from gpupipe.tools.showing.marks import Marks, colour, drawn
 from gpupipe.tools.showing.sheet import BACKGROUND, GAP, LABEL_HEIGHT, Tile, draw_sheet
 from gpupipe.tools.showing.shown import read_shown
 
@@ -88,6 +88,15 @@ def test_masks_boxes_and_points_are_drawn_where_they_are(shard: Path, own: Path,
         assert (tile[top + tall + 2, left : left + wide] == GRAY).all()
     at = (80, 19 if recipe == "mirrored" else 20)  # a point mirrors at the middle of the pixels 0 and 95
     assert (tile[at] == colour(0)).all()
+
+
+def test_a_box_of_less_than_a_pixel_is_drawn() -> None:
+    plain = np.full((20, 30, 3), GRAY, np.uint8)
+    made = drawn(plain, Marks(boxes=[((5.0, 4.0, 5.4, 16.0), 1, ""), ((9.0, 8.0, 20.0, 8.2), 1, "")]))
+    changed = (made != plain).any(axis=2)
+    assert changed[10, 5]
+    assert changed[8, 15]
+    assert not changed[18].any()
 
 
 def test_a_box_has_its_classes_name(tmp_path: Path) -> None:

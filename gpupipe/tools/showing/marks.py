@@ -124,7 +124,7 @@ def _draw_box(
     left, top, right, bottom = box
     if right <= left or bottom <= top:  # as of padding
         return
-    draw.rectangle((left, top, right - 1, bottom - 1), outline=colour, width=2)
+    draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour, width=2)
     _write(draw, (left, top), colour, said, size)
 
 

@@ -157,6 +157,26 @@ def test_bad_samples_are_replaced_on_the_gpu(folder, tmp_path, engine):
     assert ((images.cpu() - truth).abs() * 58).mean() < 2
 
 
+@pytest.mark.parametrize("collate", ["list", gpupipe.Pad(multiple=32, mask=True)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_images_of_sizes_of_their_own(folder, engine, collate):
+    operations = (gpupipe.Resize((48, 80, 112), 160), gpupipe.RandomHorizontalFlip(), gpupipe.RandomRotation(20))
+    recipe = gpupipe.Recipe((*operations, gpupipe.Normalize(), gpupipe.RandomErasing(0.5)))
+    fields = {"image": gpupipe.Image(collate=collate), "key": gpupipe.Key()}
+    made = []
+    for device, name in (("cuda", engine), ("cpu", "torch")):
+        options = {"fields": fields, "engine": name, "device": device, "num_workers": 2}
+        with gpupipe.Loader(folder, recipe, 8, **options) as loader:
+            made.append([{name: list(column) for name, column in batch.items()} for batch in loader])
+    for batch, truth in zip(*made, strict=True):
+        assert batch["key"] == truth["key"]
+        for image, wanted in zip(batch["image"], truth["image"], strict=True):
+            assert image.is_cuda
+            assert image.shape == wanted.shape
+            assert ((image.cpu() - wanted).abs() * 58).mean() < 2
+        assert all(map(torch.equal, [mask.cpu() for mask in batch.get("image_mask", [])], truth.get("image_mask", [])))
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_does_not_grow(folder, way):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
-from gpupipe.kernels.crops import PADDINGS, Padding
 from gpupipe.recipe.checks import PROBABILITY, count, filling, floats, named, number, pair, settle, shown, span, triple
 
 __all__ = [
@@ -31,6 +30,7 @@ __all__ = [
 ]
 
 Filter: TypeAlias = Literal["bilinear", "bicubic"]
+Padding: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]  # those of kernels, which import torch
 Place: TypeAlias = Literal["top_left", "top_right", "bottom_left", "bottom_right", "center"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -267,7 +267,8 @@ class RandomCrop(Crop):
     def __post_init__(self) -> None:
         self._settle()
         _filled(self)
-        settle(self, padding=(count, 0, LONGEST), place=(named, "random", "top_left"), padding_mode=(named, *PADDINGS))
+        settle(self, padding=(count, 0, LONGEST), padding_mode=(named, *get_args(Padding)))
+        settle(self, place=(named, "random", "top_left"))
         if isinstance(self.resize, Sequence):
             settle(self, resize=pair)
             if self.resize[0] >= self.resize[1]:

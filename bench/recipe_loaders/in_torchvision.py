@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional
 
 import gpupipe
 from gpupipe.recipe import Augmenting, Mixing, MultiCrop, Recipe
@@ -42,6 +44,10 @@ def augmentation(one: Augmenting) -> Callable[[Any], Any]:
             return v2.ElasticTransform(list(one.alpha), one.sigma, **warp(one))
         case gpupipe.RandomPerspective():
             return v2.RandomPerspective(one.distortion_scale, one.p, **warp(one))
+        case gpupipe.RandomGamma():
+            low, high = one.gamma
+            power = v2.Lambda(lambda image: functional.adjust_gamma(image, random.uniform(low, high)))
+            return v2.RandomApply([power], one.p)
         case gpupipe.ColorJitter():
             return v2.ColorJitter(one.brightness, one.contrast, one.saturation, one.hue)
         case gpupipe.RandomPhotometricDistort():

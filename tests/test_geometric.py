@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -215,6 +216,17 @@ def test_elastic_moves_are_torchvisions(interpolation: Any, alpha: Any, sigma: f
                 return {"displacement": found * 2 / torch.tensor(SIZE[::-1])}
 
         assert_alike(operation, Same(alpha, float(sigma), InterpolationMode(interpolation), FILLS), row)
+
+
+def test_what_follows_an_elastic_move_knows_the_size_of_its_own_image() -> None:
+    """Also where each image of a batch has another."""
+    given, steps = sample(), moves(ElasticTransform(300.0)).of(0)
+    varied = replace(WHOLE, size=(99, 131), outputs=np.array([SIZE], np.int32))
+    boxes, points = given["boxes"].numpy(), given["points"].numpy()
+    for one in (follow_boxes(boxes, "xyxy", crops, 0, 0, steps)[0] for crops in (WHOLE, varied)):
+        np.testing.assert_array_equal(one, follow_boxes(boxes, "xyxy", WHOLE, 0, 0, steps)[0])
+        assert np.abs(one - boxes).max() > 1
+    np.testing.assert_array_equal(*(follow_points(points, "keep", crops, 0, steps)[0] for crops in (WHOLE, varied)))
 
 
 def test_ways_of_an_elastic_move_are_uniform_before_they_are_blurred() -> None:

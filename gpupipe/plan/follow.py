@@ -95,7 +95,7 @@ def follow_boxes(
         kept &= ((centres > (left, top)) & (centres < (left + wide, top + tall))).all(axis=1)
     for move in moves:
         edges = np.stack([moved[:, [0, 1, 1, 0], 0], moved[:, [0, 0, 1, 1], 1]], axis=-1)
-        carried = _carried(edges, move) if move.ndim == 2 else _bent(np.ceil(edges), move, crops.size)
+        carried = _carried(edges, move) if move.ndim == 2 else _bent(np.ceil(edges), move, (height, width))
         moved = np.clip(np.stack([carried.min(axis=1), carried.max(axis=1)], axis=1), 0, (width, height))
         kept &= _area(moved) >= min_area
     return boxes_of(moved[kept], format).astype(np.float32), kept
@@ -117,7 +117,7 @@ def follow_points(
         moved[:, 0] = width - 1 - moved[:, 0]
     for move in moves:
         if move.ndim == 1:
-            moved = _bent(np.trunc(moved), move, crops.size)
+            moved = _bent(np.trunc(moved), move, (height, width))
             continue
         shift = 0.5 if np.linalg.det(move) < 0 else 0.0  # nothing but flips mirrors
         moved = _carried(moved + shift, move) - shift

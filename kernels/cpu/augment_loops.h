@@ -56,6 +56,7 @@ GP_TARGET int64_t gray_sum(const uint8_t* image, size_t pixels) {
   for (size_t p = 0; p < pixels; p += kChunk) {
     const size_t count = pixels - p < kChunk ? pixels - p : kChunk;
     const uint8_t* at = image + p * 3;
+    for (size_t line = 0; line < kChunk * 3; line += 64) __builtin_prefetch(at + kAhead + line);
     int32_t some = 0;
     for (size_t i = 0; i < count; ++i) some += static_cast<int32_t>(gray_of(at[i * 3], at[i * 3 + 1], at[i * 3 + 2]));
     sum += some;

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from gpupipe.sources.remote.credentials import remedy_of
@@ -64,6 +65,23 @@ class Asker:
         """An answer had so many bytes."""
         with self._lock:
             self._bytes += size
+
+    def begin(self, url: str, question: Callable[[Store, str], Answer | None]) -> Answer | None:
+        """What the question begins that is to be asked of a storage; None where `ask` is the way."""
+        if self.closing.is_set() or url in self._given_up:
+            return None
+        with suppress(Fault):
+            root, path = placed(url)
+            with panics_told(""):
+                return question(self._stores.of(root, self._patience.timeout(0)), path)
+        return None
+
+    def answered(self, size: int, seconds: float) -> None:
+        """What was begun has brought so many bytes."""
+        with self._lock:
+            self._requests += 1
+            self._bytes += size
+            self._seconds += seconds
 
     def ask(self, url: str, what: Callable[[], str], question: Callable[[Store, str], Answer]) -> Answer:
         """The answer of the storage of this URL; the question gets it and the object's path.

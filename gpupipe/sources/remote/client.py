@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -25,16 +26,18 @@ from gpupipe.sources.remote.listing import listed, pages
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_web, parent, shown
 from gpupipe.sources.remote.parts import Bytes, Parts
 from gpupipe.sources.remote.patience import Patience
-from gpupipe.sources.remote.pool import Pool
+from gpupipe.sources.remote.plain import Answer
+from gpupipe.sources.remote.pool import Pool, Task
 from gpupipe.sources.remote.store import Found, Store
 from gpupipe.sources.remote.stores import placed
+from gpupipe.sources.remote.waiting import Waiting
 
 __all__ = ["Client", "Counts", "client", "used_here"]
 
 Result = TypeVar("Result")
 Objects = list[Object]  # in the class below `list` is a method
 Futures = list[Future[Bytes]]
-Tasks = list[Callable[[], int]]
+Tasks = list[Task]
 
 log = logging.getLogger("gpupipe")
 
@@ -54,6 +57,7 @@ class Client:
         self.flight = Flight()
         self._asker = Asker(patience or Patience(), self.flight)
         self._pool = Pool(self.flight)
+        self._waiting = Waiting()
         self._pins: dict[int, str] = {}
 
     def read(self, wanted: Sequence[Extent]) -> Futures:
@@ -101,16 +105,7 @@ class Client:
 
     def _start(self, question: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
-
-        def task() -> int:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(question())
-                except BaseException as error:
-                    future.set_exception(error)
-            return 0
-
-        self._pool.submit([task])
+        self._pool.submit([_Question(future, question)])
         return future
 
     def _tasks(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]]) -> Tasks:
@@ -119,48 +114,43 @@ class Client:
             for part in span.parts:
                 futures[part].set_result(np.empty(0, np.uint8))
             return []
-        parts = Parts(span, wanted, futures)
         cuts = pieces(span)
-        if len(cuts) == 1:
-            return [partial(self._one, parts)]
-        parts.left, parts.data = len(cuts), np.empty(span.size, np.uint8)
-        return [partial(self._piece, parts, offset, size) for offset, size in cuts]
+        parts = Parts(span, wanted, futures, len(cuts))
+        return [_Range(self, parts, offset, size) for offset, size in cuts]
 
-    def _one(self, parts: Parts) -> int:
-        span = parts.span
-        if not parts.wanted_still():
-            return 0
-        try:
-            data = self._range(span.object, span.offset, span.size)
-        except BaseException as error:
-            parts.fail(error)
-            return 0
-        parts.give(data)
-        return len(data)
+    def begin(self, found: Object, offset: int, size: int, over: Callable[[Answer], None]) -> bool:
+        """Ask for a range without waiting, if that is possible; `over` is called when nothing more comes of it."""
+        begun = self._asker.begin(found.url, lambda store, path: store.begin(path, offset, size, found.etag))
+        if begun is not None:
+            self._waiting.add(begun, partial(over, begun))
+        return begun is not None
 
-    def _piece(self, parts: Parts, offset: int, size: int) -> int:
-        if not parts.wanted_still():
-            return 0
-        try:
-            data = self._range(parts.span.object, offset, size)
-        except BaseException as error:
-            parts.fail(error)
-            return 0
-        begin = offset - parts.span.offset
-        parts.data[begin : begin + size] = data
-        parts.done()
-        return size
+    def taken(self, found: Object, begun: Answer) -> Bytes | None:
+        """What has come, if it is all, and of the object that the index saw."""
+        data = begun.data
+        if data is None or begun.found != found[1:]:
+            return None
+        self._asker.answered(len(data), time.monotonic() - begun.since)
+        begun.release()
+        return data
 
-    def _range(self, found: Object, offset: int, size: int) -> Bytes:
+    def range(self, found: Object, offset: int, size: int, begun: Answer | None = None) -> Bytes:
+        """Its bytes. begun: what was begun, and needs a thread that waits."""
+
         def what() -> str:
             return shown(found.url) + ("" if size < 0 else f", bytes {offset:,} to {offset + size:,}")
 
-        return self._asker.ask(found.url, what, partial(self._read, found, offset, size))
+        first = [] if begun is None else [begun]
 
-    def _read(self, found: Object, offset: int, size: int, store: Store, path: str) -> Bytes:
+        def question(store: Store, path: str) -> Bytes:
+            return self._read(found, offset, size, store, path, first.pop() if first else None)
+
+        return self._asker.ask(found.url, what, question)
+
+    def _read(self, found: Object, offset: int, size: int, store: Store, path: str, begun: Answer | None) -> Bytes:
         """One try."""
         try:
-            data, now = store.read(path, offset, size, found.etag)
+            data, now = store.read(path, offset, size, found.etag, begun)
         except Fault as fault:
             if fault.kind is not Kind.WHOLE:
                 raise
@@ -206,6 +196,60 @@ class Client:
                 for page in islice(pages(self._asker, folder), count // LISTED):
                     known |= {each.url: each for each in page}
         return known
+
+
+class _Question:
+    """A task: anything but a range."""
+
+    def __init__(self, future: Future[Result], question: Callable[[], Result]) -> None:
+        self._future, self._question = future, question
+
+    def is_wanted(self) -> bool:
+        return self._future.set_running_or_notify_cancel()
+
+    def begin(self, ended: Callable[[int], None], blocks: Callable[[], None]) -> bool:
+        return False
+
+    def run(self) -> int:
+        try:
+            self._future.set_result(self._question())
+        except BaseException as error:
+            self._future.set_exception(error)
+        return 0
+
+
+class _Range:
+    """A task: a range of an object, all of a span or a piece of it."""
+
+    def __init__(self, client: Client, parts: Parts, offset: int, size: int) -> None:
+        self._client, self._parts = client, parts
+        self._range = parts.span.object, offset, size
+        self._begun: Answer | None = None
+
+    def is_wanted(self) -> bool:
+        return self._parts.wanted_still()
+
+    def begin(self, ended: Callable[[int], None], blocks: Callable[[], None]) -> bool:
+        def over(begun: Answer) -> None:
+            found, offset, size = self._range
+            data = self._client.taken(found, begun)
+            if data is None:
+                self._begun = begun
+                blocks()
+            else:
+                self._parts.came(offset, data)
+                ended(size)
+
+        return self._client.begin(*self._range, over)
+
+    def run(self) -> int:
+        try:
+            data = self._client.range(*self._range, self._begun)
+        except BaseException as error:
+            self._parts.fail(error)
+            return 0
+        self._parts.came(self._range[1], data)
+        return len(data)
 
 
 def _say_how(found: Iterable[Object]) -> None:

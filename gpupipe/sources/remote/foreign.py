@@ -46,7 +46,12 @@ class ForeignStore:
         self._root = start.rstrip("/")
         _said(scheme(root))
 
-    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
+    def begin(self, path: str, offset: int, size: int, etag: str) -> None:
+        """See Store."""
+
+    def read(
+        self, path: str, offset: int, size: int, etag: str, begun: object = None
+    ) -> tuple[NDArray[np.uint8], Found]:
         """See Store: the version is looked up after the bytes were read."""
         with _faults():
             end = None if size < 0 else offset + size

@@ -18,15 +18,15 @@ Bytes = NDArray[np.uint8]
 
 
 class Parts:
-    """Those of one span, whose bytes come in one answer, or in several (`data`, `left`)."""
+    """Those of one span, whose bytes come in so many answers."""
 
-    def __init__(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]]) -> None:
+    def __init__(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]], answers: int) -> None:
         self.span = span
         self._parts = [(futures[part], wanted[part]) for part in span.parts]
         self._lock = threading.Lock()
         self._begun = self._over = False
-        self.data: Bytes = np.empty(0, np.uint8)  # of several requests
-        self.left = 0
+        self._data: Bytes | None = np.empty(span.size, np.uint8) if answers > 1 else None
+        self._left = answers
 
     def wanted_still(self) -> bool:
         """Whether to ask: some part has not been cancelled, and none has failed."""
@@ -45,16 +45,19 @@ class Parts:
             for future, _ in self._parts:
                 future.set_exception(error)
 
-    def done(self) -> None:
-        """One request more has brought its bytes into `data`."""
+    def came(self, offset: int, data: Bytes) -> None:
+        """An answer with the bytes from this offset of the object on."""
+        if self._data is not None:
+            begin = offset - self.span.offset
+            self._data[begin : begin + len(data)] = data
+            data = self._data
         with self._lock:
-            self.left -= 1
-            complete = self.left == 0 and not self._over
+            self._left -= 1
+            complete = self._left == 0 and not self._over
         if complete:
-            self.give(self.data)
+            self._give(data)
 
-    def give(self, data: Bytes) -> None:
-        """All bytes of the span are there."""
+    def _give(self, data: Bytes) -> None:
         data.flags.writeable = False
         for future, (_, offset, size) in self._parts:
             begin = offset - self.span.offset

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from gpupipe.sources.remote.faults import NETWORK, Fault, Kind, fault_of, fault_of_status
 from gpupipe.sources.remote.store import Found, found_of
 
-__all__ = ["Plain"]
+__all__ = ["Answer", "Plain"]
 
+MOST_AT_ONCE = 256 << 10  # bytes that gather in the kernel before they are received
 HEAD = 4096  # bytes that an answer's head has at most; others are left to obstore
 ERROR = 16 << 10  # bytes of an error's text that are looked at
 CODE = re.compile(rb"<Code>([A-Za-z0-9_.]{1,60})</Code>")
@@ -49,49 +50,68 @@ class Plain:
         self._idle: list[socket.socket] = []
         self._knows = re.fullmatch(r"http://[!-~]+", address) is not None and not urllib.request.getproxies()
 
-    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found] | None:
-        """A part of an object, which must have this ETag unless that is empty; None where obstore has to be asked: for
-        what is no range, by way of proxies and redirects, and where the answer is not understood. Raises Fault."""
-        if not self._knows or size <= 0 or not path:
+    def begin(self, path: str, offset: int, size: int, etag: str) -> Answer | None:
+        """Ask for a part of an object, as `read` does, and do not wait; None where no connection is kept for it."""
+        if not self._idle or not self._asks(path, size):
             return None
-        pinned = f"if-match: {etag}\r\n" if etag else ""
-        name = quote(path, errors="surrogateescape")
-        text = f"GET /{name}{self._query}{self._headers}range: bytes={offset}-{offset + size - 1}\r\n{pinned}\r\n"
-        deadline = time.monotonic() + self._timeout
+        with suppress(IndexError, OSError):
+            connection = self._idle.pop()
+            answer = Answer(connection, self._idle, offset, size, time.monotonic() + self._timeout)
+            connection.sendall(self._text(path, offset, size, etag))
+            return answer
+        return None
+
+    def read(
+        self, path: str, offset: int, size: int, etag: str, begun: Answer | None = None
+    ) -> tuple[NDArray[np.uint8], Found] | None:
+        """A part of an object, which must have this ETag unless that is empty; None where obstore has to be asked: for
+        what is no range, by way of proxies and redirects, and where the answer is not understood. Raises Fault. begun:
+        the same, as far as it has come."""
+        if begun is None and not self._asks(path, size):
+            return None
+        answer = begun
         try:
-            connection, answer = self._asked(text.encode(), HEAD + size, deadline)
-            try:
-                found = answer.part(offset, size)
-                data = None if found is None else answer.body(size)
-            except BaseException:
-                connection.close()
-                raise
+            answer = self._asked(self._text(path, offset, size, etag), offset, size, begun)
+            data = None if answer.part() is None else answer.body()
         except socket.gaierror:
             raise Fault(Kind.BROKEN, "its host's name is not known", NETWORK) from None
         except (OSError, EOFError) as error:
             raise fault_of(error) from None
-        if answer.keeps:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        if found is None or data is None:
+        finally:
+            if answer is not None:
+                answer.release()
+        if answer.found is None or data is None:
             self._knows = False
             return None
-        return data, found
+        return data, answer.found
 
-    def _asked(self, text: bytes, most: int, deadline: float) -> tuple[socket.socket, _Answer]:
-        """The answer, as far as its head, and the connection that it comes by."""
+    def _asks(self, path: str, size: int) -> bool:
+        return self._knows and size > 0 and path != ""
+
+    def _text(self, path: str, offset: int, size: int, etag: str) -> bytes:
+        pinned = f"if-match: {etag}\r\n" if etag else ""
+        name = quote(path, errors="surrogateescape")
+        span = f"range: bytes={offset}-{offset + size - 1}\r\n"
+        return f"GET /{name}{self._query}{self._headers}{span}{pinned}\r\n".encode()
+
+    def _asked(self, text: bytes, offset: int, size: int, begun: Answer | None) -> Answer:
+        """The answer, as far as its head."""
+        deadline, kept = time.monotonic() + self._timeout, True
         while True:
-            connection, kept = self._connection()
-            answer = _Answer(connection, np.empty(most, np.uint8), deadline)
+            answer = begun
+            if answer is None:
+                connection, kept = self._connection()
+                answer = Answer(connection, self._idle, offset, size, deadline)
             try:
-                connection.sendall(text)
+                if begun is None:
+                    connection.sendall(text)
                 answer.begin()
-                return connection, answer
+                return answer
             except BaseException as error:
-                connection.close()
+                answer.connection.close()
                 if not (kept and answer.count == 0 and isinstance(error, ENDED)):
                     raise
+                begun = None
 
     def _connection(self) -> tuple[socket.socket, bool]:
         """One, and whether it was kept."""
@@ -102,34 +122,83 @@ class Plain:
         return made, False
 
 
-class _Answer:
-    """What comes by a connection, in the buffer that its bytes stay in: `count` of them so far.
+class Answer:
+    """What comes by a connection of the part that was asked for, in the buffer that its bytes stay in: `count` of them
+    so far.
 
-    status: 0 for what is no answer of HTTP, or has too long a head. keeps: whether another question may follow, as
-    all of it has come.
+    status: 0 for what is no answer of HTTP, or has too long a head. found: what it says of the object, if it brings
+    that part. since: when it was asked for. keeps: whether another question may follow, as all of it has come. error:
+    what has ended it.
     """
 
-    def __init__(self, connection: socket.socket, buffer: NDArray[np.uint8], deadline: float) -> None:
-        self._connection, self._buffer, self._deadline = connection, buffer, deadline
+    def __init__(
+        self, connection: socket.socket, idle: list[socket.socket], offset: int, size: int, deadline: float
+    ) -> None:
+        self.connection, self._idle = connection, idle
+        self.since, self.deadline = time.monotonic(), deadline
+        self._offset, self._size = offset, size
+        self._buffer = np.empty(HEAD + size, np.uint8)
         self.count = self.status = self._begin = 0
         self.keeps = False
+        self.error: Exception | None = None
+        self.found: Found | None = None
         self._said: dict[str, str] = {}
+        self._least = 1
+
+    def release(self) -> None:
+        """Let others have the connection; one by which nothing may follow is closed."""
+        if self.keeps:
+            self._idle.append(self.connection)
+        else:
+            self.connection.close()
+
+    # Without waiting.
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def advance(self) -> bool:
+        """Take what has come; whether a thread has to go on with it, or all is there."""
+        try:
+            if not self._begin:
+                self._receive(len(self._buffer), socket.MSG_DONTWAIT)
+                self._look()
+                if not self._begin:
+                    return self.count >= HEAD
+                if self.status >= 300 or self.part() is None:
+                    return True
+            elif self.count < self._end:
+                self._receive(self._end, socket.MSG_DONTWAIT)
+            left = self._end - self.count
+            self._wake_at(min(max(left, 1), MOST_AT_ONCE))
+            self._settle()
+            return left <= 0
+        except TimeoutError:  # there was nothing
+            return False
+        except Exception as error:
+            self.end(error)
+            return True
+
+    def end(self, error: Exception) -> None:
+        """Nothing more comes."""
+        self.error = error
+
+    @property
+    def data(self) -> NDArray[np.uint8] | None:
+        """The part's bytes, once all are there."""
+        return self._buffer[self._begin : self._end] if self.found and self.count >= self._end else None
+
+    # Waiting. All of it raises OSError and EOFError.
 
     def begin(self) -> None:
-        """Receive its head. Raises OSError and EOFError, as all that follows."""
-        while not self._begin:
+        """Receive its head."""
+        if self.error is not None:
+            raise self.error
+        while not self._begin and self.count < HEAD:
             self._receive(len(self._buffer), 0)
-            head = self._buffer[: min(self.count, HEAD)].tobytes()
-            self._begin = head.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in head else 0
-            if self.count >= HEAD and not self._begin:
-                return
-        first, *lines = head[: self._begin - 4].decode("latin-1").split("\r\n")
-        if first.startswith("HTTP/1.1 ") and first[9:12].isdigit():
-            self.status = int(first[9:12])
-        pairs = (line.partition(":") for line in lines)
-        self._said = {name.lower(): value.strip() for name, _, value in pairs}
+            self._look()
 
-    def part(self, offset: int, size: int) -> Found | None:
+    def part(self) -> Found | None:
         """What it says of the object whose part it brings; None where it brings something else. Raises Fault for an
         error, and for all of the object."""
         if self.status >= 400:
@@ -140,22 +209,51 @@ class _Answer:
         if self.status != 206 or match is None or "transfer-encoding" in said or "content-encoding" in said:
             return None
         begin, last, whole = map(int, match.groups())
-        if (begin, last - begin + 1) != (offset, size) or said.get("content-length") != str(size):
+        size = last - begin + 1
+        if (begin, size) != (self._offset, self._size) or said.get("content-length") != str(size):
             return None
         try:
             changed = None if said.get("etag") else parsedate_to_datetime(said["last-modified"])
         except (KeyError, ValueError, TypeError):
             return None
         found = found_of(whole, said.get("etag"), changed)
-        return found if found.etag else None
+        self.found = found if found.etag else None
+        return self.found
 
-    def body(self, size: int) -> NDArray[np.uint8]:
+    def body(self) -> NDArray[np.uint8]:
         """All of it. The kernel waits for the last byte."""
-        end = self._begin + size
-        while self.count < end:
-            self._receive(end, socket.MSG_WAITALL)
-        self.keeps = self.count == end and self._said.get("connection", "").lower() != "close"
-        return self._buffer[self._begin : end]
+        while self.count < self._end:
+            self._receive(self._end, socket.MSG_WAITALL)
+        self._settle()
+        return self._buffer[self._begin : self._end]
+
+    @property
+    def _end(self) -> int:
+        return self._begin + self._size
+
+    def _look(self) -> None:
+        """For its head."""
+        head = self._buffer[: min(self.count, HEAD)].tobytes()
+        end = head.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        self._begin = end + 4
+        first, *lines = head[:end].decode("latin-1").split("\r\n")
+        if first.startswith("HTTP/1.1 ") and first[9:12].isdigit():
+            self.status = int(first[9:12])
+        pairs = (line.partition(":") for line in lines)
+        self._said = {name.lower(): value.strip() for name, _, value in pairs}
+
+    def _settle(self) -> None:
+        if self.count >= self._end:
+            self._wake_at(1)
+            self.keeps = self.count == self._end and self._said.get("connection", "").lower() != "close"
+
+    def _wake_at(self, size: int) -> None:
+        """Have the kernel tell when so much has come, or all that there is room for."""
+        if size != self._least:
+            self._least = size
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _code(self) -> str:
         """What an error's text names as its cause."""
@@ -168,13 +266,14 @@ class _Answer:
         return found[1].decode() if found else ""
 
     def _receive(self, end: int, flags: int) -> None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        limit = struct.pack("@ll", int(left), int(left % 1 * 1e6) | 1)  # Python's own would ask twice for each piece
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        if flags != socket.MSG_DONTWAIT:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            limit = struct.pack("@ll", int(left), int(left % 1 * 1e6) | 1)  # Python's own would ask twice a piece
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         try:
-            came = self._connection.recv_into(self._buffer.data[self.count : end], 0, flags)
+            came = self.connection.recv_into(self._buffer.data[self.count : end], 0, flags)
         except BlockingIOError:
             raise TimeoutError("timed out") from None
         if not came:

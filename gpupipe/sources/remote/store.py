@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gpupipe.sources.remote.plain import Answer
 
 __all__ = ["Found", "Store", "found_of"]
 
@@ -30,8 +33,15 @@ def found_of(size: int, etag: str | None, changed: datetime | None) -> Found:
 class Store(Protocol):
     """A storage, whose objects have paths. All of it raises Fault. Threads may share it."""
 
-    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
-        """A part of an object, which must have this ETag, where the storage can tell; of size -1: all of it."""
+    def begin(self, path: str, offset: int, size: int, etag: str) -> Answer | None:
+        """Ask for the same as `read` and do not wait; None where that can't be. What does not come
+        whole is for `read`."""
+
+    def read(
+        self, path: str, offset: int, size: int, etag: str, begun: Answer | None = None
+    ) -> tuple[NDArray[np.uint8], Found]:
+        """A part of an object, which must have this ETag, where the storage can tell; of size -1: all of it. begun: the
+        same, on its way."""
 
     def head(self, path: str) -> Found:
         """What it says of an object."""

@@ -26,7 +26,7 @@ from gpupipe.sources.remote.credentials import CLASSES, provider_of, remedy_of
 from gpupipe.sources.remote.faults import Fault, Kind, fault_of
 from gpupipe.sources.remote.foreign import ForeignStore
 from gpupipe.sources.remote.objects import Object, is_web, login_apart, scheme
-from gpupipe.sources.remote.plain import Plain
+from gpupipe.sources.remote.plain import Answer, Plain
 from gpupipe.sources.remote.store import Found, Store, found_of
 
 __all__ = ["ENDPOINTS", "Place", "Stores", "object_at", "placed"]
@@ -149,9 +149,14 @@ class ObjectStore:
         self._store = store
         self._plain = plain
 
-    def read(self, path: str, offset: int, size: int, etag: str) -> tuple[NDArray[np.uint8], Found]:
-        pinned = etag if etag.startswith('"') else ""  # a weak one never matches
-        if self._plain is not None and (answer := self._plain.read(path, offset, size, pinned)) is not None:
+    def begin(self, path: str, offset: int, size: int, etag: str) -> Answer | None:
+        return None if self._plain is None else self._plain.begin(path, offset, size, _pinned(etag))
+
+    def read(
+        self, path: str, offset: int, size: int, etag: str, begun: Answer | None = None
+    ) -> tuple[NDArray[np.uint8], Found]:
+        pinned = _pinned(etag)
+        if self._plain is not None and (answer := self._plain.read(path, offset, size, pinned, begun)) is not None:
             return answer
         options: dict[str, Any] = {} if size < 0 else {"range": (offset, offset + size)}
         if pinned:
@@ -189,6 +194,11 @@ class ObjectStore:
 
     def _found(self, meta: Any) -> Found:
         return found_of(meta["size"], meta["e_tag"], None if self._plain is None else meta["last_modified"])
+
+
+def _pinned(etag: str) -> str:
+    """What is sent: a weak one never matches."""
+    return etag if etag.startswith('"') else ""
 
 
 def object_at(root: str, path: str, found: Found) -> Object:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
@@ -25,6 +25,7 @@ from gpupipe.sources.remote import reader as module
 from gpupipe.sources.remote.cache import Claim, key_of
 from gpupipe.sources.remote.client import Counts
 from gpupipe.sources.remote.objects import Extent, Object, ReadError
+from gpupipe.sources.remote.parts import Taker
 from gpupipe.sources.remote.reader import Reader, Reading
 
 SIZE = 50_000
@@ -47,8 +48,16 @@ class Asking:
         self.bytes = self.requests = self.retries = 0
         self.pool = ThreadPoolExecutor(16)
 
-    def read(self, extents: Iterable[Extent]) -> list[Future[Any]]:
-        return [self.pool.submit(self.get, extent) for extent in extents]
+    def give(self, extents: Iterable[Extent], takers: Iterable[Taker]) -> None:
+        for extent, taker in zip(extents, takers, strict=True):
+            self.pool.submit(self.answer, extent, taker)
+
+    def answer(self, extent: Extent, taker: Taker) -> None:
+        if taker.set_running_or_notify_cancel():
+            try:
+                taker.set_result(self.get(extent))
+            except BaseException as error:
+                taker.set_exception(error)
 
     def counts(self) -> Counts:
         return Counts(self.requests, self.retries, self.bytes, 0.0)

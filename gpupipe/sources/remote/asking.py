@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from gpupipe.sources.remote.credentials import remedy_of
@@ -70,11 +69,12 @@ class Asker:
         """What the question begins that is to be asked of a storage; None where `ask` is the way."""
         if self.closing.is_set() or url in self._given_up:
             return None
-        with suppress(Fault):
+        try:
             root, path = placed(url)
-            with panics_told(""):
-                return question(self._stores.of(root, self._patience.timeout(0)), path)
-        return None
+        except Fault:
+            return None
+        store = self._stores.known(root, self._patience.timeout(0))
+        return None if store is None else question(store, path)
 
     def answered(self, size: int, seconds: float) -> None:
         """What was begun has brought so many bytes."""

@@ -24,7 +24,7 @@ from gpupipe.sources.remote.faults import LISTING, Fault, Kind
 from gpupipe.sources.remote.flight import Flight
 from gpupipe.sources.remote.listing import listed, pages
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_web, parent, shown
-from gpupipe.sources.remote.parts import Bytes, Parts
+from gpupipe.sources.remote.parts import Bytes, Parts, Taker
 from gpupipe.sources.remote.patience import Patience
 from gpupipe.sources.remote.plain import Answer
 from gpupipe.sources.remote.pool import Pool, Task
@@ -66,11 +66,12 @@ class Client:
         One that is cancelled before its turn is not asked for.
         """
         futures: Futures = [Future() for _ in wanted]
-        tasks: Tasks = []
-        for span in coalesce(wanted):
-            tasks += self._tasks(span, wanted, futures)
-        self._pool.submit(tasks)
+        self.give(wanted, futures)
         return futures
+
+    def give(self, wanted: Sequence[Extent], takers: Sequence[Taker]) -> None:
+        """The same, with something else in the place of futures, of which each costs 10 us."""
+        self._pool.submit([task for span in coalesce(wanted) for task in self._tasks(span, wanted, takers)])
 
     def head(self, urls: Sequence[str]) -> Sequence[Object | None]:
         """The objects as they are now, asked at once; None for what is not there.
@@ -108,14 +109,14 @@ class Client:
         self._pool.submit([_Question(future, question)])
         return future
 
-    def _tasks(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]]) -> Tasks:
+    def _tasks(self, span: Span, wanted: Sequence[Extent], takers: Sequence[Taker]) -> Tasks:
         """The requests of a span: one, unless it is long."""
         if span.size == 0:
             for part in span.parts:
-                futures[part].set_result(np.empty(0, np.uint8))
+                takers[part].set_result(np.empty(0, np.uint8))
             return []
         cuts = pieces(span)
-        parts = Parts(span, wanted, futures, len(cuts))
+        parts = Parts(span, wanted, takers, len(cuts))
         return [_Range(self, parts, offset, size) for offset, size in cuts]
 
     def begin(self, found: Object, offset: int, size: int, over: Callable[[Answer], None]) -> bool:

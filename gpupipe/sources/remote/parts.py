@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,30 @@ from numpy.typing import NDArray
 from gpupipe.sources.remote.coalescing import Span
 from gpupipe.sources.remote.objects import Extent
 
-__all__ = ["Bytes", "Parts"]
+__all__ = ["Bytes", "Parts", "Taker"]
 
 Bytes = NDArray[np.uint8]
+
+
+class Taker(Protocol):
+    """Of one part's bytes, as a Future is."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Whether it still wants them; from then on it takes them."""
+
+    def set_result(self, data: Bytes) -> None:
+        """They have come, read-only."""
+
+    def set_exception(self, error: BaseException) -> None:
+        """They can't be had."""
 
 
 class Parts:
     """Those of one span, whose bytes come in so many answers."""
 
-    def __init__(self, span: Span, wanted: Sequence[Extent], futures: Sequence[Future[Bytes]], answers: int) -> None:
+    def __init__(self, span: Span, wanted: Sequence[Extent], takers: Sequence[Taker], answers: int) -> None:
         self.span = span
-        self._parts = [(futures[part], wanted[part]) for part in span.parts]
+        self._parts = [(takers[part], wanted[part]) for part in span.parts]
         self._lock = threading.Lock()
         self._begun = self._over = False
         self._data: Bytes | None = np.empty(span.size, np.uint8) if answers > 1 else None

@@ -14,6 +14,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -31,7 +32,7 @@ CODE = re.compile(rb"<Code>([A-Za-z0-9_.]{1,60})</Code>")
 ENDED = (BrokenPipeError, ConnectionResetError, EOFError)
 """What is heard of a connection that was kept, and closed by the server meanwhile."""
 
-RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+LINE = re.compile(r"\n([^:\r\n]*):([^\r\n]*)")
 
 
 class Plain:
@@ -90,9 +91,8 @@ class Plain:
 
     def _text(self, path: str, offset: int, size: int, etag: str) -> bytes:
         pinned = f"if-match: {etag}\r\n" if etag else ""
-        name = quote(path, errors="surrogateescape")
         span = f"range: bytes={offset}-{offset + size - 1}\r\n"
-        return f"GET /{name}{self._query}{self._headers}{span}{pinned}\r\n".encode()
+        return f"GET /{_quoted(path)}{self._query}{self._headers}{span}{pinned}\r\n".encode()
 
     def _asked(self, text: bytes, offset: int, size: int, begun: Answer | None) -> Answer:
         """The answer, as far as its head."""
@@ -120,6 +120,11 @@ class Plain:
         made = socket.create_connection(self._place, min(self._connect, self._timeout))
         made.settimeout(None)
         return made, False
+
+
+@lru_cache(4096)
+def _quoted(path: str) -> str:
+    return quote(path, errors="surrogateescape")
 
 
 class Answer:
@@ -205,18 +210,17 @@ class Answer:
             raise fault_of_status(self.status, self._code())
         if self.status == 200:
             raise Fault(Kind.WHOLE, "")
-        said, match = self._said, RANGE.fullmatch(self._said.get("content-range", ""))
-        if self.status != 206 or match is None or "transfer-encoding" in said or "content-encoding" in said:
+        said, span = self._said, f"bytes {self._offset}-{self._offset + self._size - 1}/"
+        place, whole = said.get("content-range", ""), said.get("content-range", "")[len(span) :]
+        if self.status != 206 or not place.startswith(span) or not whole.isdecimal():
             return None
-        begin, last, whole = map(int, match.groups())
-        size = last - begin + 1
-        if (begin, size) != (self._offset, self._size) or said.get("content-length") != str(size):
+        if said.get("content-length") != str(self._size) or "transfer-encoding" in said or "content-encoding" in said:
             return None
         try:
             changed = None if said.get("etag") else parsedate_to_datetime(said["last-modified"])
         except (KeyError, ValueError, TypeError):
             return None
-        found = found_of(whole, said.get("etag"), changed)
+        found = found_of(int(whole), said.get("etag"), changed)
         self.found = found if found.etag else None
         return self.found
 
@@ -237,12 +241,10 @@ class Answer:
         end = head.find(b"\r\n\r\n")
         if end < 0:
             return
-        self._begin = end + 4
-        first, *lines = head[:end].decode("latin-1").split("\r\n")
-        if first.startswith("HTTP/1.1 ") and first[9:12].isdigit():
-            self.status = int(first[9:12])
-        pairs = (line.partition(":") for line in lines)
-        self._said = {name.lower(): value.strip() for name, _, value in pairs}
+        self._begin, text = end + 4, head[: end + 2].decode("latin-1")
+        if text.startswith("HTTP/1.1 ") and text[9:12].isdigit():
+            self.status = int(text[9:12])
+        self._said = {name.lower(): value.strip() for name, value in LINE.findall(text)}
 
     def _settle(self) -> None:
         if self.count >= self._end:

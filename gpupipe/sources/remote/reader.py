@@ -24,7 +24,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
@@ -88,8 +88,8 @@ class _Part:
     """
 
     __slots__ = (
-        *("awaited", "begun", "block", "extent", "found", "future", "held", "keep", "late", "mine", "told", "until"),
-        "uses",
+        *("awaited", "begun", "block", "extent", "found", "held", "keep", "late", "mine", "told", "until"),
+        *("request", "uses"),
     )
 
     def __init__(self, extent: Extent, keep: bool | None) -> None:
@@ -101,7 +101,7 @@ class _Part:
         self.block = ""
         self.until = 0.0
         self.found: Found | _Stored | None = None
-        self.future: Future[Bytes] | None = None
+        self.request: _Request | None = None
 
     @property
     def size(self) -> int:
@@ -127,6 +127,34 @@ class _Asked:
     def __init__(self, parts: list[_Part]) -> None:
         self.parts = parts
         self.left = len(parts)
+
+
+class _Request:
+    """What the client gives a part's bytes, as to a Future: see there."""
+
+    __slots__ = ("asked", "begun", "over", "part", "reader")
+
+    def __init__(self, reader: Reader, part: _Part, asked: _Asked) -> None:
+        self.reader, self.part, self.asked = reader, part, asked
+        self.begun = self.over = False
+
+    def cancel(self) -> bool:
+        """Whether it is not sent; with the lock."""
+        if not self.begun and not self.over:
+            self.over = True
+            self.reader._answered(self, CancelledError())
+        return self.over
+
+    def set_running_or_notify_cancel(self) -> bool:
+        with self.reader._lock:
+            self.begun = not self.over
+            return self.begun
+
+    def set_result(self, data: Bytes) -> None:
+        self.reader._answered(self, data)
+
+    def set_exception(self, error: BaseException) -> None:
+        self.reader._answered(self, error if isinstance(error, Exception) else ReadError(repr(error)))
 
 
 class Reading:
@@ -426,7 +454,7 @@ class Reader:
                     part.told.remove(told)
                     if not part.told:
                         self._unuse(part)
-                        if part.future is not None and part.future.cancel():
+                        if part.request is not None and part.request.cancel():
                             self._parts.pop(part.extent, None)
         owner.clear()
 
@@ -507,7 +535,7 @@ class Reader:
 
     def _fail(self, parts: list[_Part], error: Exception) -> None:
         with self._lock:
-            failed = [part for part in parts if part.found is None and part.future is None]
+            failed = [part for part in parts if part.found is None and part.request is None]
             for part in failed:
                 self._settle(part, error)
         self._put([part for part in failed if part.mine])
@@ -569,10 +597,15 @@ class Reader:
             return
         if Reader._counted is None:
             Reader._counted = client().counts()
-        futures = client().read([part.extent for part in parts])
-        for part, future in zip(parts, futures, strict=True):
-            part.future = future
-            future.add_done_callback(partial(self._answered, part, asked))
+        asking, requests = client(), [_Request(self, part, asked) for part in parts]
+        for part, request in zip(parts, requests, strict=True):
+            part.request = request
+        try:
+            asking.give([part.extent for part in parts], requests)
+        except BaseException:
+            for part in parts:
+                part.request = None
+            raise
 
     def _put(self, parts: list[_Part]) -> None:
         """The cache gets what has come."""
@@ -595,17 +628,18 @@ class Reader:
 
     # In the client's threads.
 
-    def _answered(self, part: _Part, asked: _Asked, future: Future[Bytes]) -> None:
-        error = CancelledError() if future.cancelled() else future.exception()
-        found = future.result() if error is None else error
+    def _answered(self, request: _Request, found: Found) -> None:
+        part, asked = request.part, request.asked
         with self._lock:
-            part.future = None
-            self._misses += error is None
-            self._settle(part, found if isinstance(found, np.ndarray | Exception) else ReadError(repr(found)))
+            if part.request is not request:
+                return
+            part.request = None
+            self._misses += isinstance(found, np.ndarray)
+            self._settle(part, found)
             if not part.mine:
                 return
             asked.left -= 1
-            if future.cancelled():  # it may be asked for anew at once
+            if request.over:  # it may be asked for anew at once
                 asked.parts.remove(part)
                 self._urgent.appendleft(partial(self._put, [part]))
             if not asked.left:

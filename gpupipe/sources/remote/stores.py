@@ -89,6 +89,10 @@ class Stores:
             self._made.move_to_end(key)
             return store
 
+    def known(self, root: str, timeout: float) -> Store | None:
+        """The same, if it was made."""
+        return self._made.get((root, timeout))
+
     def forget(self, root: str, store: Store) -> None:
         """Make it anew, with credentials that are looked up anew, when it is next asked for."""
         with self._lock:

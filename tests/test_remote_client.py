@@ -142,6 +142,48 @@ def test_ranges_of_the_web_are_read_by_sockets_of_our_own_where_answers_are_unde
     assert [request.headers.get("user-agent") == "gpupipe" for request in server.requests("d/a.bin")] == ours
 
 
+def over_a_kept_connection(wanted):
+    """As `one_by_one`; and how many were begun without a thread that waits."""
+    from gpupipe.sources.remote.plain import Plain
+
+    begun, begin = [], Plain.begin
+    Plain.begin = lambda *arguments: begun.append(begin(*arguments)) or begun[-1]
+    try:
+        return one_by_one(wanted), sum(answer is not None for answer in begun)
+    finally:
+        Plain.begin = begin
+
+
+@pytest.mark.parametrize(
+    ("fault", "retries"),
+    [
+        (None, 0),
+        (Fault(503), 1),
+        (Fault(cut=40), 1),
+        (Fault(cut=90_000, reset=True), 1),
+        (Fault(cut=0, reset=True), 1),
+        (Fault(pace=1.0), 1),
+        (Fault(silent=True), 1),
+        (Fault(whole=True), 0),
+        (Fault(headers={"X-Long": "x" * 5000}), 0),
+        (Fault(replace=DATA[::-1]), None),
+    ],
+)
+def test_whatever_becomes_of_what_was_asked_for_by_a_connection_that_is_kept(served, child, fault, retries):
+    server, found = served
+    server.script("d/a.bin", None, fault)
+    extents = [Extent(found, offset, 100_000) for offset in (50, 1000)]
+    (result, counts, _), begun = child(over_a_kept_connection, extents)
+    assert begun >= 1
+    if retries is None:
+        assert result[0] == "ReplacedError"
+        assert "bytes 1,000 to 101,000" in result[1]
+    else:
+        assert result == [DATA[50:100_050], DATA[1000:101_000]]
+        assert (counts.requests, counts.retries) == (2 + retries, retries)
+    assert {request.headers["if-match"] for request in server.requests("d/a.bin", "GET")} == {found.etag}
+
+
 def long_one(url, size):
     def ask(client):
         (found,) = client.head([url])

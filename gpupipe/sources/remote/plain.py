@@ -58,7 +58,7 @@ class Plain:
         """Ask for a part of an object, as `read` does, and do not wait; None where no connection is kept for it."""
         if not self._idle or not self._asks(path, size):
             return None
-        with suppress(IndexError, OSError):
+        with suppress(IndexError, OSError, MemoryError):
             connection = self._idle.pop()
             answer = Answer(connection, self._idle, offset, size, time.monotonic() + self._timeout)
             connection.sendall(self._text(path, offset, size, etag))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 import time
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 __all__ = ["Begun", "Waiting"]
+
+log = logging.getLogger("gpupipe")
 
 NAP = 0.002  # seconds in which answers gather: 110 kB cost 60 to 90 us then, 85 to 95 where each wakes the thread
 LOOK = 0.25  # seconds between two looks for what takes too long
@@ -72,4 +75,7 @@ class Waiting:
         self._events.unregister(number)
         with self._lock:
             _, over = self._begun.pop(number)
-        over()
+        try:
+            over()
+        except Exception:  # what nobody thought of must not leave others waiting for this thread
+            log.exception("gpupipe: reading from storage: please report this")

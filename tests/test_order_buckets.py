@@ -85,6 +85,14 @@ def test_what_may_stand_in_is_of_the_same_bucket(most: int) -> None:
         assert set(found) <= others
 
 
+def test_those_that_follow_stand_in_for_a_buckets_only_sample() -> None:
+    order = Buckets([0, 1, 0, 0], 2)
+    listed = everything(order, 2, 1).tolist()
+    at = listed.index(1)
+    assert order.alike(2, 1, at, 100).tolist() == [*listed[at + 1 :], *listed[:at]]
+    assert Buckets([0], 2).alike(2, 1, 0, 100).tolist() == []
+
+
 def slow_buckets(sizes: list[tuple[int, ...]], count: int) -> list[list[int]]:
     """Divided where that saves the most, by going through all places."""
 
@@ -174,13 +182,14 @@ def test_budgets_end_batches(costs: list[int], multiple: int, most: int, more: i
     assert batches_of(order, 5, epoch) == slow_batches(inner, costs, budget, most, multiple, epoch)
 
 
-def test_what_may_stand_in_costs_no_more() -> None:
-    costs = np.arange(1, 31)
+def test_what_may_stand_in_costs_no_more_or_as_little_as_can_be() -> None:
+    costs = np.arange(30)
     order = BudgetBatches(Shuffled(30), costs, 60, 8)
     for position in range(30):
-        own = everything(order, 0, 2)[position]
+        own = int(everything(order, 0, 2)[position])
         found = order.alike(0, 2, position, 30).tolist()
-        assert sorted(found) == [sample for sample in range(30) if costs[sample] <= costs[own]]
+        assert sorted(found[:own]) == list(range(own))
+        assert found[own:] == list(range(own + 1, 30))
 
 
 def nearest(height: int, width: int) -> int:

@@ -191,6 +191,23 @@ def test_a_bad_sample_is_replaced_by_one_of_its_bucket() -> None:
     assert sorted(bad.index for bad in loader.bad_samples) == list(range(0, SIZE, 5))
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        gpupipe.Buckets([int(index == 7) for index in range(SIZE)], 4),
+        gpupipe.BudgetBatches(gpupipe.Shuffled(SIZE), [3 * (index != 7) for index in range(SIZE)], 12, 8),
+    ],
+    ids=["the only one of its bucket", "unreadable, so that it costs nothing"],
+)
+def test_a_bad_sample_like_which_there_is_no_other_is_replaced(order: Order) -> None:
+    files = [b"no image" if index == 7 else file for index, file in enumerate(FILES)]
+    options = {"engine": "torch", "device": "cpu", "num_workers": 0, "on_error": "skip", "order": order}
+    loader = gpupipe.Loader(Numbered(SIZE, files), gpupipe.imagenet_eval(16), **options)
+    seen = sorted(label for _, labels in loader for label in labels.tolist())
+    assert len(seen) == SIZE
+    assert set(seen) == set(range(SIZE)) - {7}
+
+
 def test_a_bad_sample_of_a_users_batch_is_replaced_by_another_of_it() -> None:
     class Own(Users):
         largest = 5

@@ -138,9 +138,12 @@ class Buckets(OnceEach):
         return self._members(seed, epoch, *self._numbers(seed, epoch, positions))
 
     def alike(self, seed: int, epoch: int, position: int, count: int) -> Indices:
-        """The samples that follow in the same bucket."""
+        """The samples that follow in the same bucket; where it has one alone, with which no other has to go, those of
+        the following positions."""
         buckets, numbers = self._numbers(seed, epoch, np.array([position]))
         size = int(self._plan.counts[buckets[0]])
+        if size == 1:
+            return self.indices(seed, epoch, (position + 1 + np.arange(min(len(self) - 1, count))) % len(self))
         following = (numbers + 1 + np.arange(min(size - 1, count))) % size
         return self._members(seed, epoch, np.repeat(buckets, len(following)), following)
 

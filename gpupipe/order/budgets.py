@@ -96,10 +96,13 @@ class BudgetBatches:
         return self.order.indices(seed, epoch, positions)
 
     def alike(self, seed: int, epoch: int, position: int, count: int) -> Indices:
-        """Those of the samples that follow which cost no more."""
-        following = (position + 1 + np.arange(min(count, len(self)))) % len(self)
+        """The samples that follow: first those which cost no more, then the cheapest, as one whose size can't be read
+        costs nothing."""
+        following = (position + 1 + np.arange(min(count, len(self) - 1))) % len(self)
         own, *samples = self.indices(seed, epoch, np.array([position, *following]))
-        return np.array([sample for sample in samples if self._costs[sample] <= self._costs[own]], np.int64)
+        others = np.array(samples, np.int64)
+        more: Indices = np.maximum(self._costs[others] - self._costs[own], 0)
+        return others[np.argsort(more, kind="stable")]
 
     @cached_property
     def fingerprint(self) -> str:

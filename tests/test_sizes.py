@@ -516,6 +516,15 @@ def test_what_does_not_go_with_sizes_that_vary_is_refused(operation: Any, collat
         loader(Recipe((Resize(40, 90), operation)), schema={"image": Image("image", collate=collate)})
 
 
+@pytest.mark.parametrize("crop", [Resize(40, 90), gpupipe.ResizeCenterCrop(40, 50)])
+@pytest.mark.parametrize("value", [-1, 256, 0.5])
+def test_a_value_of_padding_that_uint8_cannot_hold_is_refused(crop: Any, value: float) -> None:
+    schema = {"image": Image("image", collate=Pad(value=value))}
+    with pytest.raises(ConfigError, match=f"'image' is padded with {value}, which dtype='uint8' can't hold"):
+        loader(Recipe((crop,), dtype="uint8"), schema=schema)
+    loader(Recipe((crop,)), schema=schema).close()
+
+
 def test_clips_have_one_size() -> None:
     with pytest.raises(ConfigError, match=r"'clip' are clips, which have one size, but Resize\(shorter=40"):
         loader(Recipe((Resize(40, 90),)), schema={"clip": gpupipe.Frames("image")})

@@ -77,6 +77,11 @@ def _check_collated(name: str, field: Any, policy: Any, view: Recipe) -> None:
             f"recipe: RandomErasing(value='random') would draw other numbers for {name!r} with other images beside it, "
             "as the batch's largest decides how it is padded; pass a value, or collate='list'"
         )
+    if isinstance(policy, Pad) and view.dtype == "uint8" and policy.value not in range(256):
+        raise ConfigError(
+            f"recipe: {name!r} is padded with {policy.value}, which dtype='uint8' can't hold; pass an integer of 0 to "
+            "255, or take another dtype"
+        )
 
 
 def _check_boxes(schema: Schema) -> None:

@@ -114,6 +114,15 @@ def test_levels_are_torchvisions(size: tuple[int, int]) -> None:
     assert seen >= set(Op) - {Op.IDENTITY} - (large if min(size) < 2 else set())
 
 
+def test_black_is_no_fill_where_nothing_is_interpolated() -> None:
+    images = bench.made_images(33, 40)
+    cases = [case for case in bench.cases(33, 40, steps=7) if "NEAREST" in case.op.name]
+    assert {case.op for case in cases} == {Op.AFFINE_NEAREST, Op.PERSPECTIVE_NEAREST, Op.ELASTIC_NEAREST}
+    for case in cases:
+        black, none = (augment(images, *case.program(len(images)), fill=fill) for fill in ((0.0, 0.0, 0.0), None))
+        assert torch.equal(black, none), case
+
+
 def test_the_matrix_is_torchvisions() -> None:
     draw = np.random.default_rng(1)
     for angle, *rest in draw.uniform(-60, 60, (20, 5)):

@@ -79,7 +79,10 @@ class TestSchemas:
             ({"a": Image(geometry="a")}, "geometry='a'"),
             ({f"v{n}": Image() for n in range(257)}, "'v256' is the image field number 257; .* among the first 256"),
             ({"a": Image(), "b": Image(geometry="a"), "c": Mask(geometry="b")}, "'c' has geometry='b'"),
-            ({"image": image, "boxes": boxes}, "labels='classes', which is no field that can be filtered"),
+            (
+                {"image": image, "boxes": boxes},
+                "labels='classes', which is no field .*; add one .*'classes': gpupipe.Arr",
+            ),
             ({"image": image, "boxes": Boxes(labels=("image",))}, "labels='image'"),
             (
                 {"image": image, "boxes": boxes, "points": Points(labels="classes"), "classes": Array()},

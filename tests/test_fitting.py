@@ -213,6 +213,11 @@ def test_padding_takes_no_memory_for_shapes_that_do_not_come() -> None:
         (lambda: BucketCrop(((8, 0),)), "a bucket must be a positive int"),
         (lambda: BucketCrop(BUCKETS, "left"), "must be one of center, random"),  # type: ignore[arg-type]
         (lambda: BucketCrop.of_area(512, divisible=0), "divisible=0 must be an int from 1"),
+        (
+            lambda: BucketCrop.of_area(256),
+            "size=256 has room for no buckets .* min_size=256 .* but for a square; lower",
+        ),
+        (lambda: BucketCrop.of_area(32), "size=32 has room for no buckets"),
         (lambda: ResizeToSequence(0), "patch_size=0"),
         (lambda: ResizeToSequence(16, 0), "max_seq_len=0"),
         (lambda: ResizeToSequence(16, 256, 0.0), "max_ratio=0.0"),

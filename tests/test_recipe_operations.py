@@ -103,7 +103,14 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
         (lambda: RandomAffine(9, (0.3, 1.3)), r"translate=\(0.3, 1.3\)"),
         (lambda: RandomAffine(9, scale=(0, 1)), r"scale=\(0, 1\)"),
         (lambda: RandomAffine(9, shear=(1, 2, 3)), r"shear=\(1, 2, 3\) .*\(low, high\) or \(low, high, low, high\)"),
-        (lambda: Recipe((CROP, RandomRotation(9), RandAugment())), "fill with one color, but got RandomRotation"),
+        (
+            lambda: Recipe((CROP, RandomRotation(9, fill=1), RandAugment())),
+            "fill with one color, but got RandomRotation",
+        ),
+        (
+            lambda: Recipe((CROP, gpupipe.ElasticTransform(), gpupipe.AugMix())),
+            r"fill with one color, but got ElasticTransform\(fill=\(0.0, 0.0, 0.0\)\), AugMix\(fill=None\)",
+        ),
         (lambda: RandomPhotometricDistort(p=2), r"RandomPhotometricDistort: p=2 must lie in \[0, 1\]"),
         (lambda: GaussianNoise(sigma=-0.1), "GaussianNoise: sigma=-0.1 must lie in"),
         (lambda: RandomPosterize(9), "bits=9 must be an int from 0 to 8"),
@@ -131,7 +138,7 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
         (lambda: Recipe((CROP, CutMix(10)), dtype="uint8"), "CutMix works on floats"),
         (lambda: Recipe((CROP, *[RandomApply((ThreeAugment(),))] * 16)), "16 RandomApply in one recipe; at most 15"),
         (
-            lambda: Recipe((CROP, RandAugment(fill=0), RandomApply((AutoAugment(),)))),
+            lambda: Recipe((CROP, RandAugment(fill=9), RandomApply((AutoAugment(),)))),
             "fill with one color, but got",
         ),
         (lambda: MultiCrop(()), "recipes=.* must be a tuple of one Recipe or more"),
@@ -143,6 +150,18 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
 def test_what_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("operations", "fill"),
+    [
+        ((RandomRotation(9), RandAugment()), None),
+        ((RandomApply((RandomRotation(9),)), gpupipe.AugMix()), None),
+        ((gpupipe.ElasticTransform(), RandAugment()), (0.0, 0.0, 0.0)),
+    ],
+)
+def test_torchvisions_defaults_of_fill_go_together(operations: tuple[Any, ...], fill: object) -> None:
+    assert Recipe((CROP, *operations)).fill == fill
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.3, 1.5, (0.2, 1.7), (1, 1)])

@@ -496,9 +496,11 @@ def test_what_a_transform_changes_before_the_crop_decides_its_size() -> None:
 
 
 def test_sizes_that_differ_are_not_stacked() -> None:
-    said = r"field 'image': Resize gives the images of a batch \d+ sizes, such as .*; pass Image\(collate=gpupipe.Pad"
+    said = r"field 'image': Resize gives .* \d+ sizes \(height x width\), such as .*; pass Image\(collate=gpupipe.Pad"
     with pytest.raises(ConfigError, match=said):
         batches(Recipe((Resize(40, 90),)), schema=fields(None))
+    with pytest.raises(ConfigError, match=r"pass order=gpupipe\.Buckets\.by_aspect\(\.\.\.\), or Image\(collate="):
+        batches(Recipe((gpupipe.BucketCrop(((30, 60), (60, 30), (48, 48))),)), schema=fields(None))
     (first, *_) = batches(Recipe((Resize(40, 90),)), 1, fields(None))
     assert first["image"].shape == (1, 3, 40, 66)
 

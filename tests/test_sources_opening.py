@@ -94,6 +94,15 @@ class TestFolderOfShards:
         with pytest.raises(DataError, match="no images in 1 of 2 class folders"):
             open_source(tmp_path)
 
+    def test_videos_without_their_field_are_pointed_at(self, tmp_path: Path) -> None:
+        (tmp_path / "a.mp4").touch()
+        with pytest.raises(DataError, match=r"no class folders .*; of videos pass fields=.*gpupipe\.Frames"):
+            open_source(tmp_path)
+        (tmp_path / "run").mkdir()
+        (tmp_path / "a.mp4").rename(tmp_path / "run" / "a.mp4")
+        with pytest.raises(DataError, match=r"no images in 1 of 1 .*; of videos pass fields=.*gpupipe\.Frames"):
+            open_source(tmp_path)
+
 
 @pytest.mark.parametrize(
     ("path", "message"),

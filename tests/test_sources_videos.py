@@ -105,6 +105,11 @@ def test_a_list_of_paths_and_labels(videos, tmp_path, separator):
     source = open_source(path, fields=FIELDS)
     assert (source.targets.tolist(), source.key(1)) == ([5, 3], "class0/video2")
     assert first_clips(path)["class1/video0"] == [(3, number) for number in (2, 5, 8, 11)]
+    path.write_text(f"class1/video0{separator}5\nclass0/gone{separator}3\n")
+    field = Frames(clip=(4, 3), missing="skip")
+    loader = gpupipe.Loader(path, EVAL, 1, num_workers=0, engine="torch", fields={**FIELDS, "video": field})
+    assert [batch["label"].tolist() for batch in loader] == [[5], [5]]
+    assert "no video file and no folder of this name" in str(loader.bad_samples[0])
     path.write_text("class1/video0\n")
     with pytest.raises(gpupipe.DataError, match=r"line 1 of the list .* is 'class1/video0'; each is a path"):
         open_source(path, fields=FIELDS)

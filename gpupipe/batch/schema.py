@@ -162,7 +162,10 @@ class Schema(Mapping[str, Field]):
             raise ConfigError(f"fields: {name!r} is {type(field).__name__}, which follows an image, but there is none")
         for label in self.labels_of(name):
             if label not in self or self[label].geometric:
-                raise ConfigError(f"fields: {name!r} has labels={label!r}, which is no field that can be filtered")
+                raise ConfigError(
+                    f"fields: {name!r} has labels={label!r}, which is no field that can be filtered; add one that has "
+                    f"a row for each of {name!r}, as {label!r}: gpupipe.Array(...)"
+                )
             for other in self:
                 if other != name and label in self.labels_of(other):
                     raise ConfigError(

@@ -19,7 +19,7 @@ from gpupipe.host.tracing import Stage
 from gpupipe.kernels import soft_targets
 from gpupipe.kernels.transfer import to_device
 from gpupipe.plan import Mixing, mixing
-from gpupipe.recipe import Views
+from gpupipe.recipe import BucketCrop, Views
 
 __all__ = ["Finished", "Finisher"]
 
@@ -135,9 +135,10 @@ class Finisher:
         kinds, rows = np.unique(sizes, axis=0, return_index=True)
         if field.policy == "stack" and len(kinds) > 1:
             named = [f"{height} x {width} (row {row})" for row in rows[:3].tolist() for height, width in [sizes[row]]]
+            alike = "order=gpupipe.Buckets.by_aspect(...), or " if isinstance(crop, BucketCrop) else ""
             raise ConfigError(
-                f"field {field.name!r}: {type(crop).__name__} gives the images of a batch {len(kinds)} sizes, such as "
-                f"{', '.join(named)}, which can't be stacked; pass {type(field.kind).__name__}("
+                f"field {field.name!r}: {type(crop).__name__} gives the images of a batch {len(kinds)} sizes (height x "
+                f"width), such as {', '.join(named)}, which can't be stacked; pass {alike}{type(field.kind).__name__}("
                 "collate=gpupipe.Pad(multiple=32)) or collate='list' in fields"
             )
         return sizes

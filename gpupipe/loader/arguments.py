@@ -130,9 +130,7 @@ def rows_of(order: Any, batch_size: int, world_size: int, drop_last: bool) -> in
             f"most, {rows} for each of {world_size} ranks; leave it out, and give it to {name} for all ranks together"
         )
     if drop_last:
-        raise ConfigError(
-            f"drop_last=True, but the order, {name}, makes the batches itself; have it leave out short ones"
-        )
+        raise ConfigError(f"drop_last=True, but the order, {name}, makes the batches itself; pass drop_last to it")
     return rows
 
 

@@ -74,6 +74,10 @@ def walk(operations: Sequence[Augmenting]) -> Iterator[Augmenting]:
 def common_fill(operations: Sequence[Augmenting]) -> Fill:
     """The fill on which all operations that need one agree; ConfigError where they don't."""
     fills = {operation: operation.fill for operation in walk(operations) if hasattr(operation, "fill")}
+    if set(fills.values()) == {None, (0.0, 0.0, 0.0)}:  # which differ where pixels of the image's edge are interpolated
+        exact = {fill for operation, fill in fills.items() if getattr(operation, "interpolation", "") != "nearest"}
+        if len(exact) < 2:
+            return next(iter(exact), None)
     if len(set(fills.values())) > 1:
         got = ", ".join(f"{type(operation).__name__}(fill={fill})" for operation, fill in fills.items())
         raise ConfigError(f"Recipe: its operations must fill with one color, but got {got}; set the same fill in all")

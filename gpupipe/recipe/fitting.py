@@ -63,6 +63,12 @@ class BucketCrop(Crop):
             other = min(max_size, area // side // divisible * divisible)
             found += [(side, other), (other, side)] if other >= min_size else []
         by_ratio = {height / width: (height, width) for height, width in sorted(found) if width}
+        if len(by_ratio) < 2:
+            raise ConfigError(
+                f"BucketCrop.of_area: size={size} has room for no buckets with sides from min_size={min_size} to "
+                f"max_size={max_size} by divisible={divisible}, but for a square; lower min_size, to about half of "
+                "size, or divisible"
+            )
         return cls(tuple(by_ratio.values()), place, interpolation)
 
     @property

@@ -360,7 +360,7 @@ def listed(layout: Layout, files: Wanted) -> Listing:
     if not listing.classes:
         raise DataError(
             f"no class folders in {layout.base}: images belong into one sub-folder per class (root/dog/1.jpg); "
-            f"{ALONE}, for WebDataset shards pass a pattern such as 'folder/*.tar'"
+            f"{ALONE}, for WebDataset shards pass a pattern such as 'folder/*.tar'{_videos(layout, '')}"
         )
     names = enumerate(listing.classes)
     empty = [name for label, name in names if not listing.add(layout, _joined(folder, name), label)]
@@ -368,9 +368,18 @@ def listed(layout: Layout, files: Wanted) -> Listing:
         raise DataError(
             f"no images in {len(empty)} of {len(listing.classes)} class folders of {layout.base}: "
             f"{', '.join(empty[:10])}{' ...' if len(empty) > 10 else ''}; remove these folders or put images there "
-            f"({suffixes}){listing.told}"
+            f"({suffixes}){listing.told}{_videos(layout, _joined(folder, empty[0]))}"
         )
     return listing
+
+
+def _videos(layout: Layout, directory: str) -> str:
+    """For messages: what to pass where there are videos below a directory."""
+    from gpupipe.sources.videos.encoded import VIDEOS  # late: videos need what this file has
+
+    if not any(file.lower().endswith(VIDEOS) for _, _, files in layout.walk(directory) for file in files):
+        return ""
+    return "; of videos pass fields={'video': gpupipe.Frames(clip=(8, 8)), 'label': gpupipe.Scalar()}"
 
 
 def _top(layout: Layout, files: Wanted) -> str:

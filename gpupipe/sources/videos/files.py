@@ -63,10 +63,10 @@ class VideoFiles(VideoSource):
         return os.path.join(self._listed.folder, self._listed.paths[index] or self.key(index))
 
     def _video(self, index: int, name: str) -> Video | None:
-        if not self._listed.paths[index]:
+        counts, where = self._listed.counts, self._where(index)
+        if not self._listed.paths[index] or not os.path.exists(where):
             return None
-        counts = self._listed.counts
-        return video_at(self._where(index), self._frames(name), None if counts is None else counts[index])
+        return video_at(where, self._frames(name), None if counts is None else counts[index])
 
     def lacks(self, index: int, name: str) -> str:
         return f"there is no video file and no folder of this name in {self._listed.folder}"

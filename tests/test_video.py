@@ -296,7 +296,7 @@ def broken(root: Path, how: str) -> None:
     [
         ("short", r"has 9 frames, and a clip of clip=\(4, 3\) spans 10"),
         ("empty", "its folder has no images, but nothing at all"),
-        ("gone", "No such file"),
+        ("gone", r"has no .video. \(there is no video file and no folder of this name in"),
         ("damaged", r"frame \d+: the image can't be decoded|frame \d+: not a readable image"),
         ("sizes", r"frame \d+ has (20 x 20|48 x 64) pixels, frame \d+ (20 x 20|48 x 64)"),
     ],

@@ -518,6 +518,13 @@ def test_what_does_not_go_with_sizes_that_vary_is_refused(operation: Any, collat
         loader(Recipe((Resize(40, 90), operation)), schema={"image": Image("image", collate=collate)})
 
 
+def test_noise_is_refused_where_images_of_one_size_are_padded() -> None:
+    """On a GPU it would be of the padded image's pixels, by the CPU's kernel of the image's own."""
+    recipe = Recipe((gpupipe.ResizeCenterCrop(40, 50), gpupipe.Normalize(), gpupipe.RandomErasing(value="random")))
+    with pytest.raises(ConfigError, match="would draw other numbers for 'image'"):
+        loader(recipe, schema={"image": Image("image", collate=Pad())})
+
+
 @pytest.mark.parametrize("crop", [Resize(40, 90), gpupipe.ResizeCenterCrop(40, 50)])
 @pytest.mark.parametrize("value", [-1, 256, 0.5])
 def test_a_value_of_padding_that_uint8_cannot_hold_is_refused(crop: Any, value: float) -> None:

@@ -72,10 +72,10 @@ def _check_collated(name: str, field: Any, policy: Any, view: Recipe) -> None:
             f"recipe: {on_batch[0]} works on images that are stacked, but {name!r} has collate={policy!r}; pass it "
             "whole=True, or do without one of both"
         )
-    if view.crop.varies and isinstance(policy, Pad) and view.erasing is not None and view.erasing.constant is None:
+    if isinstance(policy, Pad) and view.erasing is not None and view.erasing.constant is None:
         raise ConfigError(
             f"recipe: RandomErasing(value='random') would draw other numbers for {name!r} with other images beside it, "
-            "as the batch's largest decides how it is padded; pass a value, or collate='list'"
+            "whose largest decides how it is padded, and on another device; pass a value, or collate='list'"
         )
     if isinstance(policy, Pad) and view.dtype == "uint8" and policy.value not in range(256):
         raise ConfigError(

@@ -232,7 +232,7 @@ def test_a_bad_sample_of_a_users_batch_is_replaced_by_another_of_it() -> None:
             {"batch_size": 3},
             "batch_size=3, but the order, Buckets, makes the batches itself: of 8 samples at mo",
         ),
-        ({"drop_last": True}, "drop_last=True, but the order, Buckets, .*; pass drop_last to it"),
+        ({"drop_last": True}, "drop_last=True, but the order, Buckets, .*; pass it to the order"),
         ({"shuffle": True}, "exclude each other"),
     ],
 )

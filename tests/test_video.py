@@ -385,7 +385,9 @@ def test_the_command_line_writes_the_sheet_and_the_page(videos, tmp_path):
     flags = ["--fields", f"{fields}:clips", "--engine", "torch", "--count", "2", "--size", "32"]
     assert main(["show", str(videos), "-o", str(tmp_path / "a.png"), "--recipe", "kinetics_train", *flags]) == 0
     assert main(["show", str(videos), "--html", str(tmp_path / "a.html"), "--recipe", "kinetics_eval", *flags]) == 0
-    assert "<b>Frames</b>: " in (tmp_path / "a.html").read_text()
+    page = (tmp_path / "a.html").read_text()
+    assert "<b>Frames</b>: " in page
+    assert page.count('<figure class="wide">') == page.count("as stored</b>") + page.count("<b>Frames</b>: ") > 0
 
 
 def test_what_clips_can_not_have_is_refused(videos, tmp_path):

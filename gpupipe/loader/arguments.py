@@ -130,7 +130,10 @@ def rows_of(order: Any, batch_size: int, world_size: int, drop_last: bool) -> in
             f"most, {rows} for each of {world_size} ranks; leave it out, and give it to {name} for all ranks together"
         )
     if drop_last:
-        raise ConfigError(f"drop_last=True, but the order, {name}, makes the batches itself; pass drop_last to it")
+        raise ConfigError(
+            f"drop_last=True, but the order, {name}, makes the batches itself; pass it to the order, if that takes it, "
+            "or leave it out"
+        )
     return rows
 
 

@@ -183,7 +183,8 @@ def _figure(pixels: NDArray[np.uint8], kind: str, said: str, caption: str) -> st
     data = f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
     height, width = pixels.shape[:2]
     image = f'<img src="{data}" width="{width}" height="{height}" alt="{safe(said)}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    wide = ' class="wide"' if width > 3 * height else ""  # a clip's frames, say, which need the whole row
+    return f"<figure{wide}>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 SECTIONS = {

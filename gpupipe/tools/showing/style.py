@@ -32,6 +32,7 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 article { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 32rem), 1fr)); gap: 1rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 14rem), 1fr)); gap: 1rem; }
+.wide { grid-column: 1 / -1; }
 img { display: block; max-width: 100%; height: auto; border: 1px solid var(--line); }
 figcaption { font-size: .875rem; line-height: 1.4; margin-top: .25rem; }
 figcaption ul { margin: .25rem 0 0; padding-left: 1.1rem; }

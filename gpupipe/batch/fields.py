@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -65,6 +66,8 @@ class Pad:
     def __post_init__(self) -> None:
         if not isinstance(self.multiple, int) or self.multiple < 1:
             raise ConfigError(f"Pad: multiple={self.multiple!r} must be an int of at least 1")
+        if not isinstance(self.value, Real):
+            raise ConfigError(f"Pad: value={self.value!r} must be a number")
 
 
 Usual: TypeAlias = Literal["stack", "ragged", "list"]

@@ -373,6 +373,26 @@ def test_a_part_draws_the_same_whatever_the_others() -> None:
     assert (partners(several, 1, 2, rows, 50) == sometimes[rows]).all()
 
 
+def test_what_stands_in_for_several_bad_parts_does_not_depend_on_which_were_met_before() -> None:
+    class Broken(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"image": b"" if index % 3 == 0 else sample(index)["image"], "points": np.ones((1, 2))}
+
+    fields = {"image": Image("image"), "points": Points("points", outside="keep")}
+    options: dict[str, Any] = {"fields": fields, "on_error": "skip", "seed": SEED, "shuffle": True}
+    options |= {"engine": "torch", "device": "cpu", "num_workers": 0}
+    recipe = Recipe((LetterBox(SIDE), Mosaic()), "uint8")
+    with gpupipe.Loader(Broken(), recipe, 4, **options) as loader:
+        whole = [batch["image"] for batch in loader]
+    for rank in (0, 1):
+        with gpupipe.Loader(Broken(), recipe, 2, rank=rank, world_size=2, **options) as loader:
+            for batch, images in zip(loader, whole, strict=True):
+                assert torch.equal(batch["image"], images[2 * rank : 2 * rank + 2])
+
+
 @pytest.mark.parametrize("options", [ENGINES[0], ENGINES[2]])
 @pytest.mark.parametrize("how", ["bad", "cut"])
 def test_a_bad_partner_is_a_bad_sample(how: str, options: dict[str, Any]) -> None:

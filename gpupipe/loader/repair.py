@@ -68,11 +68,14 @@ class Repair:
             raise made
         candidates = self._candidates(job, row) if isinstance(made, SampleError) else []
         for index in candidates:
+            others = dict.fromkeys(others, index)  # one for all that is bad in the row, whichever is met first
+            while isinstance(made, SampleError):
+                others[made.index] = index
+                made = self._attempt(batch, job.standing_in(row, others))
+                if isinstance(made, SampleError) and made.index in (index, *others):
+                    break
             if isinstance(made, Batch):
                 break
-            bad = made.index
-            others = {old: index if new == bad else new for old, new in others.items()} | {bad: index}
-            made = self._attempt(batch, job.standing_in(row, others))
         if isinstance(made, Batch):
             return made
         raise DataError(

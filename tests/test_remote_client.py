@@ -734,7 +734,7 @@ apart("test_remote_client:sleep", path=sys.argv[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_work_apart_ends_with_what_asked_for_it(tmp_path, number):
+def test_work_apart_ends_with_what_asked_for_it(tmp_path, number, interruptible):
     path = tmp_path / "pid"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(

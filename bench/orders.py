@@ -116,11 +116,6 @@ def without_replacement(samples: int) -> Weighted:
     return Weighted(np.arange(1, samples + 1) / samples, replacement=False)
 
 
-def budget_batches(samples: int) -> BudgetBatches:
-    """Batches of about as many samples."""
-    return BudgetBatches(Shuffled(samples), 1 + labels(samples), 500 * BATCH, BATCH)
-
-
 def labels(samples: int) -> np.ndarray:
     """Up to 1,000 classes, in turn."""
     return np.arange(samples) % min(1000, samples // 10)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from modules import bench_script
 
 BENCH = Path(__file__).parent.parent / "bench"
 SMALL = ("--batch-size", "4", "--size", "32", "--rounds", "2", "--milliseconds", "1")
@@ -21,13 +20,7 @@ SAME = ("gpupipe", "torch eager", "torchvision v2 (loop)")
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(BENCH))
-    spec = importlib.util.spec_from_file_location("bench_kernels", BENCH / "kernels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_kernels", module)
-    spec.loader.exec_module(module)
+    module = bench_script(monkeypatch, "kernels")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield module

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from images import write_folder
+from modules import bench_script
 
 from gpupipe.host.children import ChildError
 from gpupipe.kernels import native
@@ -45,15 +43,8 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the C++ 
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(BENCH))
-    spec = importlib.util.spec_from_file_location("bench_presets", BENCH / "presets.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_presets", module)
-    spec.loader.exec_module(module)
-    return module
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return bench_script(monkeypatch, "presets")
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
-import importlib.util
 import json
-import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from images import write_folder
+from modules import bench_script
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -33,15 +30,8 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the C++ 
 
 
 @pytest.fixture(autouse=True)
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(BENCH))
-    spec = importlib.util.spec_from_file_location("bench_recipes", BENCH / "recipes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_recipes", module)
-    spec.loader.exec_module(module)
-    return module
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return bench_script(monkeypatch, "recipes")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -80,3 +82,19 @@ def test_videos_are_made_once(script: ModuleType, tmp_path: Path, monkeypatch: p
     assert data.made(videos=2, frames=66) == root
     assert len(list((root / "frames").glob("*/*/*.jpg"))) == 2 * 66
     assert script.main([str(root), "--out", str(tmp_path), "--only", "files", *TINY]) == 0
+
+
+@pytest.mark.trainers("torchcodec")
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs the command ffmpeg")
+def test_dalis_decoder_gives_the_frames_that_are_asked_for_and_others_too(tmp_path: Path) -> None:
+    graph = importlib.import_module("video_on_graph")
+    assert graph.main(["--mutants", "1", "--out", str(tmp_path)]) == 0
+    content = json.loads((tmp_path / "video_on_graph.json").read_text())
+    *good, smaller, wider = content["files"]
+    assert {row["file"] for row in good} >= {"vp9.webm", "vp8.webm", "mjpeg.avi"}
+    if content["environment"]["settings"]["device"] == "cpu":  # a GPU may lack a codec
+        assert all(row["right"] and 0 < row["mean"] < 12 for row in good)
+        assert smaller["outcomes"] == {"torchcodec refuses": 1}  # which keeps it off the graph
+        assert set(wider["outcomes"]) <= {"dies", "torchcodec refuses"}  # as does this: it writes beyond its memory
+    assert all(sum(row["outcomes"].values()) <= 1 for row in content["files"])
+    assert "| mjpeg.avi | all |" in (tmp_path / "video_on_graph.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ from gpupipe import batch, errors, recipe
 from gpupipe.batch import *
 from gpupipe.errors import *
 from gpupipe.recipe import *
+from gpupipe.texts import in_log
 
 if TYPE_CHECKING:
     from gpupipe.decode.decoders import *
+    from gpupipe.host.limits import Limits as Limits
     from gpupipe.integrations.transformers import *
     from gpupipe.loader.loader import *
     from gpupipe.loader.views import *
@@ -37,12 +40,14 @@ _LATER = {"Decoders": "decode.decoders", "Loader": "loader.loader", "TrainerLoad
 _LATER |= {"from_dataloader": "migration.dataloader", "mean_over_views": "loader.views"}
 _LATER |= dict.fromkeys(("Manifest", "Mixture", "Parquet", "Query", "Source", "Stream"), "sources")
 _LATER |= dict.fromkeys(("check_source", "open_source"), "sources")
-_LATER |= {"Cache": "sources.remote.cache"}
+_LATER |= {"Cache": "sources.remote.cache", "Limits": "host.limits"}
 _LATER |= dict.fromkeys(("BlockShuffled", "Order", "Repeated", "Sequential", "Shuffled", "Stratified"), "order")
 _LATER |= dict.fromkeys(("NodeBlocks", "Subset", "VirtualEpochs", "Weighted", "split"), "order")
 _LATER |= dict.fromkeys(("Buckets", "BudgetBatches"), "order") | {"output_sizes": "plan.crops"}
 
 __all__ = sorted([*batch.__all__, *errors.__all__, *recipe.__all__, *_LATER])
+
+logging.getLogger("gpupipe").addFilter(in_log)
 
 try:
     __version__ = version("gpupipe")

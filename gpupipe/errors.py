@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpupipe.texts import MOST_MESSAGE, printable
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -13,13 +15,17 @@ __all__ = [
     "SampleError",
     "SkippedSampleError",
     "StateError",
+    "TooManyBadError",
     "TranslationError",
     "WorkerError",
 ]
 
 
 class GpupipeError(Exception):
-    """Base of everything that gpupipe raises on purpose."""
+    """Base of everything that gpupipe raises on purpose. Messages are printable, and of bounded length."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(printable(one, MOST_MESSAGE) if isinstance(one, str) else one for one in args))
 
 
 class ConfigError(GpupipeError, ValueError):
@@ -34,10 +40,8 @@ class TranslationError(ConfigError):
     """
 
     def __init__(self, operation: str, reason: str, alternative: str) -> None:
-        self.operation = operation
-        self.reason = reason
-        self.alternative = alternative
         super().__init__(operation, reason, alternative)
+        self.operation, self.reason, self.alternative = self.args
 
     def __str__(self) -> str:
         return f"{self.operation} can't be translated: {self.reason}; {self.alternative}"
@@ -45,6 +49,10 @@ class TranslationError(ConfigError):
 
 class DataError(GpupipeError, ValueError):
     """A dataset as a whole can't be used: missing, empty, cut, without labels, changed since it was indexed."""
+
+
+class TooManyBadError(DataError):
+    """More samples of an epoch are bad than `max_bad` allows."""
 
 
 class EngineUnavailableError(GpupipeError, RuntimeError):
@@ -82,8 +90,8 @@ class SampleError(GpupipeError, RuntimeError):
 
     def __init__(self, index: int, location: str, reason: str, remedy: str = "", original: str = "") -> None:
         self.index = index
-        self.location = location
-        self.reason = reason
+        self.location = printable(location)
+        self.reason = printable(reason, MOST_MESSAGE)
         self.remedy = remedy or "repair or remove it, or pass on_error='skip' to replace bad samples"
         self.original = original
         if original:
@@ -116,8 +124,8 @@ class CollateError(DataError):
     """`collate_fn` or an `OnBatch` can't make a batch; of the type that it raised, too, as with SampleError."""
 
     def __init__(self, message: str) -> None:
-        self.message = message
-        Exception.__init__(self, message)
+        self.message = printable(message, MOST_MESSAGE)
+        Exception.__init__(self, self.message)
 
     def __str__(self) -> str:
         return self.message

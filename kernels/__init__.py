@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gpupipe.kernels.augment import augment
 from gpupipe.kernels.augment_reference import augment_reference
+from gpupipe.kernels.costs import jpeg_costs, jpeg_costs_reference
 from gpupipe.kernels.crops import Crops
-from gpupipe.kernels.decode import BadImage, Decoded, Limits, Walked, crop_resize, decode_crops, walk_jpegs
+from gpupipe.kernels.decode import BadImage, Decoded, Walked, crop_resize, decode_crops, walk_jpegs
 from gpupipe.kernels.erase_mix import Erase, Mix, noise, soft_targets
 from gpupipe.kernels.finish import finish, finish_reference
 from gpupipe.kernels.operations import (
@@ -22,7 +23,6 @@ __all__ = [
     "Crops",
     "Decoded",
     "Erase",
-    "Limits",
     "Mix",
     "Op",
     "Walked",
@@ -35,6 +35,8 @@ __all__ = [
     "finish",
     "finish_reference",
     "gaussian_weights",
+    "jpeg_costs",
+    "jpeg_costs_reference",
     "noise",
     "noise_key",
     "perspective_matrix",

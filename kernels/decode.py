@@ -10,29 +10,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpupipe.host.limits import Limits
 from gpupipe.host.system import usable_cpus
 from gpupipe.kernels import native
 from gpupipe.kernels.crops import PADDINGS, Crops
 
-__all__ = ["BadImage", "Decoded", "Limits", "Walked", "crop_resize", "decode_crops", "walk_jpegs"]
+__all__ = ["BadImage", "Decoded", "Walked", "crop_resize", "decode_crops", "walk_jpegs"]
 
 Pixels = NDArray[np.uint8]
 REASONS = ("", "not_jpeg", "unsupported", "damaged", "limit", "changed", "no_memory")  # the codes of cpu/jpeg.h
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one image may cost; beyond it is refused with the code "limit".
-
-    max_pixels: height times width of the whole image; Pillow's error limit.
-    max_memory: bytes that libjpeg may take, which matters for progressive files: it keeps all their coefficients,
-                6 bytes a pixel without chroma subsampling.
-    max_scans:  of a progressive file; each is a pass over all coefficients. Usual files have 10.
-    """
-
-    max_pixels: int = 178_956_970
-    max_memory: int = 1 << 30
-    max_scans: int = 100
 
 
 @dataclass(frozen=True)
@@ -80,6 +66,7 @@ def decode_crops(
     decode:       "exact" gives the pixels of Pillow's `Image.crop` and `Image.resize` to the bit. "fast" lets libjpeg
                   shrink by 2, 4 or 8 while it decodes, where every box is that many times its `resized`: less work for
                   large photographs, and slightly other pixels.
+    limits:       of pixels, scans and the memory that libjpeg itself takes; beyond them is refused as "limit".
     threads:      at most so many at once, this one among them; default the CPUs that the process may use.
     variant:      "avx512", "avx2" or "portable" instead of the best that the CPU has; all give the same bits.
 

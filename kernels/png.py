@@ -21,18 +21,18 @@ ANCILLARY = 0x20  # in the first letter: not needed for the pixels
 MOST_PIXELS = 89_478_485  # from which on Pillow warns of a decompression bomb
 
 
-def decode_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+def decode_png(encoded: NDArray[np.uint8], most: int = MOST_PIXELS) -> NDArray[np.uint8] | None:
     """uint8 (height, width): gray values, or the numbers in a palette, of a file's bytes, 1-D and contiguous.
 
-    None for any other kind of image, for a file that is not in every point as the standard has it, which need not be
-    damaged, and where the kernels were not built. 468 x 401 pixels of a mask take 180 us, by Pillow 470 (one core of an
-    Intel Xeon); most of it is zlib's.
+    None for any other kind of image, for more than `most` pixels, for a file that is not in every point as the standard
+    has it, which need not be damaged, and where the kernels were not built. 468 x 401 pixels of a mask take 180 us, by
+    Pillow 470 (one core of an Intel Xeon); most of it is zlib's.
     """
     opened = native.library()
     if opened is None:
         return None
     parts = _parts(encoded.tobytes())
-    if parts is None:
+    if parts is None or parts[0][0] * parts[0][1] > most:
         return None
     (height, width), compressed = parts
     filtered = _inflated(compressed, height * (width + 1))
@@ -58,7 +58,7 @@ def _parts(data: bytes) -> tuple[tuple[int, int], bytes] | None:
             compressed.append(content)
         elif kind == b"IEND":
             ended = True
-        elif kind in ANIMATED or not (kind[0] & ANCILLARY or kind == b"PLTE"):
+        elif kind in ANIMATED or not kind.isalpha() or not (kind[0] & ANCILLARY or kind == b"PLTE"):
             return None
     if not ended or len(header) != 13:
         return None

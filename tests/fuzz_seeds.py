@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hostile import bad_kinds, good_kinds
 
-HEADER = 32  # kHeader of fuzz.cpp
+HEADER = 32  # kHeader of decoding.cpp
 EACH = 3
 
 

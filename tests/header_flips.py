@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -56,6 +57,19 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
+def scan_flips(seed: int, count: int) -> list[bytes]:
+    """JPEGs with one bit flipped in what is coded, of every second one in a 0xFF or the byte behind it."""
+    rng = random.Random(seed)
+    files = []
+    for number in range(count):
+        data = rng.choice(jpegs())
+        coded: Sequence[int] = range(segments(data)[-1][2], len(data) - 1)
+        if number % 2:
+            coded = [at for at in coded if 0xFF in (data[at], data[at - 1])]
+        files.append(flipped(data, rng.choice(coded), rng.randrange(8)))
+    return files
+
+
 def flips(seed: int, count: int) -> tuple[list[bytes], list[bytes]]:
     """Files and, in the same order, each with one bit flipped."""
     rng = random.Random(seed)
@@ -72,7 +86,7 @@ def flips(seed: int, count: int) -> tuple[list[bytes], list[bytes]]:
     return [data for data, _ in files], [flipped(data, at, rng.randrange(8)) for data, at in files]
 
 
-def as_dataset(damaged: list[bytes]) -> list[tuple[bytes, int]]:
+def as_dataset(damaged: Sequence[bytes]) -> list[tuple[bytes, int]]:
     return [(data, number) for number, data in enumerate(damaged)]
 
 
@@ -93,7 +107,9 @@ def as_folder(root: Path, good: list[bytes], damaged: list[bytes]) -> Path:
 def epoch(data: object, engine: str, recipe: gpupipe.Recipe, batch_size: int) -> tuple[torch.Tensor, set[int]]:
     """All images of an epoch, and the bad samples."""
     workers = 2 if engine == "dali" else 0
-    with gpupipe.Loader(data, recipe, batch_size, engine=engine, num_workers=workers, on_error="skip") as loader:
+    with gpupipe.Loader(
+        data, recipe, batch_size, engine=engine, num_workers=workers, on_error="skip", max_bad=1.0
+    ) as loader:
         images = torch.cat([images.clone() for images, _ in loader])
         return images, {bad.index for bad in loader.bad_samples}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
+import numpy as np
 from images import Pixels, encode, picture
 from PIL import Image
 
@@ -92,6 +94,24 @@ def steep(height: int, width: int) -> bytes:
     bits = ("0" + "1" * 15 + "0") * blocks
     bits += "1" * (-len(bits) % 8)
     coded = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00")
+    return SOI + tables + frame + scan + coded + EOI
+
+
+def sampled(height: int, width: int, factors: Sequence[tuple[int, int]]) -> bytes:
+    """Baseline, three components of these sampling factors (across, down), whose blocks are random numbers."""
+    rng = np.random.default_rng(0)
+    across, down = (8 * max(side) for side in zip(*factors, strict=True))
+    blocks = -(-height // down) * -(-width // across) * sum(h * v for h, v in factors)
+    tables = b"\xff\xdb" + struct.pack(">HB", 67, 0) + bytes([8]) * 64
+    tables += b"\xff\xc4" + struct.pack(">HB", 20, 0x00) + bytes([1] + [0] * 15 + [5])  # "0": 5 bits of difference
+    tables += b"\xff\xc4" + struct.pack(">HB", 21, 0x10) + bytes([1, 1] + [0] * 14 + [0, 3])  # "0": end; "10": 3 bits
+    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3)
+    frame += b"".join(bytes([number, h << 4 | v, 0]) for number, (h, v) in enumerate(factors, 1))
+    scan = b"\xff\xda" + struct.pack(">HBBBBBBBBBB", 12, 3, 1, 0, 2, 0, 3, 0, 0, 63, 0)
+    any_bit = 2
+    bits = np.tile(np.array([0, *[any_bit] * 5, *[1, 0, *[any_bit] * 3] * 6, 0]), blocks)
+    bits[bits == any_bit] = rng.integers(0, 2, int((bits == any_bit).sum()))
+    coded = np.packbits(np.append(bits, [1] * (-len(bits) % 8)).astype(bool)).tobytes().replace(b"\xff", b"\xff\x00")
     return SOI + tables + frame + scan + coded + EOI
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 from reliability.case import Case, Context, Failed, expect_equal
-from reliability.contenders.base import Setup
-from reliability.contenders.gpupipe_loader import GpupipeStream
 from reliability.data import JPEG, Numbered
 from reliability.rows.processes import SAMPLES, WORKERS, Trap, expect_exact, hang, setup, wait_until, workers
 from reliability.victim import Victim
@@ -26,13 +24,6 @@ from gpupipe.sources import Source
 from gpupipe.workers import watched
 
 KILL = signal.SIGKILL
-
-
-class DaliStream(GpupipeStream):
-    """gpupipe's other engine, on the CPU."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, engine="dali")
 
 
 class Deadly(Numbered):

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import shutil
+import subprocess
+import sys
 import weakref
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from header_flips import as_dataset, scan_flips
+from hostile import few_scans
 from images import encode, picture
+from PIL import Image
 
 import gpupipe
+from gpupipe.batch.batch import ENDLESS
 from gpupipe.decode.dali import engine as dali
+from gpupipe.loader.tally import Tally
+from gpupipe.order import RankBatches
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
@@ -174,6 +185,22 @@ def test_resume_gives_the_same_substitutes(damaged, engine):
         for (images, labels), (other, others) in zip(collect(resumed), whole[2:], strict=True):
             assert torch.equal(labels, others)
             assert torch.equal(images, other)
+
+
+def test_of_damage_in_what_is_coded_pillow_decides(engine):
+    """DALI and nvImageCodec take files that Pillow refuses, as with a foreign marker among what is coded."""
+    files = [*scan_flips(1, 150), few_scans(picture(60, 90), 3)]
+    bad = set()
+    for number, data in enumerate(files):
+        try:
+            Image.open(io.BytesIO(data)).convert("RGB")
+        except Exception:  # whatever its parsers raise
+            bad.add(number)
+    assert 20 < len(bad) < 100
+    recipe = gpupipe.imagenet_train(32, dtype="uint8")
+    with gpupipe.Loader(as_dataset(files), recipe, 50, on_error="skip", device="cpu", **engine) as loader:
+        assert sum(len(labels) for _, labels in loader) == len(files)
+        assert {sample.index for sample in loader.bad_samples} == bad
 
 
 def test_a_file_that_vanishes_is_named(folder, tmp_path, engine):
@@ -337,7 +364,7 @@ def test_user_code_that_fails_can_be_skipped(engine):
     assert len(labels) == 12
 
 
-def test_an_error_that_no_sample_caused_is_raised_as_it_is(folder, monkeypatch):
+def test_an_error_that_no_sample_caused_is_raised(folder, monkeypatch):
     """DALI failing as a whole must not put every sample aside."""
     with open_loader(folder, engine="dali") as loader:
         iterator = iter(loader)
@@ -346,5 +373,172 @@ def test_an_error_that_no_sample_caused_is_raised_as_it_is(folder, monkeypatch):
         monkeypatch.setattr(
             engine._pipeline, "outputs", lambda: (_ for _ in ()).throw(RuntimeError("out of memory")), raising=False
         )
-        with pytest.raises(RuntimeError, match="out of memory"):
+        with pytest.raises(gpupipe.GpupipeError, match="DALI failed: out of memory; memory ran out"):
             next(iterator)
+
+
+class Bad:
+    """A dataset of which one in `every` samples is good; 0: none."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        return (GOOD if self.every and index % self.every == 0 else b"no image", index)
+
+
+def until_too_many(iterator) -> tuple[list[int], gpupipe.TooManyBadError | None]:
+    """Labels up to the error that ends them, or to the end."""
+    labels: list[int] = []
+    try:
+        for _, some in iterator:
+            labels += some.tolist()
+    except gpupipe.TooManyBadError as error:
+        return labels, error
+    return labels, None
+
+
+def lines_of_an_epochs_end(caplog) -> list[str]:
+    return [record.message for record in caplog.records if "were bad and replaced" in record.message]
+
+
+@pytest.mark.parametrize(("max_bad", "allowed"), [(None, 20), (7, 7), (1.0, 40)])
+def test_a_run_stops_above_a_rate_of_bad_samples(engine, caplog, max_bad, allowed):
+    """26 of 40 are bad: by default that is no epoch."""
+    with open_loader(Bad(3), shuffle=False, batch_size=4, on_error="skip", max_bad=max_bad, **engine) as loader:
+        order = [index for step in range(len(loader)) for index in loader.batch_indices(step).tolist()]
+        bad = [sum(index % 3 > 0 for index in order[:end]) for end in range(4, 41, 4)]  # by the end of each batch
+        labels, error = until_too_many(iterator := iter(loader))
+        steps = sum(count <= allowed for count in bad)
+        assert labels == [-(-index // 3) * 3 for index in order[: 4 * steps]]  # the next good one
+        assert loader.stats()["replaced"] == bad[min(steps, 9)]
+        if steps == 10:
+            (line,) = lines_of_an_epochs_end(caplog)
+            assert line.startswith("gpupipe: 26 of 40 samples of epoch 0 were bad and replaced: sample ")
+            return
+        first = next(index for index in order if index % 3 > 0)
+        assert f"{bad[steps]} of the first {4 * steps + 4} samples of epoch 0 were bad, and max_bad=" in str(error)
+        assert f" allows {allowed} of its 40: sample {first} (" in str(error)
+        assert str(error).count("no known image format begins with") == 5
+        state = loader.state_dict()
+        with pytest.raises(gpupipe.TooManyBadError):  # the batch after it is of the same epoch
+            next(iterator)
+        loader.load_state_dict(state)
+        assert until_too_many(iter(loader))[0]  # counted from 0
+
+
+def test_bad_samples_that_are_few_go_on_and_are_counted_once(folder, tmp_path, caplog):
+    root = copied(folder, tmp_path)
+    sorted(root.glob("*/*.jpg"))[3].write_bytes(b"")
+    with open_loader(root, on_error="skip", engine="torch", num_workers=0) as loader:
+        for epoch in range(2):
+            iterator = iter(loader)
+            for _ in range(len(loader)):  # some training loops don't ask for the end
+                next(iterator)
+            assert len(lines_of_an_epochs_end(caplog)) == epoch + 1
+            assert next(iterator, None) is None
+            assert loader.stats()["replaced"] == epoch + 1
+        assert loader.stats()["bad_samples"] == 1
+    said = lines_of_an_epochs_end(caplog)
+    assert [line.partition(": sample 3 (")[0] for line in said] == [
+        f"gpupipe: 1 of 25 samples of epoch {epoch} were bad and replaced" for epoch in range(2)
+    ]
+
+
+def test_what_is_passed_over_as_missing_is_not_bad():
+    data = [{"image": GOOD} | ({"label": number} if number < 2 else {}) for number in range(10)]
+    fields = {"image": gpupipe.Image(), "label": gpupipe.Scalar(missing="skip")}
+    with open_loader(data, fields=fields, on_error="skip", max_bad=0, engine="torch", num_workers=0) as loader:
+        assert {int(label) for _, labels in collect(loader) for label in labels} == {0, 1}
+        assert loader.stats()["replaced"] == 0
+        assert len(loader.bad_samples) == 8
+
+
+@pytest.mark.parametrize(("max_bad", "reads"), [(0, 2), (7, 8), (0.1, 5)])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_data_that_are_bad_throughout_end_a_run_without_all_being_read(max_bad, reads, num_workers):
+    options = dict(engine="torch", num_workers=num_workers, on_error="skip", max_bad=max_bad, batch_size=4)
+    with open_loader(Bad(0), **options) as loader:
+        with pytest.raises(gpupipe.TooManyBadError, match=f"the {reads} samples from position 0 .* are all bad"):
+            next(iter(loader))
+        assert len(loader.bad_samples) == reads
+
+
+def test_what_max_bad_can_be(folder):
+    for value in (-1, 1.5, -0.1, float("nan"), True, "half"):
+        with pytest.raises(gpupipe.ConfigError, match="max_bad="):
+            open_loader(folder, on_error="skip", max_bad=value)
+    with pytest.raises(gpupipe.ConfigError, match="goes with on_error='skip'"):
+        open_loader(folder, max_bad=0.5)
+
+
+@pytest.mark.parametrize(("max_bad", "allowed"), [(0.29, 29), (1.0, 100), (0.0, 0), (29, 29), (0, 0)])
+def test_how_many_a_share_is(max_bad, allowed):
+    tally, batches = Tally(max_bad), RankBatches(200, 10, rank=1, world_size=2)
+    bad = gpupipe.SampleError(3, "3.jpg", "is bad")
+    for _ in range(allowed):
+        tally.add(1, [bad], 0, batches)
+    with pytest.raises(gpupipe.TooManyBadError) if allowed < 100 else nullcontext():
+        tally.add(1, [bad] if allowed < 100 else [], 0, batches)
+
+
+def test_a_share_of_an_epoch_whose_end_is_not_known():
+    """It is taken of 1,000 rows at least, and of all that there were when the end shows."""
+    bad = gpupipe.SampleError(3, "3.jpg", "is bad")
+    endless = RankBatches(ENDLESS, 10)
+    tally = Tally(0.5)
+    tally.add(400, [bad] * 400, 0, endless)
+    with pytest.raises(gpupipe.TooManyBadError, match=r"400 of the first 700 .* allows 350 of its 700"):
+        tally.add(300, [], 0, replace(endless, size=700))
+    tally.begin()
+    tally.add(500, [bad] * 500, 0, endless)
+    tally.add(1000, [bad] * 250, 0, endless)
+    with pytest.raises(gpupipe.TooManyBadError, match=r"751 of the first 1501 .* allows 750:"):
+        tally.add(1, [bad], 0, endless)
+
+
+NOISY = """
+import pathlib, sys, gpupipe
+files = [path.read_bytes() for path in sorted(pathlib.Path(sys.argv[1]).iterdir())]
+class Data:
+    def __len__(self):
+        return len(files)
+    def __getitem__(self, index):
+        return files[index], index
+recipe = gpupipe.imagenet_train(16)
+options = dict(engine="torch", device="cpu", on_error="skip", max_bad=1.0, num_workers=int(sys.argv[2]))
+with gpupipe.Loader(Data(), recipe, 4, **options) as loader:
+    for images, labels in loader:
+        pass
+    print(len(loader.bad_samples))
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_no_decoder_prints_of_damaged_files(tmp_path: Path, workers: str) -> None:
+    """Pillow warns, its libtiff and nvImageCodec's libpng print, without a name; gpupipe names each."""
+    good, made = picture(20, 30), {}
+    for name, data in {
+        "lzw": encode(good, "TIFF", compression="tiff_lzw"),
+        "zip": encode(good, "TIFF", compression="tiff_adobe_deflate"),
+        "fax": encode(good, "TIFF", mode="1", compression="group4"),
+        "png": encode(good, "PNG"),
+        "jpeg": encode(good, exif=b"Exif\0\0II*\0\x08\0\0\0\x09\0"),
+        "webp": encode(good, "WEBP"),
+        "gif": encode(good, "GIF"),
+    }.items():
+        for place in range(40, len(data), len(data) // 6):
+            made[f"{name}-{place}"] = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+    for name, data in made.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "whole").write_bytes(encode(good))
+    run = [sys.executable, "-c", NOISY, str(tmp_path), workers]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 5
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if not line.startswith(("bad sample replaced: ", "gpupipe: "))] == []
+    assert lines

@@ -284,6 +284,8 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents["tune"] = {"winner": {"img_per_s": 5.0}, "code": "gpupipe.Loader(...)"}
     kernel = {"work": "finish", "contender": "gpupipe", "median_us": 7.0, "low_us": 6.0, "high_us": 8.0, "reason": ""}
     contents["kernels"] = {"rows": [kernel]}
+    odd = {"file": "b.avi", "outcomes": {"dies": 1}}
+    contents["video_on_graph"] = {"files": [{"file": "a.mp4", "right": True, "mean": 5.5, "outcomes": {}}, odd]}
     contents["machine"] = {"gpus": [], "cpu": "Some CPU", "usable_cpus": 2, "date": "2000-01-01T"}
     for part, content in contents.items():
         (work / f"{part}.json").write_text(json.dumps(content))
@@ -303,6 +305,8 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = next(row for row in rows if row["note"] == "crashed: SIGSEGV")
     assert (crash["name"], crash["median"]) == ("crop decode, with hardware engines", "")
     assert next(row for row in rows if row["part"] == "kernels")["median"] == "7.0"
+    videos = [(row["name"], row["median"], row["note"]) for row in rows if row["part"] == "video_on_graph"]
+    assert videos == [("a.mp4", "5.5", ""), ("b.avi", "", "dies: 1")]
 
 
 def test_a_machine_without_a_gpu_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_what_differs_is_left_out(script: ModuleType, monkeypatch: pytest.Monkey
     assert Bench().check("one", None, wanted) == wanted
 
 
-def test_table(script: ModuleType) -> None:
+def test_table(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     from remote_peers.host import Pass
 
     def rounds(rate: float, through: bool = True) -> list[object]:
@@ -116,12 +116,15 @@ def test_table(script: ModuleType) -> None:
     folder.rounds, own.rounds = {"cold": rounds(100), "warm": rounds(200)}, {"cold": rounds(50, False), "warm": []}
     entries = {50.0: {"folder": folder, "gpupipe": own, "litdata": script.Entry(reason="it broke")}}
     entries[50.0]["webdataset"] = script.Entry({"cold": rounds(20), "warm": []}, keeps=False)
+    monkeypatch.setattr(script, "usable_cpus", lambda: 2)
     made = script.rows(entries)
     assert [row.to_folder for row in made] == [1, 1, 0.5, None, None, None, 0.2]
     assert made[2].through is False
+    # 0.01 s of the server's for the 100 images of 1 s, on two CPUs
+    assert made[2].alone_to_folder == pytest.approx(100 / (1 - 0.01 / 2) / 200)
     facts = {"gpus": [], "cpu": "CPU", "usable_cpus": 2, "date": "2026-01-01T"}
     text = script.markdown(made, facts | {"settings": {"batch_size": 4, "size": 8, "workers": 1, "threads": 1}})
-    assert "| gpupipe | cold | 100 (50 - 150) | 50.0% | 0.50 | 2.00 | 0.10 | 2.00 | 0 |" in text
+    assert "| gpupipe | cold | 100 (50 - 150) | 50.0% | 50.3% | 0.50 | 2.00 | 0.10 | 2.00 | 0 |" in text
     assert "- gpupipe, 50 ms, warm: the cold pass did not come to its end" in text
     assert "- litdata, 50 ms, cold: it broke" in text
     assert "- no warm pass, as they keep nothing: webdataset\n" in text

@@ -6,8 +6,10 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -325,6 +327,18 @@ def test_what_a_file_system_cannot_do_is_told(settings: Cache, caplog: pytest.Lo
         assert cache.size() == 0
     assert "network file system (nfs4)" in caplog.text
     assert folder._file_system(Path("/proc").stat().st_dev) == "proc"
+
+
+def test_its_folders_are_spread_over_an_ext_file_system(cache: BlockCache, settings: Cache) -> None:
+    fill(cache, keys_of(20))
+    if shutil.which("lsattr") is None:
+        pytest.skip("lsattr is not installed: it comes with e2fsprogs")
+    told = subprocess.run(["lsattr", "-d", settings.place], capture_output=True, text=True, check=False)
+    if told.returncode:
+        pytest.skip(f"the folder's file system has no flags: {told.stderr.strip()}")
+    if "ext" not in folder._file_system(settings.place.stat().st_dev):
+        pytest.skip("the folder lies on another file system than ext4")
+    assert "T" in told.stdout.split()[0]  # chattr(1): the top of a hierarchy, for the Orlov block allocator
 
 
 def test_what_cannot_be_written_is_not_tried_again_at_once(cache: BlockCache) -> None:

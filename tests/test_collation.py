@@ -161,6 +161,10 @@ class TestPad:
         for value in (0.5, -1, 256, float("inf")):
             with pytest.raises(ConfigError, match=rf"field 'x': Pad\(value={value}\) is no uint8"):
                 made(Array(collate=Pad(value)), rows(dtype="uint8"))
+        for dtype, value in (("float16", 70000), ("float32", -1e39)):
+            with pytest.raises(ConfigError, match=rf"field 'x': Pad\(.*\) is no {dtype}"):
+                made(Array(collate=Pad(value)), rows(dtype=dtype))
+            assert (made(Array(collate=Pad(float("inf"))), rows(dtype=dtype)) == float("inf")).any()
         with pytest.raises(ConfigError, match="'x_mask', but a field has this name"):
             Schema({"x": Array(collate=Pad(mask=True)), "x_mask": Array()})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hostile import ADOBE, turned, with_size, without, ycck
+from hostile import ADOBE, turned, without, ycck
 from images import encode, picture
 from PIL import Image
 
@@ -83,8 +83,3 @@ def test_an_expected_orientation_that_is_missing(cpu_path: str) -> None:
 
 def test_turned_jpegs_go_to_dali() -> None:
     assert unfit([turned(IMAGE, orientation) for orientation in range(1, 9)], exif=True) == set()
-
-
-def test_more_pixels_than_are_allowed(cpu_path: str) -> None:
-    data = with_size(FIT["JPEG"], 20_000, 20_000)
-    assert unfit([data], np.array([[20_000, 20_000, 1]], np.int32)) == {0}

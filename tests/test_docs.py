@@ -235,3 +235,13 @@ def test_the_migration_page_has_each_argument_of_dataloader() -> None:
     page = (ROOT / "docs" / "migration.md").read_text()
     told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))))
     assert set(inspect.signature(DataLoader).parameters) - {"self"} <= told
+
+
+def test_what_is_said_of_security_is_tested() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text()))
+    there = {
+        name for path in (ROOT / "tests").glob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 20
+    assert named - there == set()
+    assert "](SECURITY.md)" in README

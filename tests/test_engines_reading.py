@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tars import jpeg, write_samples
 
 from gpupipe.batch import Job
 from gpupipe.decode.fetching import Fetched, fetch
+from gpupipe.host.readers import Readers
 from gpupipe.sources import Source, open_source
 
 
@@ -58,8 +58,11 @@ def threads_of(source: Source, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def by_threads(source: Source, one: Job, threads: int) -> Fetched:
-    with ThreadPoolExecutor(threads) as pool:
-        return fetch(source, one, pool, threads)
+    readers = Readers(threads)
+    try:
+        return fetch(source, one, readers)
+    finally:
+        readers.close()
 
 
 def job(indices: list[int]) -> Job:

@@ -427,6 +427,9 @@ def test_a_damaged_image_of_several_is_no_image_of_another_size(engine: dict[str
         list(batches(Damaged(fields), **engine))
 
 
+FULL = [(True, np.bool_), (255, np.uint8), (-2, np.int64)]
+
+
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 def test_bool_masks_are_false_where_there_is_none(engine: dict[str, Any]) -> None:
     fields = {"image": Image(), "mask": Mask(dtype="bool", missing="default"), "index": Index()}
@@ -434,7 +437,9 @@ def test_bool_masks_are_false_where_there_is_none(engine: dict[str, Any]) -> Non
     class Full(Scenes):
         def sample(self, index: int) -> dict[str, Any]:
             found = super().sample(index)
-            return found if index == 3 else found | {"mask": np.ones((50 + 3 * index, 90 - 2 * index), np.bool_)}
+            return (
+                found if index == 3 else found | {"mask": np.full((50 + 3 * index, 90 - 2 * index), *FULL[index % 3])}
+            )
 
     for batch, indices in batches(Full(fields, without=((3, "mask"),)), EVAL, **engine):
         assert batch["mask"].dtype == torch.bool

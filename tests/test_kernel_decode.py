@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from typing import Literal
 
 import numpy as np
 import pytest
 import simplejpeg
+from hostile import sampled
 from images import encode, picture
 from kernel_calls import decode_crop_resize
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import Crops, Limits, crop_resize, decode_crops, native
+from gpupipe.host.limits import Limits
+from gpupipe.kernels import Crops, crop_resize, decode_crops, native
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 
@@ -133,6 +136,32 @@ def test_decoded_boxes_are_pillows(kind: str, height: int, width: int) -> None:
     for box, flip, name, image in zip(boxes, flips, np.where(cubic, "bicubic", "bilinear"), made.images, strict=True):
         expected = by_pillow(whole, box, (24, 31), name)
         np.testing.assert_array_equal(image, np.asarray(ImageOps.mirror(expected) if flip else expected), str(box))
+
+
+FACTORS = list(itertools.product(range(1, 5), repeat=2))
+
+
+@pytest.mark.parametrize("luma", FACTORS, ids=str)
+def test_all_mixes_of_sampling_factors_are_pillows_at_all_edges(luma: tuple[int, int]) -> None:
+    """Those that libjpeg takes: an MCU has no more than 10 blocks, and each factor divides the largest."""
+    taken = 0
+    for mix in itertools.product([luma], FACTORS, FACTORS):
+        divides = all(max(side) % one == 0 for side in zip(*mix, strict=True) for one in side)
+        if sum(across * down for across, down in mix) > 10 or not divides:
+            continue
+        taken += 1
+        for height, width in ((19, 37), (35, 66)):
+            data = sampled(height, width, mix)
+            whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+            for tall, wide in ((3, 1), (1, 2), (2, 3), (9, 5)):
+                corners = itertools.product((0, (height - tall) // 2, height - tall), (0, 30, width - wide))
+                boxes = [(top, left, tall, wide) for top, left in corners]
+                made = decode_crop_resize([data] * len(boxes), boxes, (tall, wide), threads=1)
+                assert made.failures == {}, mix
+                for (top, left, _, _), image in zip(boxes, made.images, strict=True):
+                    expected = whole[top : top + tall, left : left + wide]
+                    np.testing.assert_array_equal(image, expected, f"{mix} {height} x {width}, {top}, {left}")
+    assert taken > 0 or luma[0] * luma[1] > 8 or 3 in luma
 
 
 @pytest.mark.parametrize("kind", KINDS)

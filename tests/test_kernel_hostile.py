@@ -1,6 +1,6 @@
 """The C++ decoder and files that are wrong, hostile or of rare kinds: refused by name, alone, and without a crash.
 
-kernels/fuzz/run.sh does the same at length, with sanitizers."""
+`python tests/fuzz` does the same at length, with sanitizers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from images import encode, picture
 from kernel_calls import Decoded, decode_crop_resize
 from PIL import Image
 
+from gpupipe.host.limits import Limits
 from gpupipe.kernels import native
-from gpupipe.kernels.decode import Limits
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 
@@ -159,7 +159,7 @@ CHILD = """
 import random
 import numpy as np
 from hostile import bad_kinds, good_kinds
-from gpupipe.kernels.decode import Limits
+from gpupipe.host.limits import Limits
 from kernel_calls import decode_crop_resize
 
 draw = random.Random(20)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hostile import segments, with_byte
 from images import encode, picture
+from kernel_calls import decode_crop_resize
 from PIL import Image
 
 from gpupipe.decode.pixels import parse
@@ -66,6 +67,13 @@ def test_segments_that_mean_nothing_to_a_decoder_are_plain(piece: bytes, marker:
     assert walked(inserted(piece, before=marker)) == ([50, 70, 1], "")
 
 
+def in_scan(piece: bytes, data: bytes = BASELINE) -> bytes:
+    """The file with this in the place of the middle of its first scan."""
+    at = (segments(data)[-1][2] + len(data)) // 2
+    return data[:at] + piece + data[at + len(piece) :]
+
+
+RESTARTS = encode(picture(50, 70, 1), restart_marker_blocks=2)
 FLAT = [0x00, *[0] * 7, 1, *[0] * 8, 0]  # a Huffman table of one code of 8 bits
 ODD = {
     "no-jpeg": (BAD["png"], "no JPEG"),
@@ -86,6 +94,16 @@ ODD = {
     "no-quantization": (BAD["no-quantization"], "a component without its quantization table"),
     "many-scans": (BAD["many-scans"], "more scans than are allowed"),
     "cut-progressive": (BAD["cut-progressive"], "an end within a scan"),
+    "few-scans": (hostile.few_scans(picture(50, 70), 9), "a progressive file without its last scans"),
+    "cut": (BASELINE[:-300], "an end within a scan"),
+    "no-end": (BAD["no-end"], "an end within a scan"),
+    "marker-in-a-scan": (in_scan(b"\xff\xc4"), "another marker than the end behind a scan"),
+    "comment-in-a-scan": (in_scan(b"\xff\xfe\0\2"), "another marker than the end behind a scan"),
+    "fill-in-a-scan": (in_scan(b"\xff\xff\0"), "another marker than the end behind a scan"),
+    "scan-again": (BASELINE[:-2] + BASELINE[content(BASELINE, SOS) - 4 :], "another marker than the end behind a scan"),
+    "restart-without-interval": (in_scan(b"\xff\xd0"), "a restart out of turn"),
+    "restart-missing": (RESTARTS.replace(b"\xff\xd1", b"", 1), "a restart out of turn"),
+    "restart-wrong": (RESTARTS.replace(b"\xff\xd0", b"\xff\xd3", 1), "a restart out of turn"),
     "large": (hostile.with_size(BASELINE, 65501, 70), "a frame larger than libjpeg takes"),
     "two-frames": (inserted(segment(SOF, bytes(15)), before=SOS), "a second frame"),
     "short-frame": (inserted(segment(SOF, bytes(5))), "a frame header that ends early"),
@@ -137,6 +155,15 @@ def test_what_is_odd_has_a_reason(name: str) -> None:
     header, found = walked(data)
     assert found.startswith(reason) or reason in found
     assert header == [0, 0, 0]
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_a_progressive_file_is_plain_with_its_last_scan(count: int) -> None:
+    """Or as soon as no coefficient is left of which libjpeg guesses."""
+    data = hostile.few_scans(picture(50, 70), count)
+    made = decode_crop_resize([data], [(0, 0, 50, 70)], (50, 70))
+    assert walked(data)[1] == ("a progressive file without its last scans" if made.failures else "")
+    assert walked(hostile.few_scans(picture(50, 70), 10))[1] == ""
 
 
 def test_colours_that_nothing_explains_are_odd() -> None:

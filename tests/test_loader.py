@@ -403,6 +403,17 @@ class TestState:
             ({"position": "4"}, "position is '4'"),
             ({"epoch": -1}, "epoch is -1"),
             ({"epoch": "x"}, "epoch is 'x'"),
+            ({"epoch": True}, "epoch is True, no int"),
+            ({"epoch": 1.0}, "epoch is 1.0, no int"),
+            ({"position": -4}, "position is -4"),
+            ({"origin": -1}, "origin is -1"),
+            ({"version": True}, "version is True"),
+            ({"seed": True}, "seed is True, no int"),
+            ({"drop_last": 0}, "drop_last is 0, no bool"),
+            ({"order": 3}, "order is 3, no str"),
+            ({"stream": [1]}, r"stream is \[1\], no dict"),
+            ({"next_batch": 3}, "'next_batch' unknown"),
+            ({"epoch": "\x1b[31m" * 10**5}, "characters"),
         ],
     )
     def test_damaged_states_are_refused(self, folder, change, message):
@@ -756,8 +767,9 @@ class TestSettings:
             open_loader(folder, engine="dali")
 
     def test_too_small_shared_memory_is_explained(self, folder, monkeypatch):
-        monkeypatch.setattr("gpupipe.host.system.shm_bytes_free", lambda *_: 64 << 20)
-        with pytest.raises(gpupipe.ConfigError, match=r"64 MiB free.*--shm-size"):
+        monkeypatch.setattr("gpupipe.host.system.shm_bytes_free", lambda *_: 36 << 20)
+        monkeypatch.setattr("gpupipe.host.system.shm_bytes_total", lambda *_: 64 << 20)
+        with pytest.raises(gpupipe.ConfigError, match=r"36 of its 64 MiB free.* need 258 MiB.*--shm-size=287m"):
             open_loader(folder, gpupipe.imagenet_train(224), batch_size=256, engine="torch", num_workers=2)
 
     def test_bad_epochs_are_refused(self, folder):

@@ -221,7 +221,7 @@ def test_a_bad_sample_of_a_users_batch_is_replaced_by_another_of_it() -> None:
     loader = gpupipe.Loader(Numbered(SIZE, files), recipe, **options)
     batches = iter(loader)
     assert next(batches)[1].tolist() == [0, 1, 2, 3, 0]
-    with pytest.raises(gpupipe.DataError, match=r"the 4 samples .* are all bad"):
+    with pytest.raises(gpupipe.DataError, match=r"the 5 samples .* are all bad"):
         list(batches)
 
 
@@ -240,6 +240,14 @@ def test_what_does_not_go_with_batches_of_the_order(options: dict[str, Any], mat
     with pytest.raises(gpupipe.ConfigError, match=match):
         bucketed(gpupipe.Buckets(LABELS, 8), 2, **options)
     assert bucketed(gpupipe.Buckets(LABELS, 8), 2, batch_size=4)[0].batches.global_batch == 8
+
+
+def test_buckets_of_fewer_samples_than_there_are_are_refused() -> None:
+    sizes = [(40, 50)] * (SIZE - 3)
+    orders = gpupipe.Buckets.by_aspect(sizes, [(16, 16)], 4), gpupipe.Buckets.by_size(sizes, 4000)
+    for order in (*orders, gpupipe.Buckets([0] * (SIZE - 3), 4, drop_last=True)):
+        with pytest.raises(gpupipe.ConfigError, match=f"buckets of {SIZE - 3} samples, and the other 3 "):
+            gpupipe.Loader(Numbered(SIZE, FILES), gpupipe.imagenet_eval(), order=order)
 
 
 def test_mixing_does_not_go_with_batches_of_the_order() -> None:

@@ -63,7 +63,7 @@ DALI_CASES = [
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in DALI_CASES])
 def test_dali(sandbox: Sandbox, case: Case) -> None:
-    outcome = sandbox.run_case(case, fakes.DaliStream, 0)
+    outcome = sandbox.run_case(case, contender("gpupipe-dali"), 0)
     assert outcome.status == "passed", outcome.reason
 
 

@@ -112,6 +112,7 @@ def test_mixing_names_itself_in_errors_of_arguments(kind: Any) -> None:
             r"fill with one color, but got ElasticTransform\(fill=\(0.0, 0.0, 0.0\)\), AugMix\(fill=None\)",
         ),
         (lambda: RandomPhotometricDistort(p=2), r"RandomPhotometricDistort: p=2 must lie in \[0, 1\]"),
+        (lambda: gpupipe.ElasticTransform(sigma=[5, 5]), r"sigma=\[5, 5\] must be one number and lie in \[0, 100\]"),
         (lambda: GaussianNoise(sigma=-0.1), "GaussianNoise: sigma=-0.1 must lie in"),
         (lambda: RandomPosterize(9), "bits=9 must be an int from 0 to 8"),
         (lambda: RandomAdjustSharpness(-1), "sharpness_factor=-1 must be 0 or more"),

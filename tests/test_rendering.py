@@ -98,7 +98,7 @@ def test_what_costs_too_much_is_not_handed_on(calls: dict[str, list[Any]]) -> No
     only = np.arange(1)
     bombs = gpupipe.open_source([(bytes(bomb), 0)])
     batch = rendering.Rendering(bombs, (RECIPE,), augmented=True)(Job(0, 0, only, only, whole=False))
-    assert "65500 x 65500 pixels, more than the 178956970 that are allowed" in str(batch.failures[0])
+    assert "65500 x 65500 pixels, more than the 178,956,970 that are allowed" in str(batch.failures[0])
     assert calls["others"] == []
 
 

@@ -8,8 +8,8 @@ import pytest
 import gpupipe
 
 ROOT = Path(gpupipe.__file__).resolve().parent
-ORDER = ("errors", "host", "kernels", "batch", "order", "recipe", "plan", "sources", "workers", "decode", "device")
-ORDER = (*ORDER, "loader", "migration", "integrations", "tools")
+ORDER = ("texts", "errors", "host", "kernels", "batch", "order", "recipe", "plan", "sources", "workers", "decode")
+ORDER = (*ORDER, "device", "loader", "migration", "integrations", "tools")
 UNKNOWN_TO = {"workers": {"plan", "recipe", "sources"}}  # besides all later rooms: its work is none of its business
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -313,6 +314,9 @@ def test_boxes_and_masks_stay_with_their_images_where_these_are_turned() -> None
             Whole(), Recipe((Resize((30, 60), 96), turned)), 10, fields=fields(collate, ignore=0), num_workers=0
         ) as made:
             (batch,) = made
+        if collate == "list":  # what the docstring says of saving one
+            assert len({image.untyped_storage().data_ptr() for image in batch["image"]}) < len(batch["image"])
+            assert batch["image"][0].clone().untyped_storage().nbytes() == batch["image"][0].nbytes
         for image, mask, box, point in zip(
             *(batch[name] for name in ("image", "mask", "boxes", "points")), strict=True
         ):
@@ -526,12 +530,24 @@ def test_noise_is_refused_where_images_of_one_size_are_padded() -> None:
 
 
 @pytest.mark.parametrize("crop", [Resize(40, 90), gpupipe.ResizeCenterCrop(40, 50)])
-@pytest.mark.parametrize("value", [-1, 256, 0.5])
-def test_a_value_of_padding_that_uint8_cannot_hold_is_refused(crop: Any, value: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "value", "other"),
+    [
+        *(("uint8", value, "float32") for value in (-1, 256, 0.5)),
+        *(("float16", value, "bfloat16") for value in (70000, -65520.0)),
+        ("bfloat16", 3.4e38, "float32"),
+        ("float32", 1e39, None),
+        ("uint8", float("inf"), "float16"),
+    ],
+)
+def test_a_value_of_padding_that_the_dtype_cannot_hold_is_refused(
+    crop: Any, dtype: str, value: float, other: str | None
+) -> None:
     schema = {"image": Image("image", collate=Pad(value=value))}
-    with pytest.raises(ConfigError, match=f"'image' is padded with {value}, which dtype='uint8' can't hold"):
-        loader(Recipe((crop,), dtype="uint8"), schema=schema)
-    loader(Recipe((crop,)), schema=schema).close()
+    with pytest.raises(ConfigError, match=re.escape(f"'image' is padded with {value}, which dtype={dtype!r} can't")):
+        loader(Recipe((crop,), dtype=dtype), schema=schema)
+    if other is not None:
+        loader(Recipe((crop,), dtype=other), schema=schema).close()
 
 
 def test_clips_have_one_size() -> None:
@@ -542,6 +558,7 @@ def test_clips_have_one_size() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (lambda: Resize(64), r"max_size is not given; pass what .*, as Resize\(64, max_size="),
         (lambda: Resize(0, 90), "shorter=0, and each of several, must be an int from 1"),
         (lambda: Resize((), 90), r"shorter=\(\), .* must be"),
         (lambda: Resize((40, "x"), 90), "must be an int from 1"),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe.host import system
 from gpupipe.workers import memory
 from gpupipe.workers.memory import SharedMemory
 from gpupipe.workers.slots import Slots
@@ -139,7 +140,7 @@ class TestWhatABatchHasBesideItsPlanes:
             full = OSError(errno.ENOSPC, "No space left on device")
             monkeypatch.setattr(os, call, mock.Mock(side_effect=full))
         large = torch.randn(3, 100_000)
-        failures = {1: gpupipe.SampleError(1, "here", "bad" * 9000)}
+        failures = {1: gpupipe.SampleError(1, "here", "bad" * 1000)}
         rests = [
             (slot, part, {"text": ["a", "bc"], "large": large + slot + part, "number": slot, "failures": failures})
             for slot in (0, 2)
@@ -155,7 +156,7 @@ class TestWhatABatchHasBesideItsPlanes:
                 assert (back["text"], back["number"]) == (["a", "bc"], slot)
                 assert torch.equal(back["large"], large + slot + part)
                 back["large"] += 1  # it is the consumer's own
-                assert back["failures"][1].reason == "bad" * 9000
+                assert back["failures"][1].reason == "bad" * 1000
 
     def test_a_slot_is_free_when_the_last_large_array_is_gone(self) -> None:
         slots = Slots(1, 2, [plane("image", 4)], shared=True)
@@ -198,8 +199,10 @@ class TestWhatABatchHasBesideItsPlanes:
 
 
 def test_memory_that_a_full_disk_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "shm_bytes_free", lambda: 1 << 20)
+    monkeypatch.setattr(system, "shm_bytes_total", lambda: 64 << 20)  # others have 63
     monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(gpupipe.ConfigError, match=r"/dev/shm has no room for the 3 MiB .*--shm-size=6m"):
+    with pytest.raises(gpupipe.ConfigError, match=r"/dev/shm has no room for the 3 MiB .*--shm-size=69m"):
         SharedMemory(3 << 20)
 
 

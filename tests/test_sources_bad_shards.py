@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import tarfile
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -226,8 +227,51 @@ def pax(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
 )
 def test_headers_chained_by_the_thousand(tmp_path: Path, links: bytes) -> None:
     (tmp_path / "x.tar").write_bytes(links * 20_000 + claims("k.jpg", 0) + bytes(1024))
-    with pytest.raises(DataError, match=r"x\.tar has headers of more than 65,536 bytes .* for the member near offset"):
+    message = r"x\.tar has headers of more than 65,536 bytes .* for the member near offset"
+    with pytest.raises(DataError, match=message) as raised:
         open_source(tmp_path / "x.tar")
+    assert len("".join(traceback.format_exception(raised.value))) < 10_000  # without a frame for each
+
+
+def of_size(size: int) -> bytes:
+    """A header of an image of so many bytes, in base 256, of which no library writes all."""
+    header = bytearray(claims("k.jpg", 0))
+    header[124:136] = (size if size < 0 else size | 1 << 95).to_bytes(12, "big", signed=size < 0)
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
+    return bytes(header)
+
+
+def sparse(more: bytes) -> bytes:
+    return pax(b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n" + more) + claims("k.jpg", 512)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(pytest.param(of_size(size), id=str(size)) for size in (2**80, 2**63, 2**62, -1, -512, -(2**70))),
+        *(
+            pytest.param(pax(record, kind) + claims("k.jpg", 0), id=f"{record[:14]!r} {kind!r}")
+            for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE)
+            for record in (
+                b"11 size=-5\n",
+                b"40 size=" + b"9" * 31 + b"\n",
+                b"5010 size=" + b"9" * 4999 + b"\n",
+                b"0 path=a\n",
+                b"1" + b"0" * 25 + b" path=a\n",
+                b"9" * 5000 + b" path=a\n",
+            )
+        ),
+        pytest.param(claims("k.jpg", 0, tarfile.GNUTYPE_SPARSE), id="old sparse"),
+        pytest.param(pax(b"24 GNU.sparse.map=0,abc\n23 GNU.sparse.size=100\n") + claims("k.jpg", 0), id="map"),
+        pytest.param(sparse(b"28 GNU.sparse.realsize=100\n") + b"abc\n".ljust(512, b"\0"), id="map in the data"),
+        pytest.param(sparse(b"26 GNU.sparse.realsize=x\n") + b"1\n0\n1\n".ljust(512, b"\0"), id="size of a map"),
+    ],
+)
+def test_numbers_beyond_reason_are_refused_by_the_shards_name(tmp_path: Path, start: bytes) -> None:
+    (tmp_path / "x.tar").write_bytes(start + claims("k.cls", 1) + b"x".ljust(512, b"\0") + bytes(1024))
+    with pytest.raises(DataError, match=r"shard .*/x\.tar") as raised:
+        open_source(tmp_path / "x.tar")
+    assert len("".join(traceback.format_exception(raised.value))) < 10_000
 
 
 def test_what_all_members_share_is_bounded_too(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_a_dataset_raises_keeps_its_type_in_a_part() -> None:
 
 def test_what_is_noted_is_the_index_in_the_part(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = memoryview(bytearray(16)).cast("q")
-    monkeypatch.setattr(whereabouts, "_cell", cell)
+    monkeypatch.setattr(whereabouts._Here, "cell", cell)
     seen = []
     read = whole._file
 

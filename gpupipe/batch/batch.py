@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 from gpupipe.batch.columns import Columns, assemble, take
 from gpupipe.batch.coming import NONE, Coming
 from gpupipe.errors import GpupipeError, SampleError
+from gpupipe.host.limits import Limits
 
-__all__ = ["ENDLESS", "Batch", "Given", "Job", "StorageUse", "join"]
+__all__ = ["ENDLESS", "Batch", "Given", "Job", "StorageUse", "join", "listed"]
 
+LISTED = 6  # samples that a message lists
 BY_ROW = ("positions", "indices", "keep", "partners", "parts")
 
 ENDLESS = 1 << 47
 """Samples of an epoch whose end is not known: fewer than can be drawn for, more than are ever read."""
+
+
+def listed(samples: NDArray[np.int64]) -> str:
+    """How many samples there are, and the first of them."""
+    first = ", ".join(map(str, samples[:LISTED].tolist()))
+    return f"{len(samples)} samples ({first}{', ...' if len(samples) > LISTED else ''})"
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ class Job:
     indices, positions: int64 (N,). step: of the epoch. A job is small and picklable, so that it can be sent to a
     worker process, and it travels with its batch. keep, drop: of the samples, see `Coming`. ahead: what its reader is
     asked for later, where a source wants to know. whole: not some rows of one, which are collated when they are put
-    together with the others. given: the samples themselves, where there is no source to fetch them from.
+    together with the others. given: the samples themselves, where there is no source to fetch them from. limits: of
+    what a file may cost.
     partners: (N, parts), where a row is made of several samples: those after its own, by the part that each is; -1:
     none. parts: (N,), which part of a row each is, of a job that `widened` has made.
     """
@@ -64,6 +73,7 @@ class Job:
     ahead: tuple[Coming, ...] = ()
     whole: bool = True
     given: Given | None = None
+    limits: Limits = field(default_factory=Limits)
     partners: NDArray[np.int64] | None = None
     parts: NDArray[np.int64] | None = None
 
@@ -75,6 +85,11 @@ class Job:
         given = None if self.given is None else self.given.take(np.arange(len(self))[rows])
         some = {name: column[rows] for name in BY_ROW if (column := getattr(self, name)) is not None}
         return replace(self, **some, ahead=(), whole=False, given=given)
+
+    @property
+    def told(self) -> str:
+        """Which batch it is, and of what, for messages."""
+        return f"step {self.step} of epoch {self.epoch}, {listed(self.indices)}"
 
     @property
     def members(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -148,7 +163,8 @@ class Batch:
     augmented: whether the recipe's augmentations have been applied, up to the first operation on whole batches.
     bytes_read: encoded bytes that were read for it. storage: what was read of storages; None: its data is local.
     spans:     who was busy with it, and when; stages "read", "storage" and "decode".
-    bad:       the bad samples that were met while its failures were made good.
+    bad:       the bad samples that were met while its failures were made good. replaced: for each row whose own sample
+               was bad, which is more than to lack something, why.
     error:     why a worker process could not make it at all, and the traceback there.
     """
 
@@ -162,6 +178,7 @@ class Batch:
     storage: StorageUse | None = None
     spans: tuple[Any, ...] = ()
     bad: list[SampleError] = field(default_factory=list)
+    replaced: list[SampleError] = field(default_factory=list)
     error: tuple[GpupipeError, str] | None = None
 
 

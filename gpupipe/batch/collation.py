@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
 from typing import Any
@@ -162,9 +163,9 @@ def _padded(name: str, pad: Pad, by_rows: bool, arrays: Arrays) -> Columns:
 
 
 def _filling(name: str, value: float, dtype: np.dtype[Any]) -> Any:
-    with suppress(OverflowError, ValueError):  # NumPy's for what no integer of the dtype is
+    with suppress(OverflowError, ValueError), np.errstate(over="ignore"):  # NumPy's for what no integer of the dtype is
         made = dtype.type(value)
-        if dtype.kind in "fc" or made == value:
+        if np.isfinite(made) == math.isfinite(value) and (dtype.kind in "fc" or made == value):
             return made
     raise ConfigError(f"field {name!r}: Pad(value={value!r}) is no {dtype}, which its values are; choose another value")
 

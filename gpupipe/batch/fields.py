@@ -168,7 +168,8 @@ class Image(Field):
     collate:    where the recipe's crop gives each image a size of its own: `Pad(multiple=32, mask=True)` makes one
                 tensor (N, 3, height, width) of them, with a bool `<field>_mask` (N, height, width), True where there is
                 an image (DETR's NestedTensor has the inverse); "list" a list of (3, height, width), as torchvision's
-                detection models take them; "stack" (None) is for batches of one size, as an order of buckets gives.
+                detection models take them (views of one memory, all of which `torch.save` of one would write: save its
+                `clone()`); "stack" (None) is for batches of one size, as an order of buckets gives.
     geometry:   the image field whose geometry it shares, which must have the same size; None: draws of its own.
     background: the colour, red, green and blue of 0 to 255, on which an image with transparency is laid; None: alpha is
                 dropped, as by Pillow's `convert("RGB")`.

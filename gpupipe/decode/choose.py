@@ -258,6 +258,7 @@ def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator
         prefetch_depth=settings.prefetch_factor,
         decoders=decoders,
         ahead=_ahead(work, settings),
+        timeout=settings.timeout,
     )
     if not decoders.cpu_share:
         return dali
@@ -317,11 +318,11 @@ def _check_shm(layout: Sequence[Plane], settings: EngineSettings, prefetch_facto
         settings.worker_processes,
         prefetch_factor,
     )
-    free = system.shm_bytes_free()
-    if free is not None and free < needed:
+    free, total = system.shm_bytes_free(), system.shm_bytes_total()
+    if free is not None and total is not None and free < needed:
         raise ConfigError(
-            f"/dev/shm has {free >> 20} MiB free, but batch_size={settings.batch_size}, "
+            f"/dev/shm has {free >> 20} of its {total >> 20} MiB free, but batch_size={settings.batch_size}, "
             f"{settings.worker_processes} workers and {prefetch_factor} batches ahead for each in {processes} "
-            f"processes need {needed >> 20} MiB; start the container with --shm-size={system.docker_size(needed)} or "
-            "more, or lower these settings"
+            f"processes need {needed >> 20} MiB; start the container with --shm-size={system.shm_size(needed)} or "
+            "more, lower these settings, or close loaders that are not used"
         )

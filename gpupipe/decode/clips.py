@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe.batch import Clip, Frames, Images, Video
+from gpupipe.decode.costs import too_many_pixels
 from gpupipe.errors import ConfigError
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import clips
@@ -38,6 +39,9 @@ def read_clips(fetched: Fetched, name: str, field: Frames, videos: Sequence[Vide
         note(int(job.indices[row]))
         try:
             video = videos[row]
+            sides = getattr(video, "sides", None)
+            if sides is not None and (problem := too_many_pixels(sides, job.limits)):
+                raise ValueError(f"of its frames each: {problem}")
             numbers = drawn(row, len(video), video.rate).tolist()
             clip = Clip(video.read(numbers), numbers)
             return clip, _size(clip)

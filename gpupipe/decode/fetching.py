@@ -6,10 +6,10 @@ source ──► fetch, one by one where a sample is bad ──► what is missi
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Columns, Field, Frames, Image, Images, Job, Scalar, Schema, StorageUse, Text
 from gpupipe.batch.columns import array_of, assemble, take
 from gpupipe.decode.clips import NOTHING, Each, read_clips
+from gpupipe.decode.costs import check_costs
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.texts import chosen, tokenized
-from gpupipe.errors import GpupipeError, SampleError, SkippedSampleError
+from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, SkippedSampleError
+from gpupipe.host.readers import Readers, StuckError
 from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
 from gpupipe.sources.headers import header_of
-from gpupipe.sources.parts import datasets_of
+from gpupipe.sources.parts import datasets_of, is_users
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["NOTHING", "Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "upright"]
+__all__ = ["NOTHING", "Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "in_time", "upright"]
+
+YOURS = "the traceback above says which line of your dataset waits"
 
 Rows = NDArray[np.int64]
 Failures = dict[int, SampleError]
@@ -67,23 +71,29 @@ class Fetched:
         return Fetched(self.source, self.job.take(rows), take(self.columns, rows), failures)
 
 
-def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, threads: int = 1) -> Fetched:
+def fetch(source: Source, job: Job, readers: Readers | None = None) -> Fetched:
     """The columns of a job's samples.
 
-    What a user's dataset draws from the global random generators follows from the job, too; it is asked by one thread,
-    also for a part of it, other sources by up to `threads` of `pool` at once.
+    What a user's dataset draws from the global random generators follows from the job, too; it is asked by this thread,
+    also for a part of it, other sources by `readers`, a user's own by this thread where that is one alone: it may have
+    what belongs to a thread, as a connection of sqlite3. Raises LoaderTimeoutError where they get stuck.
     """
     for coming in job.ahead:
         source.ahead(coming)  # it can read while this batch is read and decoded
     rows, failures = np.arange(len(job)), Failures()
     datasets = datasets_of(source)
+    here = readers is not None and readers.count == 1 and is_users(source)
+    each = map if readers is None else partial(_by, readers, source, job, here)
     parts: Parts
     if job.given is not None:
         failures |= job.given.failures
         parts = [(rows, dict(job.given.columns))]
     elif datasets:
         parts_of_rows = 0 if job.parts is None else job.parts
-        with seeding(datasets, job.seed, job.epoch, job.positions, parts_of_rows) as seed:
+        with (
+            in_time(readers, source, job, here=True),
+            seeding(datasets, job.seed, job.epoch, job.positions, parts_of_rows) as seed,
+        ):
             parts = _read(
                 lambda rows: _asked(source, job.indices[rows], lambda at: seed(int(rows[at]))), rows, failures
             )
@@ -92,17 +102,43 @@ def fetch(source: Source, job: Job, pool: ThreadPoolExecutor | None = None, thre
         def read(rows: Rows) -> Parts:
             return _read(lambda rows: _asked(source, job.indices[rows]), rows, failures)
 
-        shares = [rows] if pool is None else [rows[first::threads] for first in range(min(threads, len(rows)))]
-        done = map(read, shares) if pool is None or len(shares) < 2 else pool.map(read, shares)
-        parts = [part for parts in done for part in parts]
+        threads = 1 if readers is None else min(readers.count, len(rows))
+        shares = [rows[first::threads] for first in range(threads)]
+        parts = [part for parts in each(read, shares) for part in parts]
     fetched = Fetched(source, job, _whole(parts, len(job), source.fields), failures, source.storage_use())
-    each: Each = map if pool is None else pool.map
     for name, field in source.fields.items():
         _settle(fetched, name, field, each)
+        if isinstance(field, Image):
+            check_costs(fetched, name, field)
         if isinstance(field, Text):
             _settle_text(fetched, name, field)
     check_shared_sizes(fetched)
     return fetched
+
+
+def _by(
+    readers: Readers, source: Source, job: Job, here: bool, function: Callable[[Any], Any], items: Iterable[Any]
+) -> list[Any]:
+    """What the function makes of each item, by the readers, or if `here` by this thread."""
+    with in_time(readers, source, job, here=here):
+        return list(map(function, items)) if here else readers.map(function, items)
+
+
+@contextmanager
+def in_time(readers: Readers | None, source: Source, job: Job, *, here: bool = False) -> Iterator[None]:
+    """Raises LoaderTimeoutError where the readers get stuck, or if `here` this thread, in code of the user's."""
+    try:
+        with readers.limited() if here and readers is not None else nullcontext():
+            yield
+    except StuckError as error:
+        assert readers is not None
+        at = "" if error.index is None else f"sample {error.index} ({source.location(error.index)}), "
+        why = "the disk or the network file system does not answer: look at the mount and at dmesg"
+        raise LoaderTimeoutError(
+            f"{job.told}: what this process reads itself did not come within timeout={readers.timeout:g} s: {at}where "
+            f"it has been for {error.seconds:.1f} s; {YOURS if here else why}; if that is only slow, raise timeout",
+            ((job.epoch, job.step),),
+        ) from error.__cause__
 
 
 def _asked(source: Any, indices: NDArray[np.int64], *before: Callable[[int], None]) -> Columns:

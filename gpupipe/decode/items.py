@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gpupipe.batch import Batch, Columns, Job
+from gpupipe.decode.fetching import in_time
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.stacking import default_collate
 from gpupipe.errors import SampleError
+from gpupipe.host.readers import Readers
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
 from gpupipe.sources import ItemSource
@@ -32,9 +34,19 @@ class Items:
 
     layout: tuple[()] = ()
 
-    def __init__(self, source: ItemSource, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: ItemSource,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        readers: Readers | None = None,
+    ) -> None:
         self.source = source
+        self.readers = readers
         self.collate_fn = default_collate if collate_fn is None else collate_fn
+
+    def here(self, readers: Readers) -> Items:
+        """The same for the loader's own process: see `fetch`."""
+        return Items(self.source, self.collate_fn, readers)
 
     def __call__(self, job: Job, out: Columns | None = None) -> Batch:
         """The batch of a job, collated where it is whole and no row of it failed.
@@ -44,7 +56,11 @@ class Items:
         """
         failures: dict[int, SampleError] = {}
         source = self.source
-        with Stage("read") as read, seeding([source], job.seed, job.epoch, job.positions, 0) as seed:
+        with (
+            Stage("read") as read,
+            in_time(self.readers, source, job, here=True),
+            seeding([source], job.seed, job.epoch, job.positions, 0) as seed,
+        ):
             items = self._several(job, seed) if source.gives_several else None
             if items is None:
                 items = self._one_by_one(job, seed, failures)

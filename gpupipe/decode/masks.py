@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +9,15 @@ import numpy as np
 import torch
 from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
-from PIL import Image as PillowImage, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from gpupipe.batch import Mask
+from gpupipe.decode.costs import too_many_pixels
+from gpupipe.host.limits import Limits
 from gpupipe.kernels import augment
 from gpupipe.kernels.png import decode_png
 from gpupipe.plan import Moves
-from gpupipe.sources.headers import FORMATS
+from gpupipe.sources.headers import FORMATS, opened_image
 
 __all__ = ["mask_pixels", "move_masks"]
 
@@ -24,18 +25,19 @@ __all__ = ["mask_pixels", "move_masks"]
 MODES = ("1", "L", "P", "I", "I;16")
 
 
-def mask_pixels(value: NDArray[Any], field: Mask) -> NDArray[Any]:
+def mask_pixels(value: NDArray[Any], field: Mask, limits: Limits) -> NDArray[Any]:
     """(height, width) in the field's dtype, of an encoded file, uint8 (bytes,), or of an array (height, width).
 
-    Raises ValueError for what is no mask of one channel, or holds values that the dtype can't.
+    Raises ValueError for what is no mask of one channel, has more pixels than are allowed, or holds values that the
+    dtype can't.
     """
-    pixels = _decoded(value) if value.ndim == 1 else value
+    pixels = _decoded(value, limits) if value.ndim == 1 else value
     if pixels.ndim == 3 and 1 in (pixels.shape[0], pixels.shape[2]):  # with the one channel
         pixels = pixels[0] if pixels.shape[0] == 1 else pixels[..., 0]
     if pixels.ndim != 2:
         raise ValueError(f"it has the shape {pixels.shape}; a mask is (height, width)")
     typed = pixels.astype(field.dtype, copy=False)
-    if typed is not pixels and not np.array_equal(typed, pixels):
+    if typed is not pixels and field.dtype != "bool" and not np.array_equal(typed, pixels):
         raise ValueError(
             f"it holds values from {pixels.min()} to {pixels.max()}, which dtype={field.dtype!r} can't; pass another"
         )
@@ -64,14 +66,16 @@ def move_masks(masks: Sequence[NDArray[Any]], moves: Moves, ignore: int) -> None
             some[:] = pixels
 
 
-def _decoded(encoded: NDArray[np.uint8]) -> NDArray[Any]:
-    plain = decode_png(encoded)
+def _decoded(encoded: NDArray[np.uint8], limits: Limits) -> NDArray[Any]:
+    plain = decode_png(encoded, limits.max_pixels)
     if plain is not None:
         return plain
     if encoded[: len(MAGIC_PREFIX)].tobytes() == MAGIC_PREFIX:
         raise ValueError("it is an .npy array; a mask is an image file, as .png, and arrays are gpupipe.Array")
     try:
-        with PillowImage.open(io.BytesIO(encoded.data), formats=FORMATS) as image:
+        with opened_image(encoded.data) as image:
+            if problem := too_many_pixels((image.height, image.width), limits):
+                raise ValueError(problem)
             image.load()
             if image.mode not in MODES:
                 raise ValueError(f"it is an image of mode {image.mode}; a mask has one channel")

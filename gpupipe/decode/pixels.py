@@ -1,15 +1,15 @@
 """One image on the CPU: from encoded bytes, or from pixels, to a view's uint8 pixels.
 
-Decode: nvImageCodec's CPU decoders, which come with DALI, decode JPEGs (of one only the window: 0.74 ms against 1.05 ms
-for Pillow's whole image, mean of 300 ImageNet training images, one core of an AMD EPYC), PNGs (3.7 ms against 5.1) and
-WebPs (2.8 against 3.3) to the same bits as Pillow. What they refuse, and all other formats, Pillow decides: of some
-kinds of TIFF and PNM nvImageCodec gives other pixels, as of 100 levels or with alpha. Resize: gpupipe's C++ kernel;
-where that was not built Pillow does all of it, to the same bits.
+Decode: nvImageCodec's CPU decoders, which come with DALI, decode PNGs (mean of 300 ImageNet training images, one core
+of an AMD EPYC: 3.7 ms against Pillow's 5.1) and WebPs (2.8 against 3.3) to the same bits as Pillow. What they refuse,
+and all other formats, Pillow decides: of some kinds of TIFF and PNM nvImageCodec gives other pixels, as of 100 levels
+or with alpha. JPEGs come here where the C++ kernel refuses them: of damaged ones nvImageCodec takes some that Pillow
+refuses, and where a progressive one lacks scans it guesses otherwise. Resize: gpupipe's C++ kernel; where that was not
+built Pillow does all of it, to the same bits.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import threading
@@ -23,9 +23,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from gpupipe.kernels import Crops, Limits, crop_resize, native
+from gpupipe.host.limits import Limits
+from gpupipe.host.muted import muted
+from gpupipe.kernels import Crops, crop_resize, native
 from gpupipe.kernels.crops import folded
-from gpupipe.sources.headers import FORMATS, HAS_AVIF, explain_damage, orientation_of
+from gpupipe.sources.headers import HAS_AVIF, explain_damage, opened_image, orientation_of
 from gpupipe.sources.rgb import Background, as_rgb
 
 __all__ = [
@@ -48,6 +50,8 @@ TURNS = (
     *(Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM),
     *(Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90),
 )
+
+JPEG = b"\xff\xd8"
 
 _local = threading.local()
 
@@ -199,7 +203,8 @@ def parse(encoded: Pixels, background: Background = None) -> Any | None:
     if codec is None or not len(encoded):
         return None
     try:
-        stream = codec.module.CodeStream(encoded)
+        with muted():
+            stream = codec.module.CodeStream(encoded)
         alike = _is_alike(stream, encoded, background)
     except RuntimeError:
         return None
@@ -227,6 +232,8 @@ def _nvimagecodec(
     encoded: Pixels, height: int, width: int, window: Box, exif: bool, background: Background
 ) -> Pixels | None:
     """The window's pixels, or None where the decoder refuses, or is not to be asked."""
+    if encoded[:2].tobytes() == JPEG:
+        return None
     codec, stream = _codec(), parse(encoded, background)
     if codec is None or stream is None:
         return None
@@ -240,7 +247,8 @@ def _nvimagecodec(
             stream = stream.get_sub_code_stream(
                 image_idx=0, region=codec.module.Region(top, left, top + tall, left + wide)
             )
-        decoded = codec.decoder.decode(stream, params=codec.params)
+        with muted():
+            decoded = codec.decoder.decode(stream, params=codec.params)
     except RuntimeError:
         return None
     if decoded is None:
@@ -253,18 +261,23 @@ def by_pillow(encoded: Pixels, height: int, width: int, exif: bool, background: 
     """The whole image in RGB, see `as_rgb`."""
     _limit_avif()
     try:
-        with Image.open(io.BytesIO(encoded.tobytes()), formats=FORMATS) as opened:
-            orientation = orientation_of(opened) if exif else 1
-            image = as_rgb(opened, background)
-            if orientation != 1:
-                image = image.transpose(TURNS[orientation - 2])
-            if image.size == (width, height):
-                return image
+        with opened_image(encoded.data) as opened:
+            size = opened.size
+            if size in ((width, height), (height, width)):  # what has changed is not decoded: it may be huge
+                orientation = orientation_of(opened) if exif else 1
+                image = as_rgb(opened, background)
+                if orientation != 1:
+                    image = image.transpose(TURNS[orientation - 2])
+                size = image.size
+                if size == (width, height):
+                    return image
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers do on damaged bytes
         reason = explain_damage(encoded.tobytes()) or f"it can't be decoded ({type(error).__name__}: {error})"
         raise DecodeError(reason) from error
     raise DecodeError(
-        f"it is {image.size[0]} x {image.size[1]} pixels, but {width} x {height} were expected; the file has changed "
+        f"it is {size[0]} x {size[1]} pixels, but {width} x {height} were expected; the file has changed "
         "since it was indexed"
     )
 

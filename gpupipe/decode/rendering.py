@@ -19,10 +19,11 @@ from gpupipe.decode.masks import mask_pixels, move_masks
 from gpupipe.decode.merging import FieldCrops, Made, merged
 from gpupipe.decode.own import change_images, changed_whole
 from gpupipe.decode.pixels import DecodeError, render
-from gpupipe.errors import DataError
+from gpupipe.errors import DataError, GpupipeError
+from gpupipe.host.readers import Readers
 from gpupipe.host.tracing import Stage, who
 from gpupipe.host.whereabouts import note
-from gpupipe.kernels import Crops, Limits, augment, decode_crops, native
+from gpupipe.kernels import Crops, augment, decode_crops, native
 from gpupipe.plan import (
     Moves,
     arranged,
@@ -68,19 +69,30 @@ JUDGED: set[tuple[str, str]] = set()
 class Rendering:
     """The work of a worker process: it makes the batch of a job.
 
-    augmented: whether to apply the recipes' augmentations, too.
+    augmented: whether to apply the recipes' augmentations, too. readers: see `fetch`.
     """
 
-    def __init__(self, source: Source, views: Views, *, augmented: bool) -> None:
+    def __init__(self, source: Source, views: Views, *, augmented: bool, readers: Readers | None = None) -> None:
         self.source = source
         self.views = views
         self.augmented = augmented
+        self.readers = readers
         self.layout = planes(source.fields, views)
+
+    def here(self, readers: Readers) -> Rendering:
+        """The same for the loader's own process, which can't be ended where a read does not end."""
+        return Rendering(self.source, self.views, augmented=self.augmented, readers=readers)
 
     def __call__(self, job: Job, out: Columns | None = None) -> Batch:
         """The batch, collated where the job is whole and no row failed; into new memory if `out` is None."""
-        planes = new_planes(self.layout, len(job)) if out is None else out
-        batch = render_batch(self.source, self.views, job, planes, augmented=self.augmented)
+        try:
+            planes = new_planes(self.layout, len(job)) if out is None else out
+            batch = render_batch(self.source, self.views, job, planes, augmented=self.augmented, readers=self.readers)
+        except MemoryError as error:
+            raise GpupipeError(
+                f"{job.told}: memory ran out; raise the limit (ulimit -v, or the container's), or lower batch_size, "
+                "num_workers or prefetch_factor"
+            ) from error
         return self.collate(batch) if job.whole and not batch.failures else batch
 
     def collate(self, batch: Batch) -> Batch:
@@ -110,14 +122,17 @@ def planes(schema: Schema, views: Views) -> tuple[Plane, ...]:
     return tuple(found)
 
 
-def render_batch(source: Source, views: Views, job: Job, out: Columns, *, augmented: bool) -> Batch:
+def render_batch(
+    source: Source, views: Views, job: Job, out: Columns, *, augmented: bool, readers: Readers | None = None
+) -> Batch:
     """Make the batch of a job, whose planes are written into `out`, on the CPU.
 
-    augmented: whether to apply the recipes' augmentations too. Rows that can't be made are in the batch's failures.
+    augmented: whether to apply the recipes' augmentations too. readers: see `fetch`. Rows that can't be made are in the
+    batch's failures.
     """
     schema = source.fields
     with Stage("read") as read:
-        fetched = fetch(source, job if job.partners is None else job.widened())
+        fetched = fetch(source, job if job.partners is None else job.widened(), readers)
     with Stage("decode") as decode:
         note(BATCH)
         crops = crops_of(schema, views, fetched.job, fetched.columns)
@@ -279,13 +294,10 @@ def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
     """The whole images of one sample: as a crop of all of each."""
     crops: FieldCrops = {}
     out: Columns = {}
-    most = Limits().max_pixels
     for name in one.source.fields.images:
         sizes = one.columns[name].sizes
         ((height, width),) = (upright(sizes) if recipe.exif_orientation else sizes[:, :2]).tolist()
-        if height * width > most:
-            one.fail(0, f"{name!r}: it has {width} x {height} pixels, more than the {most} that are allowed")
-        size = (height, width) if 0 < height * width <= most else (1, 1)
+        size = (height, width) if height and not one.failures else (1, 1)
         crops[name] = [Crops.of([(0, 0, *size)], size)]
         out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8),)
     decode_images(one, (recipe,), crops, out)
@@ -307,6 +319,8 @@ def _decoded(
     reasons: dict[int, str] = {}
     rest: Iterable[int] = range(len(images))
     files = [data if data.ndim == 1 else NOTHING for data in images.data]
+    for row in fetched.failures:
+        files[row * frames : (row + 1) * frames] = [NOTHING] * frames
     if native.library() is not None and any(map(len, files)):
         rest = refused = decode_crops(
             files,
@@ -315,6 +329,7 @@ def _decoded(
             orientations=images.sizes[:, 2] if recipe.exif_orientation else None,
             sizes=images.sizes[:, :2],
             decode=recipe.decode,
+            limits=fetched.job.limits,
             threads=THREADS,
         ).failures
         reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
@@ -335,6 +350,8 @@ def _decoded(
             render(data, height, width, own, recipe.exif_orientation, views, field.background)
         except DecodeError as error:
             reasons[row] = str(error)
+        except MemoryError:
+            reasons[row] = f"there is no memory for its {width} x {height} pixels; raise the limit (ulimit -v)"
     return reasons
 
 
@@ -509,7 +526,7 @@ def _mask_follower(
             for view in views:
                 view[...] = column[row]
             return
-        mask = mask_pixels(column[row], field)
+        mask = mask_pixels(column[row], field, fetched.job.limits)
         if mask.shape != tuple(sizes[row].tolist()):
             raise ValueError(
                 f"the mask has {mask.shape[0]} x {mask.shape[1]} pixels, {leader!r} {sizes[row, 0]} x {sizes[row, 1]}"

@@ -24,12 +24,13 @@ import torch.utils.data
 
 from gpupipe.batch import Batch, Coming, Job
 from gpupipe.decode.engine import Batches
-from gpupipe.errors import ConfigError, LoaderTimeoutError, OriginalTraceback
+from gpupipe.errors import ConfigError, DataError, LoaderTimeoutError, OriginalTraceback
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
 from gpupipe.sources import Source
+from gpupipe.sources.building import reopen_index
 from gpupipe.workers.board import Board
-from gpupipe.workers.faults import Describe, death, hang
+from gpupipe.workers.faults import Describe, death, hang, starting
 from gpupipe.workers.forks import guard_forks
 from gpupipe.workers.pickling import check_picklable
 from gpupipe.workers.slots import Slots
@@ -124,6 +125,10 @@ class TorchEngine:
     def _settle(self) -> None:
         """Memory for the batches of this process and its workers: forks of it must not write to the same."""
         self._owner = os.getpid()
+        with starting(self._workers):
+            self._share()
+
+    def _share(self) -> None:
         count = system.batches_in_memory(self._workers, self._options.get("prefetch_factor", 1))
         if missing_parts():  # torch's own iterator gives a worker its next task before the batch is taken
             count += 1
@@ -161,6 +166,10 @@ class TorchEngine:
 
     def _begun(self) -> Any:
         """The iterator underneath, with new workers where there are none, at the first task of the stream."""
+        with starting(self._workers):
+            return self._started()
+
+    def _started(self) -> Any:
         loader = self._loader
         if loader is None or (self._iterator is None and self._has_client()):
             loader = self._loader = self._opened()
@@ -198,11 +207,21 @@ class TorchEngine:
 
     def _ended_by(self, fault: WorkersDied | WorkersHang) -> Exception:
         if isinstance(fault, WorkersDied):
-            shown: Exception = death(fault, self._board, self._describe)
+            shown: Exception = death(fault, self._board, self._describe, self._unreadable)
         else:
             shown = hang(fault, self._board, self._describe, self._timeout)
         self.close(at_once=True)
         return shown
+
+    def _unreadable(self) -> str:
+        """Why another Python can't open the data that it is told of, if that is so."""
+        try:
+            for source in [] if self._source is None or not self._sent_by else self._source.all_parts():
+                if path := getattr(source, "index_path", ""):
+                    reopen_index(path, source.fingerprint)
+        except DataError as error:
+            return str(error)
+        return ""
 
     def close(self, at_once: bool = False) -> None:
         """Ends the workers."""

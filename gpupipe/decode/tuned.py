@@ -11,6 +11,7 @@ from gpupipe.decode.decoders import Decoders
 from gpupipe.errors import ConfigError
 from gpupipe.host import system
 from gpupipe.host.cache import everything, recall, remember
+from gpupipe.host.checks import whole
 from gpupipe.host.machine import decoder_facts, facts_with
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Kept", "Tuned", "keep", "kept", "tuned"]
 
 KIND = "tuned"
+MOST_AHEAD = 16  # batches; tuning tries 6 at most
+MOST_WORKERS = 64  # on few CPUs; tuning tries two for each of them at most
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Kept:
 def tuned(device: torch.device) -> Tuned | None:
     """What was found last for batches on `device` and as many CPUs for a process as now; None if nothing was."""
     found = recall(KIND, _key(device, system.default_workers()))
-    return None if found is None else _settings(found)
+    return None if found is None else _settings(found, system.default_workers())
 
 
 def keep(device: torch.device, found: Tuned, cpus: int | None = None, others: float = 0.0) -> bool:
@@ -72,10 +75,10 @@ def kept(gpu: str) -> list[Kept]:
 
 
 def _kept(path: Path, key: dict[str, Any], value: dict[str, Any]) -> Kept:
-    settings = _settings(value)
     try:
         cpus, others = int(key["cpus"]), float(value["others"])
         measured = datetime.datetime.fromisoformat(value["measured"])
+        settings = _settings(value, cpus)
     except (KeyError, TypeError, ValueError):
         settings = None
     if settings is None:
@@ -92,10 +95,15 @@ def _key(device: torch.device, cpus: int) -> dict[str, Any]:
     return decoder_facts(device) | {"cpus": cpus}
 
 
-def _settings(value: dict[str, Any]) -> Tuned | None:
+def _settings(value: dict[str, Any], cpus: int) -> Tuned | None:
+    """None for those of another version of gpupipe, and for what no tuning for so many CPUs finds."""
     try:
         found = value["settings"]
-        decoders = found["decoders"]
-        return Tuned(**(found | {"decoders": None if decoders is None else Decoders(**decoders)}))
-    except (KeyError, TypeError, ConfigError):  # of another version of gpupipe
+        decoders = None if found["decoders"] is None else Decoders(**found["decoders"])
+        made = Tuned(**(found | {"decoders": decoders}))
+        processes = 0 if decoders is None else decoders.cpu_workers
+        whole("num_workers", made.num_workers, processes, max(MOST_WORKERS, 2 * cpus) + 1)
+        whole("prefetch_factor", made.prefetch_factor, 1, MOST_AHEAD + 1)
+    except (KeyError, TypeError, ConfigError):
         return None
+    return made if made.engine == ("torch" if decoders is None else "dali") else None

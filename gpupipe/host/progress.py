@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpupipe.texts import printable
+
 __all__ = ["minutes", "progress", "steps"]
 
 _shown = threading.Lock()
@@ -56,6 +58,6 @@ def _shown_bar(title: str, total: float) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield functools.partial(bar.update, bar.add_task(title, total=total))
+        yield functools.partial(bar.update, bar.add_task(printable(title), total=total))

@@ -18,7 +18,7 @@ from gpupipe.errors import ConfigError
 __all__ = [
     *("batches_in_memory", "cgroup_cpu_quota", "cgroup_memory_limit", "default_workers", "docker_size"),
     *("host_cpus", "local_world_size", "memory_limit", "open_file_limit", "open_files_needed"),
-    *("shm_bytes_free", "shm_bytes_needed", "shm_bytes_total", "usable_cpus"),
+    *("shm_bytes_free", "shm_bytes_needed", "shm_bytes_total", "shm_size", "usable_cpus"),
 ]
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -188,6 +188,12 @@ def shm_bytes_needed(batch_size: int, pixels: int, num_workers: int, prefetch_fa
 def docker_size(size: int) -> str:
     """`size` bytes as docker writes it, rounded up: whole GiB ("2g") from 1 GiB, else whole MiB ("200m")."""
     return f"{math.ceil(size / GIB)}g" if size >= GIB else f"{max(1, math.ceil(size / MIB))}m"
+
+
+def shm_size(needed: int) -> str:
+    """How large /dev/shm has to be for so many bytes beside what it holds, as docker writes it."""
+    free, total = shm_bytes_free(), shm_bytes_total()
+    return docker_size(needed if free is None or total is None else total - free + needed)
 
 
 def shm_bytes_free(path: str | Path = "/dev/shm") -> int | None:

@@ -100,7 +100,7 @@ def refuse_unserved(*given: Any) -> None:
         raise ConfigError(f"{name}={shortened(value)} is not taken: {instead}")
 
 
-def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str, cache: Any) -> None:
+def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str, cache: Any, limits: Any) -> None:
     """Raise ConfigError for arguments that do not go with a recipe, or with none."""
     if recipe is not None:
         if collate_fn is not None:
@@ -116,6 +116,8 @@ def check_items(recipe: Any, fields: Any, collate_fn: Any, engine: str, cache: A
         )
     if cache != "auto":
         raise ConfigError(f"cache={shortened(cache)} is for data by URL; without a recipe a dataset reads by itself")
+    if limits is not None:
+        raise ConfigError(f"limits={limits} are for images that a recipe decodes; without one a dataset does it itself")
     if engine == "dali":
         raise ConfigError("engine='dali' decodes images by a recipe; without one pass engine='torch' or 'auto'")
 

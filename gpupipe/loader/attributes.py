@@ -14,9 +14,9 @@ __all__ = ["DataLoaderAttributes"]
 
 # What a loader is built of, with the arguments of a new one that would change it.
 _NAMES = (
-    "batch_size cache collate_fn decoders device drop_last engine fields generator in_order multiprocessing_context "
-    "num_workers on_error order persistent_workers pin_memory pin_memory_device prefetch_factor rank recipe seed "
-    "shuffle timeout worker_init_fn world_size"
+    "batch_size cache collate_fn decoders device drop_last engine fields generator in_order limits "
+    "max_bad multiprocessing_context num_workers on_error order persistent_workers pin_memory pin_memory_device "
+    "prefetch_factor rank recipe seed shuffle timeout worker_init_fn world_size"
 )
 FIXED = {name: name for name in _NAMES.split()} | {
     "batch_sampler": "order and batch_size",

@@ -51,9 +51,10 @@ class Iteration:
         at = self._at
         if at.key >= self._end:
             self._leave(at_end=True)
+            loader._tally.end(at.epoch)
             loader._place.ended()
             raise StopIteration
-        item = loader._supply.take(at)
+        item = loader._counted(loader._supply.take(at))
         if self._announcement is None:
             self._announcement = Announcement(loader._remainder)
         if isinstance(item, Ended):
@@ -69,7 +70,10 @@ class Iteration:
         self._given = True
         if item.batch.job.ends is not None:  # a stream's end has shown
             self._end = self._at.key
-        self._announcement.delivered(self._at.key >= self._end, loader._remainder)
+        is_last = self._at.key >= self._end
+        self._announcement.delivered(is_last, loader._remainder)
+        if is_last:  # not every training loop asks for the end
+            loader._tally.end(at.epoch)
         return batch
 
     def close(self) -> None:

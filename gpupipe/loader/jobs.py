@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Job
 from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.host.limits import Limits
 from gpupipe.loader.place import Point
 from gpupipe.order import Order
 from gpupipe.order.protocol import name_of
@@ -19,18 +20,23 @@ __all__ = ["Jobs"]
 
 
 class Jobs:
-    """Jobs for a dataset of `samples` samples. several: the recipe, where it makes one sample of several."""
+    """Jobs for a dataset of `samples` samples. several: the recipe, where it makes one sample of several. limits:
+    of what a file may cost."""
 
-    def __init__(self, order: Order, seed: int, samples: int, several: Recipe | None = None) -> None:
+    def __init__(
+        self, order: Order, seed: int, samples: int, several: Recipe | None = None, limits: Limits | None = None
+    ) -> None:
         self._order = order
         self._seed = seed
         self._samples = samples
         self._several = several
+        self._limits = limits or Limits()
 
     def __call__(self, at: Point) -> Job:
         """What is to be made there. Raises ConfigError where the order fails, which may be a user's own."""
         positions = at.batches.positions(at.step)
-        job = Job(self._seed, at.epoch, positions, self._indices(at.epoch, at.step, positions), at.step)
+        indices = self._indices(at.epoch, at.step, positions)
+        job = Job(self._seed, at.epoch, positions, indices, at.step, limits=self._limits)
         return job if self._several is None else self.with_partners(job)
 
     def with_partners(self, job: Job) -> Job:

@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Field, Job
 from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine, served
+from gpupipe.decode.costs import check_limits
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
 from gpupipe.decode.seeding import worker_seeds
 from gpupipe.device.finishing import Finished, Finisher
 from gpupipe.device.handover import HandOver
-from gpupipe.errors import ConfigError, SampleError
+from gpupipe.errors import ConfigError, SampleError, TooManyBadError
 from gpupipe.host.checks import flag, whole
+from gpupipe.host.limits import Limits
+from gpupipe.host.readers import Readers
 from gpupipe.loader.arguments import (
     WorkerArguments,
     check_items,
@@ -52,8 +55,9 @@ from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
 from gpupipe.loader.streaming import StreamReader, refuse_choosing
-from gpupipe.loader.supply import Supply
-from gpupipe.order import NodeBlocks, Order, RankBatches, SamplerOrder, cut_by
+from gpupipe.loader.supply import Ended, Failed, Supply
+from gpupipe.loader.tally import MaxBad, Tally, check_max_bad
+from gpupipe.order import Buckets, NodeBlocks, Order, RankBatches, SamplerOrder, cut_by
 from gpupipe.order.protocol import makes_batches, samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
@@ -108,14 +112,20 @@ class Loader(DataLoaderAttributes):
                  can't decide what `__getitem__` draws from the global generators of torch, numpy and random: these
                  are seeded for each sample from (seed, epoch, position).
     timeout:     seconds without a batch from the torch engine's workers after which LoaderTimeoutError names a worker,
-                 its state and the sample it is at; 0 waits for ever. What the loader's own process reads (with
-                 num_workers=0, or from a dataset of yours with DALI) has no timeout.
+                 its state and the sample it is at; 0 waits for ever. So many are given to what the loader's own process
+                 reads for a batch, too, with DALI or num_workers=0. A dataset of yours is interrupted there as by a
+                 Ctrl-C, if the main thread calls it: for a GPU another one does.
     engine, device: "auto" takes DALI on the GPU if there is one, else the torch engine on the CPU. DALI calls no
                  `PerImage`: a recipe that has one takes the torch engine, whose batches a GPU finishes, too.
     rank, world_size: None takes torch.distributed's, else RANK and WORLD_SIZE.
     order:       an `Order` or a torch `Sampler` instead of `shuffle`; of a mixture, also instead of its weights.
     on_error:    "raise" a SampleError at a bad sample, or "skip": replace it with the next good one of the epoch's
-                 order and list it in `bad_samples`.
+                 order and list it in `bad_samples`; an epoch's end says how many there were.
+    max_bad:     with on_error="skip", how much of an epoch may be bad: a share, 0.0 to 1.0, or as an int a number of
+                 samples, on each rank; above it TooManyBadError. None: 0.5. Each iteration counts from 0, also after a
+                 resume. What a field's missing="skip" passes over is not bad.
+    limits:      what decoding one image may cost: see `gpupipe.Limits`. They are no part of the state, as on_error is
+                 none: the usual reason for others is an image that was refused, at which the run is to go on.
     collate_fn:  goes with recipe=None alone; with a recipe each field has its own `collate`.
     cache:       of data that lies in a storage, what the machine's disk keeps: see `open_source`.
     sampler, batch_sampler, pin_memory_device, in_order: DataLoader's, which have nothing to do here. Any value but
@@ -134,11 +144,11 @@ class Loader(DataLoaderAttributes):
     goes to any epoch, and `load_state_dict` to where a state was saved. On several ranks every rank has to leave an
     epoch at the same step, or call `set_epoch`.
 
-    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample
-    and DataError where `collate_fn` or an `OnBatch` fails (each of the type that your code raised, too), WorkerError
-    for a worker that has died, LoaderTimeoutError. The error takes the place of its batch: the next `next()` gives the
-    batch after it, with new workers where one had died. The state stands before the batch that did not come until
-    another one has.
+    Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
+    TooManyBadError, DataError where `collate_fn` or an `OnBatch` fails (each of the type that your code raised, too),
+    WorkerError for a worker that has died, LoaderTimeoutError. The error takes the place of its batch: the next
+    `next()` gives the batch after it, with new workers where one had died. The state stands before the batch that did
+    not come until another one has.
     """
 
     @named
@@ -167,6 +177,8 @@ class Loader(DataLoaderAttributes):
         world_size: int | None = None,
         order: Order | torch.utils.data.Sampler[int] | None = None,
         on_error: OnError = "raise",
+        max_bad: MaxBad | None = None,
+        limits: Limits | None = None,
         sampler: None = None,
         batch_sampler: None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -180,8 +192,10 @@ class Loader(DataLoaderAttributes):
                 f"recipe={recipe!r} must be a Recipe, such as gpupipe.imagenet_train(224), a MultiCrop of them, or "
                 "None for a dataset whose items are batched as they are"
             )
-        check_items(recipe, fields, collate_fn, engine, cache)
+        check_items(recipe, fields, collate_fn, engine, cache, limits)
         check_on_error(on_error)
+        limits = check_limits(limits)
+        self._tally = Tally(check_max_bad(max_bad, on_error))
         self._world_was_given = world_size is not None
         rank, world_size = rank_and_world_size(rank, world_size)
         batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
@@ -251,16 +265,19 @@ class Loader(DataLoaderAttributes):
         self.sampler = epoch_sampler(self)
         self.batch_sampler = BatchSampler(self.sampler)
         work = made_by(self.settings, self.source, self._views, collate_fn)
+        self._readers = Readers(1, self.settings.timeout)
+        here = work.here(self._readers)
+        most = self._tally.on_all_ranks(len(self.order), world_size)
         self.meter = Meter(self.source)
         self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None
         lane = HandOver(where) if where.type == "cuda" and not self._draws_globally else None
         self.meter.finisher = "consumer" if lane is None else "thread"
-        self._jobs = Jobs(self.order, self.seed, len(self.source), self._several)
+        self._jobs = Jobs(self.order, self.seed, len(self.source), self._several, limits)
         self._supply = Supply(
-            open_engine(work, self.settings, worker_seeds(self.seed, rank)),
+            open_engine(work if self.settings.worker_processes else here, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,
-            partial(_mended, Repair(work, self.order, on_error), work.collate, self._mixing, self.source),
+            partial(_mended, Repair(here, self.order, on_error, most), work.collate, self._mixing, self.source),
             self._finisher,
             self.meter,
             lane,
@@ -399,7 +416,7 @@ class Loader(DataLoaderAttributes):
                       seconds, not the GPU's.
             finish_s: seconds in which uint8 batches were brought into the recipe's dtype and layout: in the consumer's
                       thread, or for a GPU in one of the loader's own, and then the host's seconds.
-            bad_samples: see the property of this name.
+            bad_samples: see the property of this name. replaced: rows whose sample was bad, and is another.
             storage_bytes, storage_requests, storage_retries, storage_wait_s: of data in object storage, what was read
                 of it, and how long readers, all workers together, stood waiting for it.
             cache_hits, cache_misses, cache_bytes, cache_hit_share: parts of objects that the disk cache had, or had to
@@ -421,7 +438,8 @@ class Loader(DataLoaderAttributes):
         passes = epochs_by_source(
             self.source, self.order, self.seed, self.epoch, self.batches.delivered(self._place.step)
         )
-        return self.meter.as_dict() | passes | depth | gpu_memory(self.device) | {"bad_samples": len(self.bad_samples)}
+        bad = {"bad_samples": len(self._bad), "replaced": self._tally.total}
+        return self.meter.as_dict() | passes | depth | gpu_memory(self.device) | bad
 
     def batch_indices(self, step: int) -> NDArray[np.int64]:
         """The samples that the order has for this rank at `step` of the current epoch, (N,) int64; nothing is loaded.
@@ -468,6 +486,7 @@ class Loader(DataLoaderAttributes):
         """End workers and threads and give back memory. Batches that were delivered stay valid."""
         self._place.turn += 1
         self._supply.close()
+        self._readers.close()
         self._finisher.clear()
 
     def __enter__(self) -> Loader:
@@ -508,6 +527,7 @@ class Loader(DataLoaderAttributes):
         """That iteration has begun."""
         self._iteration = weakref.ref(iteration)
         self.meter.begin()
+        self._tally.begin()
 
     def _check_world(self) -> None:
         """Raise ConfigError where torch.distributed has been initialized with other ranks since."""
@@ -524,6 +544,16 @@ class Loader(DataLoaderAttributes):
         for error in bad:
             self._bad.setdefault(error.index, error)
 
+    def _counted(self, item: Finished | Failed | Ended) -> Finished | Failed | Ended:
+        """The same, but where too many samples have been bad with it."""
+        if isinstance(item, Finished):
+            job, batch = item.batch.job, item.batch
+            try:
+                self._tally.add(len(job), batch.replaced, job.epoch, self._point_of(job).batches)
+            except TooManyBadError as error:
+                return Failed(error, batch.bad)
+        return item
+
     def _handed_out(self, finished: Finished) -> Any:
         """What the consumer gets; it counts as delivered."""
         self.meter.delivered(finished)
@@ -531,8 +561,7 @@ class Loader(DataLoaderAttributes):
         job = finished.batch.job
         if job.given is not None:
             self._mark = job.given.mark
-        ended = Point(job.epoch, job.step, self.batches).ending(job.ends)
-        self._last = _Delivered(job.step, ended.batches, job.indices)
+        self._last = _Delivered(job.step, self._point_of(job).batches, job.indices)
         self._place.delivered(job.step)
         return finished.output
 
@@ -575,6 +604,10 @@ class Loader(DataLoaderAttributes):
         rest = batches.samples(len(batches) - 1) if len(batches) else 0
         full = batches.global_batch if batches.cut is None else -(-rest // batches.world_size) * batches.world_size
         return rest % max(1, full)
+
+    def _point_of(self, job: Job) -> Point:
+        """Where a job of the current epoch is, whose end it may show."""
+        return Point(job.epoch, job.step, self.batches).ending(job.ends)
 
     def _job(self, step: int) -> Job:
         """What is to be made at that step of the current epoch."""
@@ -623,6 +656,11 @@ def _order(order: Any, shuffle: bool, source: Source) -> Order:
         raise ConfigError(
             f"order {type(order).__name__} is for a dataset of {needed} samples or more, but this one has {size}; "
             "build the order for this dataset"
+        )
+    if isinstance(order, Buckets) and needed < size:
+        raise ConfigError(
+            f"order Buckets has the buckets of {needed} samples, and the other {size - needed} of this dataset would "
+            "never come; give it the group or size of each sample, or leave those out by the dataset"
         )
     if shuffle:
         raise ConfigError("order and shuffle=True exclude each other, as sampler and shuffle do in DataLoader")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gpupipe.batch import Batch, Job
-from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError
+from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
 from gpupipe.order.protocol import makes_batches
@@ -37,15 +37,17 @@ def check_on_error(on_error: str) -> None:
 
 
 class Repair:
-    """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad`.
+    """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad` and `replaced`.
 
-    rows: makes the rows of a part of a job on the CPU.
+    rows: makes the rows of a part of a job on the CPU. most: bad samples that an epoch may have on all ranks together,
+    1 or more.
     """
 
-    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError) -> None:
+    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int) -> None:
         self._rows = rows
         self._order = order
         self._on_error = on_error
+        self._most = most
         self._bad: dict[int, SampleError] = {}
 
     def __call__(self, batch: Batch) -> Batch:
@@ -63,25 +65,36 @@ class Repair:
         """That row's samples once more, as storage may have been at fault; in the place of each that is bad the next
         good one."""
         others: dict[int, int] = {}
-        made = self._attempt(batch, job.standing_in(row, others))
+        one, met = job.standing_in(row, others), len(batch.bad)
+        made = self._attempt(batch, one)
         if isinstance(made, SampleError) and not self._replaces(made):
             raise made
         candidates = self._candidates(job, row) if isinstance(made, SampleError) else []
+        tried: list[int] = []
         for index in candidates:
+            tried.append(index)
             others = dict.fromkeys(others, index)  # one for all that is bad in the row, whichever is met first
             while isinstance(made, SampleError):
                 others[made.index] = index
                 made = self._attempt(batch, job.standing_in(row, others))
                 if isinstance(made, SampleError) and made.index in (index, *others):
                     break
-            if isinstance(made, Batch):
+            if isinstance(made, Batch) or self._too_many(job, batch.bad[met:]):
                 break
         if isinstance(made, Batch):
+            own = (error for error in batch.bad[met:] if error.index == one.indices[0])
+            batch.replaced += [error for error in own if not isinstance(error, SkippedSampleError)][:1]
             return made
-        raise DataError(
-            f"the {len(candidates)} samples after position {int(job.positions[row])} of epoch {job.epoch} are all "
-            f"bad (the last: {batch.bad[-1]}); the dataset or its storage is damaged"
+        last = batch.bad[-1]
+        raise (TooManyBadError if self._on_error == "skip" else DataError)(
+            f"the {len(tried) + 1} samples from position {int(job.positions[row])} of epoch {job.epoch} on are all bad "
+            f"(the last: sample {last.index} ({last.location}): {last.reason}); the dataset or its storage is damaged"
         )
+
+    def _too_many(self, job: Job, bad: list[SampleError]) -> bool:
+        """Whether these alone are more than an epoch may have; nobody waits for all of a storage that is gone."""
+        counted = {error.index for error in bad if not isinstance(error, SkippedSampleError)}
+        return job.given is None and len(counted) > self._most
 
     def _replaces(self, error: SampleError) -> bool:
         return self._on_error == "skip" or isinstance(error, SkippedSampleError)

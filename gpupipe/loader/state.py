@@ -13,6 +13,9 @@ from gpupipe.recipe import MultiCrop, Recipe
 __all__ = ["LoaderState", "recipe_fingerprint"]
 
 VERSION = 1
+KINDS = {"version": int, "source": str, "recipe": str, "order": str, "seed": int, "global_batch": int}
+KINDS |= {"drop_last": bool, "epoch": int, "position": int, "origin": int, "stream": dict}
+CHANGED = "the state was changed after it was saved"
 
 REMEDY = {
     "source": "the dataset's names, sizes or labels have changed; resume with the data that the run began with",
@@ -59,7 +62,7 @@ class LoaderState:
         """The state that `as_dict` gave. Raises StateError for another version or missing fields."""
         if not isinstance(state, dict):
             raise StateError(f"state_dict: got {type(state).__name__}; pass what Loader.state_dict() returned")
-        if state.get("version") != VERSION:
+        if type(state.get("version")) is not int or state["version"] != VERSION:
             raise StateError(
                 f"state_dict: version is {state.get('version')!r}, this gpupipe reads {VERSION}; "
                 "load it with the gpupipe version that saved it"
@@ -67,7 +70,15 @@ class LoaderState:
         missing = [field.name for field in fields(cls) if field.name not in state and field.default is MISSING]
         if missing:
             raise StateError(f"state_dict: {', '.join(missing)} missing; pass what Loader.state_dict() returned")
-        return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
+        unknown = [name for name in state if name not in KINDS]
+        if unknown:
+            raise StateError(
+                f"state_dict: {', '.join(map(repr, unknown))} unknown; pass what Loader.state_dict() returned, alone"
+            )
+        for name, value in state.items():
+            if type(value) is not KINDS[name]:
+                raise StateError(f"state_dict: {name} is {value!r}, no {KINDS[name].__name__}; {CHANGED}")
+        return cls(**{name: value for name, value in state.items() if name != "version"})
 
     def check(self, own: LoaderState, size: int, batches: RankBatches, new_global_batch: bool) -> None:
         """Raise StateError, naming the field and both values, unless a loader with the state `own` can go on here.
@@ -96,11 +107,8 @@ class LoaderState:
 
     def _check_integer(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < high:
-            raise StateError(
-                f"state_dict: {name} is {value!r}, no integer in [{low}, {high}); the state was changed after it was "
-                "saved"
-            )
+        if not low <= value < high:
+            raise StateError(f"state_dict: {name} is {value!r}, no integer in [{low}, {high}); {CHANGED}")
 
     def _check_position(self, batches: RankBatches) -> None:
         """That one of the state's own batches ends there."""
@@ -109,7 +117,7 @@ class LoaderState:
         if saved.delivered(saved.step_at(self.position)) != self.position:
             raise StateError(
                 f"state_dict: position is {self.position}, which is no step of {self.global_batch} samples within "
-                f"an epoch of {saved.delivered(len(saved))}; the state was changed after it was saved"
+                f"an epoch of {saved.delivered(len(saved))}; {CHANGED}"
             )
 
 

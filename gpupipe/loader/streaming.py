@@ -33,6 +33,7 @@ __all__ = ["StreamReader", "refuse_choosing"]
 log = logging.getLogger("gpupipe")
 
 END: Any = object()
+MARK = ("first", "total", "pass", "offset")
 REMEDY = "what it raises ends it: catch that in the iterator, which then leaves the item out"
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
@@ -82,11 +83,10 @@ class StreamReader:
         self._passes, self._loaded = None, None
         if mark is None:
             return
-        try:
-            kept = {name: int(mark[name]) for name in ("first", "total", "pass", "offset")}
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"state_dict: stream is {mark!r}; the state was changed after it was saved") from error
-        self._loaded = kept | {"data": mark.get("data")}
+        kept = [mark.get(name) for name in MARK]
+        if mark.keys() != {*MARK, "data"} or any(type(value) is not int or value < 0 for value in kept):
+            raise StateError(f"state_dict: stream is {mark!r}; the state was changed after it was saved")
+        self._loaded = dict(mark)
 
     def __call__(self, jobs: Iterable[Job], batches: RankBatches) -> Iterator[Job]:
         """The jobs with their samples, up to the end of the epoch where that is met.

@@ -59,7 +59,8 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), line]
     translation = Translation((*lines, *_rest(loader, sampling, overrides)))
     if strict and not translation.complete:
-        raise ConfigError(f"strict=True, and not all is translated: {translation}")
+        reasons = "; ".join(f"{line.part}: {line.why}" for line in translation.untranslated)
+        raise ConfigError(f"strict=True, and not all is translated: {reasons}")
     for line in () if "recipe" in overrides else translation.untranslated:
         log.warning("gpupipe: from_dataloader: %s of the DataLoader runs as it is written: %s", line.part, line.why)
     made = Loader(data.data, **_merged(options | seed, overrides) | {"recipe": data.recipe})

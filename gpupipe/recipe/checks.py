@@ -76,7 +76,7 @@ def number(said: str, value: Any, low: float, high: float = math.inf) -> float:
     found = () if isinstance(value, str) else floats([value])
     if not found or not low <= found[0] <= high or math.isinf(found[0]):
         limits = f"lie in [{low:g}, {high:g}]" if high < math.inf else f"be {low:g} or more"
-        raise ConfigError(f"{said} must {limits}")
+        raise ConfigError(f"{said} must {'' if found else 'be one number and '}{limits}")
     return found[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from gpupipe.recipe.recipe import MultiCrop, Recipe
 from gpupipe.recipe.several import CopyPaste, DetectionMixUp, Several
 
 __all__ = ["check_fields"]
+
+MOST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
+"""The largest number of each."""
 
 
 def check_fields(recipe: Recipe | MultiCrop, schema: Schema) -> None:
@@ -77,11 +81,19 @@ def _check_collated(name: str, field: Any, policy: Any, view: Recipe) -> None:
             f"recipe: RandomErasing(value='random') would draw other numbers for {name!r} with other images beside it, "
             "whose largest decides how it is padded, and on another device; pass a value, or collate='list'"
         )
-    if isinstance(policy, Pad) and view.dtype == "uint8" and policy.value not in range(256):
+    if isinstance(policy, Pad) and not _holds(view.dtype, policy.value):
+        rather = "an integer of 0 to 255" if view.dtype == "uint8" else f"one of at most {MOST[view.dtype]:.6g}"
         raise ConfigError(
-            f"recipe: {name!r} is padded with {policy.value}, which dtype='uint8' can't hold; pass an integer of 0 to "
-            "255, or take another dtype"
+            f"recipe: {name!r} is padded with {policy.value}, which dtype={view.dtype!r} can't hold; pass {rather}, or "
+            "take another dtype"
         )
+
+
+def _holds(dtype: str, value: float) -> bool:
+    """Whether the value is one of that dtype but for the rounding of floats, of which infinity is one."""
+    if dtype == "uint8":
+        return value in range(256)
+    return not MOST[dtype] < abs(value) < math.inf
 
 
 def _check_boxes(schema: Schema) -> None:

@@ -190,19 +190,25 @@ class Resize(Crop):
 
     shorter:  what the shorter side becomes: an int, or a tuple of which one is drawn for each image. None: the longer
               side becomes `max_size`.
-    max_size: what the longer side becomes where it would be longer, and the shorter one is less then.
+    max_size: what the longer side becomes where it would be longer, and the shorter one is less then. It has to be
+              given, as memory is set aside for images of that size.
 
     With an int the same as torchvision's `v2.Resize(shorter, max_size=max_size)`, with a tuple, also of one, as its
     `v2.RandomShortestSize(shorter, max_size)`, which rounds otherwise. `interpolation` is "bilinear" or "bicubic".
     """
 
     shorter: int | tuple[int, ...] | None
-    max_size: int
+    max_size: int = None  # type: ignore[assignment]  # which is refused with what to pass
     interpolation: Filter = "bilinear"
 
     varies = True
 
     def __post_init__(self) -> None:
+        if self.max_size is None:
+            raise ConfigError(
+                f"Resize: max_size is not given; pass what the longer side may become, as Resize({self.shorter!r}, "
+                "max_size=1333): memory is set aside for images of that size"
+            )
         settle(self, interpolation=(named, *get_args(Filter)), max_size=(count, 1, LONGEST))
         sides: Any = self.shorter if isinstance(self.shorter, list | tuple) and self.shorter else (self.shorter,)
         for side in () if self.shorter is None else sides:

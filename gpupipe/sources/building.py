@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +16,10 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from gpupipe.errors import DataError
-from gpupipe.host.cache import cache_folder, digest
-from gpupipe.host.files import folder_lock
+from gpupipe.host.cache import alone, cache_folder, digest
+from gpupipe.host.files import make_private, unsafe
 from gpupipe.host.progress import progress
+from gpupipe.host.readers import Readers
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
@@ -67,8 +71,8 @@ def load_or_build(
     found = None if rebuild else _fresh(places, arrays, stale)
     if found is not None:
         return found
-    # Where there are no locks several may build, and the last whole index stays.
-    with folder_lock(folder, wait=True, doing=f"builds the index of {folder}"):
+    # Where there are no locks several may build, and the last whole index stays. Data may be others' to lock for ever.
+    with alone(digest(str(folder.resolve())), f"builds the index of {folder}"):
         found = None if rebuild else _fresh(places, arrays, stale, quiet=True)
         if found is not None:
             return found
@@ -81,7 +85,7 @@ def load_or_build(
 
 def reopen_index(path: str, fingerprint: str) -> StoredIndex:
     """The index that another process has open. Raises DataError where it is gone or now describes other content."""
-    again = "the data was indexed again while a loader used it; make the loader again"
+    again = "it was removed, or the data indexed again, while a loader used it; make the loader again"
     try:
         index = open_index(Path(path))
     except (OSError, BadIndexError) as error:
@@ -117,7 +121,8 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
     reasons = []
     for place in places:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private(place.parent)
+            _leave_others(place)
             write_index(place, built.fingerprint, built.info, built.arrays)
             return open_index(place)
         except OSError as error:
@@ -126,6 +131,16 @@ def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
     raise DataError(
         f"the index can't be written {' nor '.join(reasons)}; set GPUPIPE_CACHE to a folder with free space that can be"
     )
+
+
+def _leave_others(place: Path) -> None:
+    """Raise OSError (EPERM) for an index that another user has made in a folder of a third one's, as those of a group
+    may: neither reads the other's, and each would build his own anew at every start."""
+    with contextlib.suppress(FileNotFoundError):
+        folder, facts = place.parent.stat().st_uid, place.lstat()
+        reason = unsafe(facts, (folder,))
+        if reason and os.geteuid() not in (folder, facts.st_uid):
+            raise OSError(errno.EPERM, f"one is there already: {reason}", str(place))
 
 
 def scan_in_threads(
@@ -149,9 +164,9 @@ def scan_in_threads(
                 raise CancelledError
             tick(steps)
 
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="gpupipe-scan")
+        readers = Readers(threads)
         try:
-            return list(pool.map(lambda item: function(item, advance), items))
+            return readers.map(lambda item: function(item, advance), items)
         finally:
             stopped.set()
-            pool.shutdown(cancel_futures=True)
+            readers.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,11 +24,12 @@ from gpupipe.host.files import is_folder, opened
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, probe
-from gpupipe.sources.indexed import IndexedSource, arrays_of, found, printable
+from gpupipe.sources.indexed import IndexedSource, arrays_of, found
 from gpupipe.sources.reading import MOST_BYTES, read_at
 from gpupipe.sources.source import Encoded, content_fingerprint
-from gpupipe.sources.storage import StoredIndex, pack_strings
+from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
 from gpupipe.sources.wanted import ALONE, Names, Wanted, check_kind, wanted
+from gpupipe.texts import printable
 
 __all__ = ["EXTENSIONS", "OTHERS", "FolderSource", "open_folder"]
 
@@ -40,6 +42,7 @@ OTHERS = (".avif", ".gif", ".j2k", ".jp2")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
+UPWARDS = re.compile(rb"/\.\.")
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,11 @@ class FolderSource(IndexedSource):
             names: list[str] = index.info["classes"]
             self.classes = names
             self.class_to_idx = {name: i for i, name in enumerate(names)}
+            if names and len(self) and not 0 <= self.targets.min() <= self.targets.max() < len(names):
+                raise self._foreign(f"it has labels outside of [0, {len(names)})")
+        out = _leading_out(self._keys)
+        if out is not None:
+            raise self._foreign(f"its file '{printable(out)}' does not lie in that folder")
 
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
@@ -392,6 +400,14 @@ def _top(layout: Layout, files: Wanted) -> str:
 
 def _joined(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
+
+
+def _leading_out(keys: Strings) -> str | None:
+    """The first of these paths that leads out of the folder that they are in, if one does; links are not looked at."""
+    firsts = keys.blob[keys.offsets[:-1][np.diff(keys.offsets) > 0]]
+    if not np.isin(firsts, (ord("/"), ord("."))).any() and UPWARDS.search(keys.blob.data) is None:
+        return None  # as good as always
+    return next((key for key in keys if key.startswith("/") or ".." in key.split("/")), None)
 
 
 Identity = tuple[int, int]

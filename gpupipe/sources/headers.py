@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import io
 import struct
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import ExifTags, Image, UnidentifiedImageError, _imaging, features
 
 __all__ = [
     "DAMAGED",
@@ -20,6 +24,7 @@ __all__ = [
     "ReadRange",
     "explain_damage",
     "header_of",
+    "opened_image",
     "orientation_of",
     "probe",
     "probe_bytes",
@@ -120,10 +125,27 @@ def _plain_jpeg(data: bytes) -> Header | None:
     return None
 
 
+def opened_image(data: bytes | memoryview) -> Image.Image:
+    """A file by Pillow, whose pixels are not read yet. Raises nearly every kind of exception."""
+    _quieten()
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+@cache
+def _quieten() -> None:
+    """Pillow warns and its libtiff prints of damaged files, without their names, which gpupipe tells; the program's own
+    filters of warnings come before this one."""
+    warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
+    with suppress(OSError, AttributeError):  # of a Pillow that was linked otherwise
+        library = ctypes.CDLL(_imaging.__file__)
+        library.TIFFSetErrorHandler(None)
+        library.TIFFSetWarningHandler(None)
+
+
 def _parse(data: bytes) -> tuple[Header | None, str]:
     """The header, or None and the reason."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with opened_image(data) as image:
             if getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation) in (5, 6, 7, 8):
                 image.load()  # a TIFF is turned then; up to there old Pillows have its size as stored
             width, height = image.size
@@ -156,7 +178,7 @@ def _may_be_cut(prefix: bytes, tail: bytes) -> bool:
 def _decode_error(data: bytes) -> str:
     """Why Pillow can't decode an image, or an empty string."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with opened_image(data) as image:
             image.load()
     except Exception as error:
         return f"the image can't be decoded: {_reason(error, data)}"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Frames
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.cache import cache_folder, digest
+from gpupipe.host.files import private
 from gpupipe.sources.building import Advance, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, header_of
 from gpupipe.sources.parts import datasets_of
@@ -48,7 +49,7 @@ def _kept(source: Source) -> Shapes:
     except (OSError, BadIndexError, KeyError):
         shapes = _read(source, name, threads=1 if datasets else None)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private(path.parent)
         write_index(path, source.fingerprint, {}, {"shapes": shapes})
     except OSError as error:
         log.info("sizes of images are not kept: %s can't be written (%s)", path, error.strerror)

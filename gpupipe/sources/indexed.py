@@ -19,7 +19,7 @@ from gpupipe.sources.storage import StoredIndex, Strings
 from gpupipe.sources.values import around, as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
-__all__ = ["SHAPES", "IndexedSource", "arrays_of", "found", "printable"]
+__all__ = ["SHAPES", "IndexedSource", "arrays_of", "found"]
 
 log = logging.getLogger("gpupipe")
 
@@ -61,11 +61,6 @@ def found(
     return BuiltIndex(content_fingerprint(names, content), info, arrays)
 
 
-def printable(path: str) -> str:
-    """What any terminal can print."""
-    return path.encode("utf-8", "backslashreplace").decode()
-
-
 class IndexedSource(Source):
     """Class numbers, sizes and keys from the arrays of an index; all other fields are in the samples' files.
 
@@ -86,6 +81,19 @@ class IndexedSource(Source):
             self.targets = index.arrays["labels"]
         self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None and name in index.arrays]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Raise DataError for an index that no scan has made."""
+        ends, count = self._keys.offsets, len(self._keys)
+        labels = self.targets if "label" in self.fields and self._wanted.labels else self.sizes
+        if any(len(known) != count for known in (self._bytes, labels, *self._shapes)):
+            raise self._foreign("its arrays are of several lengths")
+        if ends[0] != 0 or ends[-1] != len(self._keys.blob) or (np.diff(ends) < 0).any():
+            raise self._foreign("its keys have no whole names")
+
+    def _foreign(self, reason: str) -> DataError:
+        return DataError(f"the index {self.index_path} was not made of {self._place!r}: {reason}; remove it")
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -14,7 +14,7 @@ from gpupipe.host.whereabouts import Renumbered
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.source import Source
 
-__all__ = ["Before", "datasets_of", "fetched", "stored"]
+__all__ = ["Before", "datasets_of", "fetched", "is_users", "stored"]
 
 Numbers = NDArray[np.int64]
 Before = Callable[[int], None] | None
@@ -23,9 +23,13 @@ Before = Callable[[int], None] | None
 
 def datasets_of(source: Source) -> list[DatasetSource]:
     """The users' datasets that are asked where this source is."""
-    if isinstance(source, DatasetSource):
-        return [source]
-    return [dataset for part in source.parts for dataset in datasets_of(part)]
+    return [part for part in source.all_parts() if isinstance(part, DatasetSource)]
+
+
+def is_users(source: Source) -> bool:
+    """Whether code of a user's is asked where this source is: a dataset, or a source of his own."""
+    parts = source.all_parts()
+    return any(isinstance(part, DatasetSource) or not type(part).__module__.startswith("gpupipe.") for part in parts)
 
 
 def stored(parts: Iterable[tuple[Source, Numbers, Numbers]], count: int) -> Numbers | None:

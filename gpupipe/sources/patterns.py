@@ -52,7 +52,7 @@ def braces(pattern: str) -> list[str]:
     try:
         return list(braceexpand(pattern))
     except ValueError as error:
-        raise ConfigError(f"shard pattern {shown(pattern)!r} has unbalanced braces: {error}") from error
+        raise ConfigError(f"shard pattern '{shown(pattern)}' has unbalanced braces: {error}") from error
 
 
 def _glob(part: str, pattern: str) -> list[Path]:
@@ -69,7 +69,10 @@ def _glob(part: str, pattern: str) -> list[Path]:
         return [Path(path).absolute() for path in found]
     if not os.path.exists(part):
         more = "" if part == pattern else f" (from the pattern {pattern!r})"
-        raise DataError(f"no shard at {Path(part).absolute()}{more}: check the path and the range of numbers")
+        what = (
+            "it is a link to what is not there" if os.path.islink(part) else "check the path and the range of numbers"
+        )
+        raise DataError(f"no shard at {Path(part).absolute()}{more}: {what}")
     return [Path(part).absolute()]
 
 

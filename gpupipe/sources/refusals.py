@@ -65,7 +65,7 @@ def refuse_path(path: str) -> None:
         raise ConfigError("data is an empty path, as of a variable that is not set; pass the folder or the shards")
     for endings, what in FILES.items():
         if path.lower().partition("?")[0].endswith(endings) and not os.path.isdir(os.path.expanduser(path)):
-            raise ConfigError(f"data: {shown(path)!r} is {what}")
+            raise ConfigError(f"data: '{shown(path)}' is {what}")
 
 
 def refuse_urls(urls: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ def refuse_urls(urls: Sequence[str]) -> None:
     for url in urls:
         if url.lower().partition("?")[0].endswith(STORES):
             raise ConfigError(
-                f"data: {shown(url)!r} is a store, and those are read on a disk only: copy it to one, or write .tar "
+                f"data: '{shown(url)}' is a store, and those are read on a disk only: copy it to one, or write .tar "
                 "shards of it: gpupipe pack"
             )
         refuse_path(url)

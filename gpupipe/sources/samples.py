@@ -15,6 +15,7 @@ from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.tar import Member
 from gpupipe.sources.values import as_array, as_int64, as_value, document, within
 from gpupipe.sources.wanted import ALONE, Names, Place, Wanted
+from gpupipe.texts import printable
 
 __all__ = ["IMAGE_EXTENSIONS", "NO_LABEL", "Sample", "class_number", "group", "read_label", "split_name"]
 
@@ -79,8 +80,8 @@ def read_label(sample: Sample, read: ReadRange, shard: str, label_field: str) ->
     (member,) = members
     if member.size > MOST_BYTES[kind]:
         raise DataError(
-            f"{where}: {member.name!r} has {member.size:,} bytes, more than the {MOST_BYTES[kind]:,} that a .{kind} "
-            "may have; put the class number alone into a .cls member"
+            f"{where}: '{printable(member.name)}' has {member.size:,} bytes, more than the {MOST_BYTES[kind]:,} that a "
+            f".{kind} may have; put the class number alone into a .cls member"
         )
     data = np.frombuffer(read(member.offset, member.size), np.uint8)
     try:
@@ -144,7 +145,7 @@ def _runs(members: Iterable[Member], shard: str) -> Iterator[tuple[str, Parts]]:
             parts = Parts()
         current = key
         if extension in parts:
-            _refuse(shard, key, {extension: member}, f"has its member {'.' + extension!r} twice")
+            _refuse(shard, key, {extension: member}, f"has its member '.{printable(extension)}' twice")
         parts[extension] = member
     if parts:
         yield current, parts
@@ -189,7 +190,7 @@ def _named(parts: Parts, kind: str) -> list[Member]:
 
 
 def _names(members: Sequence[Member]) -> str:
-    return " and ".join(repr(member.name) for member in members[:4]) + (" ..." if len(members) > 4 else "")
+    return " and ".join(f"'{printable(member.name)}'" for member in members[:4]) + (" ..." if len(members) > 4 else "")
 
 
 def _refuse(shard: str, key: str, parts: Parts, reason: str) -> NoReturn:
@@ -198,4 +199,4 @@ def _refuse(shard: str, key: str, parts: Parts, reason: str) -> NoReturn:
 
 
 def _where(shard: str, key: str, offset: int) -> str:
-    return f"key {key!r} in shard {shard} at offset {offset}"
+    return f"key '{printable(key)}' in shard {shard} at offset {offset}"

@@ -25,6 +25,7 @@ from gpupipe.sources.samples import NO_LABEL, Sample, class_number, group, read_
 from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wanted import Wanted
+from gpupipe.texts import printable
 
 __all__ = ["Part", "Scan", "Shard", "changes", "opened_shard"]
 
@@ -50,7 +51,9 @@ class Shard:
         """For a message: those of its members, the usual ones first."""
         names = [split_name(member.name) for member in self.members()]
         counts = Counter(name[1] for name in names if name is not None)
-        return ", ".join(f".{extension}" for extension, _ in counts.most_common(MOST_TOLD)) or "none at all"
+        return (
+            ", ".join(f".{printable(extension, 40)}" for extension, _ in counts.most_common(MOST_TOLD)) or "none at all"
+        )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.files import read_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
-from gpupipe.sources.indexed import Files, IndexedSource, printable
+from gpupipe.sources.indexed import Files, IndexedSource
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.samples import IMAGE_EXTENSIONS
@@ -26,6 +26,7 @@ from gpupipe.sources.shard_index import Part, Scan, changes, opened_shard
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
+from gpupipe.texts import printable
 
 __all__ = ["CLASSES_NAME", "ShardSource", "index_shards", "open_shards", "scanned_shard", "unindexed", "wanted_members"]
 
@@ -129,7 +130,7 @@ class ShardSource(IndexedSource):
         """Key, shard and offset of the first file, printable on any terminal."""
         offset = min((offset for offset in self._offsets[index].tolist() if offset >= 0), default=-1)
         shard = self._shown(self.shards[self._shard(index)])
-        return printable(f"key {self._keys[index]!r} in shard {shard} at offset {offset}")
+        return f"key '{printable(self._keys[index])}' in shard {printable(shard)} at offset {offset}"
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._starts, index) - 1
@@ -234,7 +235,7 @@ def _known(scan: Scan, path: Path) -> Part | None:
     try:
         index = open_index(path.parent / scan.index_name([path]))
         return None if scan.arrays - index.arrays.keys() or _changes([path], index.info) else scan.parts_of(index)[0]
-    except (OSError, BadIndexError, KeyError, TypeError):
+    except (OSError, BadIndexError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -92,6 +92,12 @@ class Source:
         """Bytes that each of these samples takes of a storage, and of the cache in front of it; None: the data is
         local, or that is not known before it is read."""
         return None
+
+    def all_parts(self) -> Iterator[Source]:
+        """It, and whatever it is made of."""
+        yield self
+        for part in self.parts:
+            yield from part.all_parts()
 
     @property
     def reads_storage(self) -> bool:

@@ -20,7 +20,7 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.host.files import open_regular, replacing
+from gpupipe.host.files import open_own, replacing
 from gpupipe.sources.values import npy_array
 
 __all__ = ["BadIndexError", "StoredIndex", "Strings", "open_index", "pack_strings", "write_index"]
@@ -75,8 +75,9 @@ def write_index(path: Path, fingerprint: str, info: Mapping[str, Any], arrays: M
 
 
 def open_index(path: Path) -> StoredIndex:
-    """Read an index. Raises OSError (FileNotFoundError where there is none) and BadIndexError."""
-    with open(open_regular(path), "rb") as file:
+    """Read an index. Raises OSError (FileNotFoundError where there is none, PermissionError for another's: see
+    `open_own`) and BadIndexError."""
+    with open(open_own(path), "rb") as file:
         try:
             arrays = _arrays(file)
             header = json.loads(arrays.pop("header").tobytes())

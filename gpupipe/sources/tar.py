@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gpupipe.errors import DataError
 from gpupipe.sources.headers import ReadRange
 from gpupipe.sources.patterns import is_url
+from gpupipe.texts import printable
 
 __all__ = ["BLOCK", "Member", "end_fault", "scan_tar"]
 
@@ -90,8 +91,8 @@ def _members(path: str, blocks: _Blocks) -> Generator[Member, None, int]:
         with tarfile.open(fileobj=blocks, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:  # type: ignore[call-overload]
             yield from _regular(path, tar, blocks)
             return int(tar.offset)
-    except DataError:
-        raise
+    except DataError as error:
+        raise error.with_traceback(None) from None  # else a frame of tarfile's for each of many headers is printed
     except Exception as error:  # of damaged headers tarfile raises ValueError, OverflowError and others, too
         where = f"near offset {blocks.tell()}"
         raise DataError(f"shard {path} is cut or damaged {where}: {error}; copy or download it again") from error
@@ -101,7 +102,9 @@ def _regular(path: str, tar: tarfile.TarFile, blocks: _Blocks) -> Iterator[Membe
     while (member := blocks.member(tar)) is not None:
         if member.issparse() or member.size < 0:
             kind = "sparse member" if member.issparse() else f"member of {member.size} bytes"
-            raise DataError(f"shard {path} has a {kind}, {member.name!r}, at offset {member.offset}: pack it anew")
+            raise DataError(
+                f"shard {path} has a {kind}, '{printable(member.name)}', at offset {member.offset}: pack it anew"
+            )
         if member.isreg():
             yield Member(member.name, member.offset_data, member.size)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Frames, Image, Mask, Points, Scalar, Text
 from gpupipe.batch.columns import array_of
+from gpupipe.host.mapped import unmapped
 from gpupipe.sources.rgb import Background, as_rgb
 
 __all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "npy_array", "within"]
@@ -165,6 +166,8 @@ def as_given(field: Field, value: Any) -> Any:
         from gpupipe.sources.videos.given import given_video  # late: it needs what this room's files have
 
         return given_video(field, value, lambda frame: _image(frame, field.background))
+    if isinstance(value, np.ndarray):
+        value = unmapped(value)
     if isinstance(field, Image):
         return _image(value, field.background)
     if type(value) is int and isinstance(field, Array):  # the usual label

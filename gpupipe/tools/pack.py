@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from gpupipe.errors import ConfigError, DataError, SampleError
+from gpupipe.host.cache import PATIENCE
 from gpupipe.host.files import folder_lock, replacing
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import Source, open_source
@@ -113,7 +114,7 @@ def _planned(
     order = ordered(source, settings)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(folder, wait=not alone, doing=f"packs into {folder}"):
+        with folder_lock(folder, doing=f"packs into {folder}", patience=None if alone else PATIENCE):
             plan = kept_plan(folder, source, settings, order)
             if source.classes is not None and settings.to == "shards":
                 with replacing(folder / CLASSES_NAME, stale=0) as file:

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from gpupipe.batch import Job
+from gpupipe.batch.batch import listed
 from gpupipe.host.whereabouts import note, note_in
 from gpupipe.workers.memory import SharedMemory
 
@@ -17,7 +18,6 @@ STARTING, IDLE, BATCH = -1, -2, -3
 """What `note` is told where there is no one sample: before the first task, between tasks, at a whole batch."""
 
 NOTE, SINCE, EPOCH, STEP, COUNT, SAMPLES = range(6)  # the columns; the samples of the task take the rest
-LISTED = 6  # samples of a batch that a message lists
 
 
 class Board:
@@ -98,6 +98,5 @@ class Board:
             return "at its start"
         if self.idle(worker):
             return "between two batches"
-        samples = self._rows[worker, SAMPLES : SAMPLES + int(self._rows[worker, COUNT])].tolist()
-        listed = ", ".join(map(str, samples[:LISTED]))
-        return f"at a batch of {len(samples)} samples ({listed}{', ...' if len(samples) > LISTED else ''})"
+        samples = self._rows[worker, SAMPLES : SAMPLES + int(self._rows[worker, COUNT])]
+        return f"at a batch of {listed(samples)}"

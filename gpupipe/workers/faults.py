@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from gpupipe.errors import LoaderTimeoutError, WorkerError
+from gpupipe.errors import ConfigError, LoaderTimeoutError, WorkerError
 from gpupipe.host import processes
+from gpupipe.host.system import SHM_BASE, open_file_limit, open_files_needed, shm_bytes_free, shm_size
 from gpupipe.workers.board import Board
 from gpupipe.workers.watched import GRACE, WorkersDied, WorkersHang
 
-__all__ = ["Describe", "death", "hang"]
+__all__ = ["Describe", "death", "hang", "starting"]
 
 Describe = Callable[[int], str]
 """Where a sample lies."""
 
+# By errno.
+WANTING = {
+    errno.EMFILE: "this process may have {limit} files open, and takes up to {files} with a loader of so many workers: "
+    "close loaders that are not used, raise `ulimit -n`, or lower num_workers",
+    errno.ENFILE: "the machine has no more open files to give: see /proc/sys/fs/file-max",
+    errno.ENOSPC: "/dev/shm, where what workers share lies, has {free} MiB free: delete what nobody uses there, or "
+    "start the container with --shm-size={size} or more",
+    errno.ENOMEM: "there is no memory for another process: lower num_workers",
+    errno.EAGAIN: "this user may not have more processes: raise `ulimit -u`, or lower num_workers",
+}
 # By exit code, as multiprocessing has it: signals are negative.
 CAUSES = {
     -9: "often the kernel does this when the memory limit is reached: see dmesg; lower num_workers or batch_size",
@@ -44,15 +57,38 @@ ADVICE = {
 ANY_STATE = "`py-spy dump --pid {pid}` shows the line; if that is only slow, raise timeout"
 
 
-def death(fault: WorkersDied, board: Board, describe: Describe) -> WorkerError:
-    """Names each worker that has died, the signal or exit code, and the sample."""
+@contextmanager
+def starting(workers: int) -> Iterator[None]:
+    """Raises ConfigError where worker processes, or what they share, can't be had for want of something."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in WANTING:
+            raise
+        wanting = WANTING[error.errno].format(files=open_files_needed(workers, 1), **_facts())
+        raise ConfigError(f"num_workers={workers} can't be started ({error.strerror}): {wanting}") from error
+
+
+def _facts() -> dict[str, object]:
+    return {"limit": open_file_limit(), "free": (shm_bytes_free() or 0) >> 20, "size": shm_size(SHM_BASE)}
+
+
+def death(
+    fault: WorkersDied, board: Board, describe: Describe, unreadable: Callable[[], str] = lambda: ""
+) -> WorkerError:
+    """Names each worker that has died, the signal or exit code, and the sample.
+
+    unreadable: why what workers are sent can't be read, if that is so.
+    """
     ended = [
         f"worker {number} of {len(fault.pids)} (pid {fault.pids[number]}) {processes.ending(code)} "
         f"{_place(board, describe, number)}"
         for number, code in fault.exit_codes.items()
     ]
     first, code = next(iter(fault.exit_codes.items()))
-    return WorkerError(f"{'; '.join(ended)}; {_cause(code, board.starting(first))}", _batches(board, fault.exit_codes))
+    at_start = board.starting(first)
+    why = (unreadable() if at_start else "") or _cause(code, at_start)
+    return WorkerError(f"{'; '.join(ended)}; {why}", _batches(board, fault.exit_codes))
 
 
 def hang(fault: WorkersHang, board: Board, describe: Describe, timeout: float) -> LoaderTimeoutError:

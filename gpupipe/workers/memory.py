@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.host.system import docker_size
+from gpupipe.host.system import shm_size
 
 __all__ = ["PAGE", "SharedMemory"]
 
@@ -37,7 +37,8 @@ class SharedMemory:
         except OSError as error:
             raise ConfigError(
                 f"{FOLDER} has no room for the {size >> 20} MiB in which workers make batches ({error.strerror}); "
-                f"start the container with --shm-size={docker_size(2 * size)}, or lower batch_size or num_workers"
+                f"start the container with --shm-size={shm_size(2 * size)}, lower batch_size or num_workers, or "
+                "close loaders that are not used"
             ) from error
         self._map(size)
 

@@ -22,7 +22,7 @@ from gpupipe.batch import Batch, Columns, Coming, Job
 from gpupipe.batch.batch import join
 from gpupipe.batch.collation import move
 from gpupipe.batch.coming import looking_ahead
-from gpupipe.errors import ConfigError, DataError
+from gpupipe.errors import GpupipeError
 from gpupipe.host.whereabouts import note
 from gpupipe.workers.board import IDLE, Board
 from gpupipe.workers.slots import Rest, Slots
@@ -102,7 +102,7 @@ class Workshop(torch.utils.data.Dataset[Answer]):
         planes = self._slots.planes(task.slot, slice(task.first, task.first + len(task.job)))
         try:
             batch = self._work(task.job, planes)
-        except (ConfigError, DataError) as error:  # torch would make its traceback a part of the message
+        except GpupipeError as error:  # torch would make its traceback a part of the message
             batch = Batch(task.job, {}, error=(error, traceback.format_exc()))
         rest = vars(batch) | {"columns": {name: batch.columns[name] for name in batch.columns if name not in planes}}
         del rest["job"]  # which the consumer's process has

@@ -30,6 +30,7 @@ def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit 
     # workers with the signal blocked, so that none interrupts their imports either.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)  # torch's handler blames shared memory; the loader's error says more
     threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
     show_dataset(dataset)
     if init is not None:

@@ -144,6 +144,10 @@ void gp_walk_files(const gp_walks* files) {
   });
 }
 
+void gp_costs(int64_t count, const uint8_t* const* data, const int64_t* bytes, gp_cost* costs) {
+  for (int64_t row = 0; row < count; ++row) costs[row] = gp_cost_of(data[row], static_cast<size_t>(bytes[row]));
+}
+
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1) {
   for (int64_t i = 0; i < count; ++i) {
     Words counter;

@@ -4,10 +4,11 @@
 
 #include <stdint.h>
 
+#include "cost.h"
 #include "jpeg.h"
 #include "walk.h"
 
-enum { GP_ABI = 21 };
+enum { GP_ABI = 22 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -142,6 +143,8 @@ int32_t gp_finish_batch(const gp_finish* batch);
 int32_t gp_augment_batch(const gp_augment* batch);
 /* Walks the segments of each file, see walk.h. */
 void gp_walk_files(const gp_walks* files);
+/* costs: (count,) written, see cost.h. */
+void gp_costs(int64_t count, const uint8_t* const* data, const int64_t* bytes, gp_cost* costs);
 /* Rows of a PNG image with a byte a pixel, a byte for the filter before each, to pixels (PNG 1.2, 6). out: (height + 1,
    width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
 int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);

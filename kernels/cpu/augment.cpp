@@ -331,6 +331,7 @@ void Augmenter::trim() {
 const AugmentLoops* find_augment(const char* name) {
   const Passes* passes = find_passes(name);
   if (passes == nullptr) return nullptr;
+  if (passes == avx512_passes()) return avx512_augment();
   const AugmentLoops* fast = passes == &kPortablePasses ? nullptr : avx2_augment();
   return fast != nullptr ? fast : &portable_augment();
 }

@@ -109,6 +109,8 @@ struct Shares {
 const AugmentLoops& portable_augment();
 // Null where the CPU lacks AVX2, or is not x86-64.
 const AugmentLoops* avx2_augment();
+// Only for a CPU that has AVX-512 with bytes (BW), as Passes of that name ask for.
+const AugmentLoops* avx512_augment();
 // By the name of a variant of Passes; null for an unknown one.
 const AugmentLoops* find_augment(const char* name);
 

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include "noise_avx512.h"
 #include "noise_x86.h"
 
 #define GP_NOISE noise_run_avx2
@@ -124,9 +125,23 @@ GP_TARGET size_t reordered_blocks(uint8_t* image, size_t pixels, const uint8_t* 
 }
 
 #include "augment_loops.h"
+
+// Numbers lie within 5.8.
+void noise_wide(uint8_t* image, size_t pixels, float mean, float spread, const uint32_t key[2]) {
+  const bool small = std::fabs(mean) < 10000.0f && std::fabs(spread) < 1000.0f;
+  (small ? noise_avx512 : noise)(image, pixels, mean, spread, key);
+}
+
+constexpr AugmentLoops with_wide_noise(AugmentLoops loops) {
+  loops.noise = noise_wide;
+  return loops;
+}
+
+const AugmentLoops kWideLoops = with_wide_noise(kLoops);
 }  // namespace
 
 const AugmentLoops* avx2_augment() { return __builtin_cpu_supports("avx2") ? &kLoops : nullptr; }
+const AugmentLoops* avx512_augment() { return &kWideLoops; }
 
 }  // namespace gpupipe
 
@@ -134,6 +149,7 @@ const AugmentLoops* avx2_augment() { return __builtin_cpu_supports("avx2") ? &kL
 
 namespace gpupipe {
 const AugmentLoops* avx2_augment() { return nullptr; }
+const AugmentLoops* avx512_augment() { return nullptr; }
 }  // namespace gpupipe
 
 #endif

@@ -86,13 +86,14 @@ Box stored_box(const Box& box, const Turn& turn, int height, int width) {
   return stored;
 }
 
-// Turns 4-byte pixels upright. `in` has in_height rows of in_width pixels; both buffers have their strides in bytes.
-void turn_upright(const uint8_t* in, size_t in_stride, int in_height, int in_width, const Turn& turn, uint8_t* out,
-                  size_t out_stride) {
-  for (int row = 0; row < in_height; ++row) {
-    const int y = turn.from_bottom ? in_height - 1 - row : row;
-    for (int column = 0; column < in_width; ++column) {
-      const int x = turn.from_right ? in_width - 1 - column : column;
+// Turns `rows` rows of 4-byte pixels upright, the first being row `top` of a box as it is stored. Both buffers have
+// their strides in bytes.
+void turn_upright(const uint8_t* in, size_t in_stride, int top, int rows, const Box& box, const Turn& turn,
+                  uint8_t* out, size_t out_stride) {
+  for (int row = 0; row < rows; ++row) {
+    const int y = turn.from_bottom ? box.height - 1 - top - row : top + row;
+    for (int column = 0; column < box.width; ++column) {
+      const int x = turn.from_right ? box.width - 1 - column : column;
       uint8_t* to = turn.transposed ? out + static_cast<size_t>(x) * out_stride + static_cast<size_t>(y) * 4
                                     : out + static_cast<size_t>(y) * out_stride + static_cast<size_t>(x) * 4;
       std::memcpy(to, in + static_cast<size_t>(row) * in_stride + static_cast<size_t>(column) * 4, 4);
@@ -256,13 +257,17 @@ int ImageMaker::decode_turned(const std::vector<View>& views, int orientation, c
   if (code != GP_OK) return code;
   const size_t in_stride = gp_jpeg_row_bytes(jpeg);
   const size_t out_stride = static_cast<size_t>(inside.width) * 4 + margins.bytes() + kRowSlack;
-  grow(source_, in_stride * static_cast<size_t>(stored.height));
-  code = gp_jpeg_rows(jpeg, source_.data(), in_stride, stored.height);
-  if (code == GP_OK) code = gp_jpeg_end(jpeg);
-  if (code != GP_OK) return code;
+  grow(source_, in_stride * kStrip);
   grow(turned_, out_stride * static_cast<size_t>(inside.height));
-  turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, stored.height, stored.width, turn,
-               turned_.data() + static_cast<size_t>(margins.left) * 4, out_stride);
+  for (int row = 0; row < stored.height; row += kStrip) {
+    const int count = std::min(kStrip, stored.height - row);
+    code = gp_jpeg_rows(jpeg, source_.data(), in_stride, count);
+    if (code != GP_OK) return code;
+    turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, row, count, stored, turn,
+                 turned_.data() + static_cast<size_t>(margins.left) * 4, out_stride);
+  }
+  code = gp_jpeg_end(jpeg);
+  if (code != GP_OK) return code;
   take(views, passes, margins, turned_.data(), out_stride, inside);
   for (size_t i = 0; i < views.size(); ++i) resizes_[i].write(passes, views[i]);
   return GP_OK;

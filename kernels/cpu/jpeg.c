@@ -16,6 +16,7 @@
 
 enum { END_OF_IMAGE = 0xD9 };
 enum { SKIP_MARGIN = 2 }; /* pixels beside a window that the upsampling of its chroma looks at */
+enum { NARROWEST = 2 * MAX_SAMP_FACTOR }; /* pixels in which every component has two samples or more */
 enum { SMOOTHED = 10 };   /* coefficients of a block, the first ones, that libjpeg guesses */
 
 struct gp_jpeg {
@@ -209,13 +210,18 @@ static void take_over(gp_jpeg *jpeg, int offset, int columns) {
                                            (offset + columns - 1) / width);
 }
 
-/* Narrows the rows to the columns of the window and those beside it that its pixels depend on. */
+static int smaller(int one, int other) { return one < other ? one : other; }
+
+/* Narrows the rows to the columns of the window and those beside it that its pixels depend on. Where a component would be
+ * left with one sample, libjpeg would upsample the others in another way than it does in the whole image. */
 static void crop_columns(gp_jpeg *jpeg, int left, int width) {
   struct jpeg_decompress_struct *codec = &jpeg->codec;
-  int begin = left > SKIP_MARGIN ? left - SKIP_MARGIN : 0;
-  int end = left + width + SKIP_MARGIN;
-  JDIMENSION offset = (JDIMENSION)begin, columns;
-  if (end > (int)codec->output_width) end = (int)codec->output_width;
+  const int all = (int)codec->output_width;
+  int end = smaller(left + width + SKIP_MARGIN, all), begin = smaller(left - SKIP_MARGIN, end - NARROWEST);
+  JDIMENSION offset, columns;
+  if (begin < 0) begin = 0;
+  if (end < NARROWEST) end = smaller(NARROWEST, all);
+  offset = (JDIMENSION)begin;
   columns = (JDIMENSION)(end - begin);
   if (columns < codec->output_width) jpeg_crop_scanline(codec, &offset, &columns);
   else offset = 0;

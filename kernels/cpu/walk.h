@@ -15,8 +15,9 @@ typedef struct {
 } gp_header;
 
 /* NULL for a plain file: 8 bits, Huffman codes, baseline, extended or progressive, grey or three components, each
- * segment filled to its end with what ITU T.81, annex B, allows there, and all that a scan refers to defined before it.
- * Else why it is odd, which need not be damage. What is coded is not looked at. */
+ * segment filled to its end with what ITU T.81, annex B, allows there, all that a scan refers to defined before it, and no
+ * marker among what is coded but restarts in their turn. Else why it is odd, which need not be damage. What is coded is
+ * not decoded. */
 const char *gp_walk(const uint8_t *data, size_t size, int max_scans, gp_header *header);
 
 #ifdef __cplusplus

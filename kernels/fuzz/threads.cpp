@@ -12,6 +12,7 @@
 
 #include "../cpu/api.h"
 #include "../cpu/pool.h"
+#include "common.h"
 #include "made_file.h"
 
 namespace {
@@ -59,12 +60,6 @@ class Batch {
   std::vector<int32_t> windows_, resized_;
 };
 
-void require(bool holds, const char* what) {
-  if (holds) return;
-  fprintf(stderr, "FAILED: %s\n", what);
-  abort();
-}
-
 // Several callers, each with its own number of threads.
 void callers(const Batch& batch, const Bytes& wanted, int rounds) {
   std::vector<std::thread> all;
@@ -89,24 +84,24 @@ void child(const Batch& batch, const Bytes& wanted) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
   const Batch batch;
   const Bytes wanted = batch.decode(1);
   require(!wanted.empty(), "the batch");
-  callers(batch, wanted, 40);
-  for (int count : {0, 1, 2, 1000}) {
-    std::vector<int> seen(count);
-    gpupipe::for_each(count, 6, [&](int item) { ++seen[item]; });
-    for (int times : seen) require(times == 1, "an item is done once");
-  }
+  return run_for(count, arguments, 3, "rounds", [&] {
+    callers(batch, wanted, 40);
+    for (int items : {0, 1, 2, 1000}) {
+      std::vector<int> seen(items);
+      gpupipe::for_each(items, 6, [&](int item) { ++seen[item]; });
+      for (int times : seen) require(times == 1, "an item is done once");
+    }
 #ifndef __SANITIZE_THREAD__
-  for (int i = 0; i < 5; ++i) child(batch, wanted);
-  // While others decode: the pool's lock may be held at the fork.
-  std::thread busy([&] { callers(batch, wanted, 15); });
-  for (int i = 0; i < 10; ++i) child(batch, wanted);
-  busy.join();
+    for (int i = 0; i < 5; ++i) child(batch, wanted);
+    // While others decode: the pool's lock may be held at the fork.
+    std::thread busy([&] { callers(batch, wanted, 15); });
+    for (int i = 0; i < 10; ++i) child(batch, wanted);
+    busy.join();
 #endif
-  require(batch.decode(3) == wanted, "the parent after its forks");
-  printf("sound\n");
-  return 0;
+    require(batch.decode(3) == wanted, "the parent after its forks");
+  });
 }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Boxes, Columns, Images, Mask, Points
 from gpupipe.decode.fetching import Failures, Fetched
 from gpupipe.decode.rendering import FieldCrops, crops_of, decode_images, follow, planes
+from gpupipe.host.readers import Readers
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
 from gpupipe.workers.work import new_planes
@@ -38,24 +39,25 @@ class Part:
 
 
 class Threads:
-    """Up to `count` threads that read and as many that make rows; they start when there is work for them.
+    """Up to `count` threads that read, within `timeout`, and as many that make rows; they start when there is work for
+    them.
 
     DALI waits for what is read, so that has a pool of its own: 500 ImageNet JPEGs in shards outside of the page cache
     take 112 to 196 us each by 4 threads, 399 to 483 by one (a virtual disk, 2 cores of an Intel Xeon).
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, timeout: float) -> None:
         self.count = count
+        self.reading = Readers(count, timeout)
         self._open()
 
     def _open(self) -> None:
-        self.reading = ThreadPoolExecutor(self.count, "gpupipe-read")
         self.making = ThreadPoolExecutor(self.count, "gpupipe-make")
 
     def close(self) -> None:
         """End them; what they have not begun is dropped. The next work starts new ones."""
-        for pool in (self.reading, self.making):
-            pool.shutdown(cancel_futures=True)
+        self.reading.close()
+        self.making.shutdown(cancel_futures=True)
         self._open()
 
 

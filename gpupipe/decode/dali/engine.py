@@ -24,6 +24,7 @@ from gpupipe.decode.dali.feed import Feed, Feeder, frames_of
 from gpupipe.decode.dali.graph import as_dali, build_pipeline
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Batches, Engine
+from gpupipe.errors import GpupipeError
 from gpupipe.host.tracing import Stage
 from gpupipe.recipe import Views
 from gpupipe.sources import Source
@@ -34,17 +35,23 @@ __all__ = ["DaliEngine"]
 log = logging.getLogger("gpupipe")
 
 REFUSED = re.compile(r"Failed to decode sample #(\d+)")  # what DALI says of a row of its oldest batch
+SURROUNDING = ("Current pipeline", "Critical error", "Error in", "which was used", "encountered:", "File ", "return ")
+
+
+class DaliError(GpupipeError, RuntimeError):
+    """DALI failed, and blames no sample."""
 
 
 class DaliEngine(Engine):
     """Batches from a DALI pipeline, handed to torch without a copy. DALI does not say which of those that it works on
-    are made, and what it waits for can't be ended.
+    are made.
 
     device:         cuda with its number for "mixed" decoding and all pixel work on the GPU, or cpu.
     num_threads:    DALI's CPU threads.
     prefetch_depth: batches that DALI works on ahead of the consumer. ahead: how many before each is read its source is
                     told of it.
     decoders:       how DALI decodes; its share for the CPU is none of this engine's business.
+    timeout:        seconds for what is read for a batch, 0: as long as it takes.
     """
 
     name = "dali"
@@ -59,6 +66,7 @@ class DaliEngine(Engine):
         prefetch_depth: int,
         decoders: Decoders,
         ahead: int = 0,
+        timeout: float = 0,
     ) -> None:
         guard_forks()
         self.device = device
@@ -78,7 +86,7 @@ class DaliEngine(Engine):
             and (not self._on_gpu if decoders.crop_decode is None else decoders.crop_decode),
             hw_decoder_load=decoders.hw_decoder_load,
         )
-        self._feeder = Feeder(source, views, num_threads, pinned=self._on_gpu)
+        self._feeder = Feeder(source, views, num_threads, pinned=self._on_gpu, timeout=timeout)
         self._source = source
         self._ahead = ahead
         self._jobs: Iterator[Job] = iter(())
@@ -190,10 +198,14 @@ class DaliEngine(Engine):
     def _recover(self, error: RuntimeError) -> None:
         """Leave the sample that ended the pipeline to the CPU, and build it anew with the same feeds.
 
-        Raises the error itself where it blames no sample. Each call puts one more sample aside, so recovery ends.
+        Raises DaliError where it blames no sample. Each call puts one more sample aside, so recovery ends.
         Building takes 4 ms on the CPU; what DALI had made of the jobs in flight is made again.
         """
-        index = self._blamed(error)
+        try:
+            index = self._blamed(error)
+        except DaliError:
+            self._drop()  # it can't be used any more
+            raise
         self._pipeline = None  # before another is built: on a GPU each takes much memory
         traceback.clear_frames(error.__traceback__)  # DALI's own, which hold it too
         log.info("DALI refused sample %d; its pipeline is rebuilt without it", index)
@@ -204,13 +216,23 @@ class DaliEngine(Engine):
         self._schedule()
 
     def _blamed(self, error: RuntimeError) -> int:
-        """The sample that DALI says it can't decode. Raises the error where that is none of those it was given."""
+        """The sample that DALI says it can't decode. Raises DaliError where that is none of those it was given."""
         named = REFUSED.search(str(error))
         oldest = self._in_flight[0] if self._in_flight else None
         row = int(named.group(1)) // (oldest.frames if oldest else 1) if named else -1
         if oldest is None or row not in range(len(oldest.job)) or row in oldest.hidden:
-            raise error
+            raise self._failed(str(error)) from error
         return int(oldest.job.indices[row])
+
+    def _failed(self, said: str) -> DaliError:
+        reasons = [line for line in map(str.strip, said.splitlines()) if line and not line.startswith(SURROUNDING)]
+        what = f"DALI failed: {reasons[-1] if reasons else said}"
+        advice = "read what it said above"
+        if "bad_alloc" in said or "memory" in said:
+            advice = "memory ran out: raise the limit, or lower batch_size, prefetch_factor or num_workers"
+        if self._in_flight:
+            what = f"{self._in_flight[0].job.told}: {what}"
+        return DaliError(f"{what}; {advice}")
 
     def close(self) -> None:
         """Gives back the pipeline and the threads. Batches that the consumer holds stay valid."""

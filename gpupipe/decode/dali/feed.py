@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Clip, Columns, Frames, Image, Images, Job, Schema
+from gpupipe.batch import Batch, Columns, Frames, Image, Job, Schema
 from gpupipe.batch.columns import assemble
 from gpupipe.batch.sized import Sizes
+from gpupipe.decode.costs import each_image
 from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
@@ -121,11 +122,6 @@ def frames_of(schema: Schema) -> int:
     return next(iter(counts.values()), None) or 1
 
 
-def _each(images: Images) -> Images:
-    """The images one by one."""
-    return images.flat if images.data and isinstance(images.data[0], Clip) else images
-
-
 def _result(part: Part, batch: Batch) -> Columns:
     """The part's columns; its failures become the batch's."""
     columns, failures = part.made.result()
@@ -137,10 +133,10 @@ def _result(part: Part, batch: Batch) -> Columns:
 class Feeder:
     """Makes feeds."""
 
-    def __init__(self, source: Source, views: Views, threads: int, pinned: bool) -> None:
+    def __init__(self, source: Source, views: Views, threads: int, pinned: bool, timeout: float) -> None:
         self._source = source
         self._views = views
-        self._threads = Threads(threads)
+        self._threads = Threads(threads, timeout)
         self._beside = Beside(source, views, self._threads, pinned)
         self.frames = frames_of(source.fields)
         self._refused: set[int] = set()  # by DALI, while it decoded them: their indices
@@ -150,11 +146,11 @@ class Feeder:
         fields = self._source.fields
         with Stage("read") as read:
             wide = job if job.partners is None else job.widened()
-            fetched = fetch(self._source, wide, self._threads.reading, self._threads.count)
+            fetched = fetch(self._source, wide, self._threads.reading)
         crops = crops_of(fields, self._views, wide, fetched.columns)
         inputs: list[Any] = []
         for name in fields.images:
-            images = _each(fetched.columns[name])
+            images = each_image(fetched.columns[name])
             assert images.sizes is not None
             sizes = upright(images.sizes) if self._views[0].exif_orientation else images.sizes[:, :2]
             inputs.append(list(images.data))
@@ -194,7 +190,7 @@ class Feeder:
         for name in fields.images:
             image = fields[name]
             assert isinstance(image, Image)
-            images = _each(feed.fetched.columns[name])
+            images = each_image(feed.fetched.columns[name])
             assert images.sizes is not None
             exif = self._views[0].exif_orientation
             files = [row for row, data in enumerate(images.data) if data.ndim == 1]

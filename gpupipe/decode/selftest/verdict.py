@@ -9,15 +9,14 @@ import logging
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from gpupipe.decode.decoders import Decoders
 from gpupipe.errors import EngineUnavailableError
-from gpupipe.host.cache import cache_folder, recall, remember
+from gpupipe.host.cache import alone, recall, remember
 from gpupipe.host.children import Child, ChildError
-from gpupipe.host.files import folder_lock
 from gpupipe.host.machine import decoder_facts
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def find_verdict(device: torch.device) -> Verdict:
     key = _key(device)
     if (found := _recalled(key)) is not None:
         return found
-    with _alone():
+    with alone("selftest", "tries this GPU's decoders"):
         if (found := _recalled(key)) is None:
             log.warning(NEW, key["gpu"], len(GPU_PLANS), TIMEOUT)
             found = _tried(device, key)
@@ -253,7 +252,7 @@ def find_verdict(device: torch.device) -> Verdict:
 
 def new_verdict(device: torch.device) -> Verdict:
     """Try all plans on a GPU now; later loaders take this verdict."""
-    with _alone():
+    with alone("selftest", "tries this GPU's decoders"):
         return _tried(device, _key(device))
 
 
@@ -268,17 +267,6 @@ def _recalled(key: dict[str, Any]) -> Verdict | None:
         return found if found is not None and found.holds(time.time()) else None
     except (KeyError, TypeError, ValueError):
         return None
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Keep this machine's other processes out; where the cache folder can't be had each goes its own way."""
-    folder = cache_folder()
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(folder_lock(folder, wait=True, doing="tries this GPU's decoders"))
-        yield
 
 
 def _tried(device: torch.device, key: dict[str, Any]) -> Verdict:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpupipe import errors
+from gpupipe.host.cache import cache_folder
 from gpupipe.host.children import python_path
 from gpupipe.host.processes import ending
 from gpupipe.sources.remote import objects
@@ -32,7 +33,7 @@ def apart(what: str, **arguments: Any) -> Any:
     traceback, and where the process died.
     """
     command = [sys.executable, "-m", "gpupipe.sources.remote.apart"]
-    environment = os.environ | {"PYTHONPATH": python_path()}
+    environment = os.environ | {"PYTHONPATH": python_path(), "GPUPIPE_CACHE": str(cache_folder())}
     child = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

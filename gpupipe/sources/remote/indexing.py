@@ -130,7 +130,7 @@ class ShardIndexing:
         try:
             data = whole(Object(given, UNKNOWN, "")) if is_remote(given) else Path(given).expanduser().read_bytes()
         except (OSError, MissingError) as error:
-            raise DataError(f"index={shown(given)!r} can't be read ({error}): check it") from error
+            raise DataError(f"index='{shown(given)}' can't be read ({error}): check it") from error
         index, why = self._opened(data)
         if index is not None:
             told = index.info.get("shards") or [{}]

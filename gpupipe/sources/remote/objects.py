@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from gpupipe.errors import DataError
 from gpupipe.sources.reading import ChangedError
+from gpupipe.texts import printable
 
 __all__ = [
     "Extent",
@@ -102,7 +103,7 @@ def shown(url: str) -> str:
     if scheme(url) not in ("s3", "s3a", "gs", "az"):  # a key may have both characters
         text, *cut = re.split(r"[?#]", text, maxsplit=1)
         text += "?..." if cut else ""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return printable(text)
 
 
 @lru_cache(4096)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from gpupipe.batch import Schema
 from gpupipe.batch.stored import schema_to_json
 from gpupipe.errors import DataError
 from gpupipe.host.cache import cache_folder, digest
-from gpupipe.host.files import folder_lock, read_regular, replacing
+from gpupipe.host.files import folder_lock, private, read_own, replacing
 from gpupipe.sources.building import BuiltIndex, load_or_build
 from gpupipe.sources.remote.client import client
 from gpupipe.sources.remote.objects import ReadError, shown
@@ -27,7 +24,6 @@ PATIENCE = 300.0
 """Seconds for which the process that looks may stand still until others that wait for it give up: more than any request
 is tried."""
 
-BEAT = 1.0  # seconds
 MOST_ANSWER = 1 << 30
 
 
@@ -42,7 +38,7 @@ def once(
     before = _state(folder / "answer.json")
     try:
         doing = f"looks at {told}"
-        with folder_lock(folder, wait=True, doing=doing, patience=PATIENCE), _pulse(folder):
+        with folder_lock(folder, doing=doing, patience=PATIENCE, alive=lambda: client().counts().requests):
             is_new = not rebuild and _state(folder / "answer.json") != before
             answer = _answer(folder / "answer.json", asked) if is_new else None
             if answer is None:
@@ -51,11 +47,8 @@ def once(
                     with replacing(folder / "answer.json") as file:
                         file.write(json.dumps(answer).encode())
             return answer
-    except TimeoutError:
-        raise DataError(
-            f"another process looks at {told} and has not moved for {PATIENCE:.0f} s: end it if it was stopped "
-            f"(`lslocks` names what has locked {folder}), or set GPUPIPE_CACHE to another folder"
-        ) from None
+    except TimeoutError as error:
+        raise DataError(f"{error}: end it if it was stopped, or set GPUPIPE_CACHE to another folder") from None
     except ReadError as error:
         raise DataError(str(error)) from error
     except OSError as error:
@@ -65,12 +58,10 @@ def once(
 def private_folder(name: str) -> Path:
     """In the cache folder one for what is kept of data by URL, of which the right to read may be a part: for this user
     alone. Raises DataError."""
-    folder = cache_folder() / "urls" / name
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return private(cache_folder(), "urls", name)
     except OSError as error:
-        raise unwritable(folder, error) from error
-    return folder
+        raise unwritable(cache_folder() / "urls", error) from error
 
 
 def unwritable(folder: Path, error: OSError) -> DataError:
@@ -92,30 +83,10 @@ def _state(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-@contextmanager
-def _pulse(folder: Path) -> Iterator[None]:
-    """Touch the folder as long as requests are answered, so that who waits for it sees that work goes on."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        before = -1
-        while not ended.wait(BEAT):
-            now = client().counts().requests
-            if now != before:
-                before = now
-                os.utime(folder)
-
-    threading.Thread(target=beat, name="gpupipe-pulse", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-
-
 def _answer(path: Path, asked: str) -> dict[str, Any] | None:
     """What another process has found while this one waited for it."""
     try:
-        answer: dict[str, Any] = json.loads(read_regular(path, MOST_ANSWER))
+        answer: dict[str, Any] = json.loads(read_own(path, MOST_ANSWER))
         return answer if answer["asked"] == asked else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -129,6 +100,5 @@ def kept(
     rebuild: bool,
 ) -> StoredIndex:
     """The index in such a folder, built where it is stale."""
-    place = folder / "index"  # another folder to lock
-    place.mkdir(exist_ok=True)
+    place = private(folder, "index")  # another folder to lock
     return load_or_build(place, "found.index", arrays=arrays, stale=stale, build=build, rebuild=rebuild)

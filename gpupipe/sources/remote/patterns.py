@@ -29,7 +29,7 @@ def objects_of(patterns: Sequence[str], what: str) -> list[Object]:
     found: list[Object] = []
     for part, pattern in parts:
         matches = [there[part]] if part in there else _matches(part, what)
-        more = "" if part == pattern else f" (from the pattern {shown(pattern)!r})"
+        more = "" if part == pattern else f" (from the pattern '{shown(pattern)}')"
         found += [_present(match, part, more, what) for match in matches]
     seen: set[str] = set()
     for one in found:
@@ -53,10 +53,10 @@ def _is_glob(url: str) -> bool:
 def _matches(pattern: str, what: str) -> list[Object]:
     """The objects that a glob means: as of files, a part of a name for each part of it."""
     if is_web(pattern):
-        raise ConfigError(f"{shown(pattern)!r} is a glob, and {NO_LISTING}")
+        raise ConfigError(f"'{shown(pattern)}' is a glob, and {NO_LISTING}")
     folder = pattern[: MAGIC.search(pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
     if folder.endswith("/") or "/" not in folder:
-        raise ConfigError(f"{shown(pattern)!r} is a glob for buckets: pass the URLs of each")
+        raise ConfigError(f"'{shown(pattern)}' is a glob for buckets: pass the URLs of each")
     objects = client().list(folder)
     for one in objects:
         if one.url == pattern:  # an object whose name has brackets is meant as it is
@@ -64,7 +64,7 @@ def _matches(pattern: str, what: str) -> list[Object]:
     inner = key_of(folder, pattern).split("/")
     found = [one for one in objects if _fits(key_of(folder, one.url).split("/"), inner)]
     if not found:
-        raise DataError(f"no {what} matches {shown(pattern)!r}: check the pattern")
+        raise DataError(f"no {what} matches '{shown(pattern)}': check the pattern")
     return sorted(found)
 
 

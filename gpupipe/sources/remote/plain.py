@@ -245,7 +245,7 @@ class Answer:
         if end < 0:
             return
         self._begin, text = end + 4, head[: end + 2].decode("latin-1")
-        if text.startswith("HTTP/1.1 ") and text[9:12].isdigit():
+        if text.startswith("HTTP/1.1 ") and text[9:12].isdecimal():
             self.status = int(text[9:12])
         self._said = {name.lower(): value.strip() for name, value in LINE.findall(text)}
 
@@ -263,7 +263,7 @@ class Answer:
     def _code(self) -> str:
         """What an error's text names as its cause."""
         length = self._said.get("content-length", "")
-        end = min(self._begin + ERROR, len(self._buffer), self._begin + int(length) if length.isdigit() else 0)
+        end = min(self._begin + ERROR, len(self._buffer), self._begin + int(length) if length.isdecimal() else 0)
         with suppress(OSError, EOFError):
             while self.count < end:
                 self._receive(end, socket.MSG_WAITALL)

@@ -24,7 +24,7 @@ from gpupipe.sources.inside import Inside
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.stores.zips import Member, Read, data_offset, directory, unpacked
+from gpupipe.sources.stores.zips import Member, Read, check_name, data_offset, directory, unpacked
 from gpupipe.sources.wanted import Wanted
 
 __all__ = ["ArchiveSource", "open_archive"]
@@ -94,7 +94,10 @@ class _Archive(Inside):
     def measure(self, path: str) -> tuple[int, int, int, int]:
         member = self.member(path)
         try:
+            check_name(self.place, self.name(path), member, self.read)
             return member.size, *self._header(member)
+        except DataError:
+            raise
         except ValueError:
             return member.size, *DAMAGED
 

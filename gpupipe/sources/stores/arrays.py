@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gpupipe.batch import Array, Boxes, Columns, Field, Image, Images, Index, Key, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.whereabouts import note
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import ChangedError, Stamp
 from gpupipe.sources.source import Source, as_column, content_fingerprint
 from gpupipe.sources.stores.hdf5 import Hdf5File
@@ -22,6 +21,7 @@ from gpupipe.sources.stores.naming import arrays_of, element, refuse_single, tol
 from gpupipe.sources.stores.npy import NpyFile, NpzFile
 from gpupipe.sources.stores.rows import ArrayFile, Held
 from gpupipe.sources.values import as_given
+from gpupipe.texts import printable
 
 __all__ = ["FILES", "ArraySource", "open_arrays"]
 

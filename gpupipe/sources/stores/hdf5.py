@@ -51,10 +51,13 @@ class Hdf5File:
         found: list[str] = []
 
         def visit(name: str, item: Any) -> None:
-            if isinstance(item, self._h5py.Dataset):
+            if isinstance(name, str) and isinstance(item, self._h5py.Dataset):  # bytes: no UTF-8, which nobody asks for
                 found.append(name)
 
-        self._opened().visititems(visit)
+        try:
+            self._opened().visititems(visit)
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            raise DataError(f"{self.path} is damaged: {error}; copy or write it again") from error
         return found
 
     def rows(self, name: str) -> Rows:

@@ -28,7 +28,7 @@ from gpupipe.host.files import open_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
-from gpupipe.sources.indexed import IndexedSource, arrays_of, found, printable
+from gpupipe.sources.indexed import IndexedSource, arrays_of, found
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import NO_LABEL
 from gpupipe.sources.source import Encoded
@@ -36,6 +36,7 @@ from gpupipe.sources.storage import StoredIndex, pack_strings
 from gpupipe.sources.stores.datum import read_datum
 from gpupipe.sources.stores.lmdb_pages import Entries, entries
 from gpupipe.sources.wanted import ALONE, Names, Wanted, check_kind, wanted
+from gpupipe.texts import printable
 
 __all__ = ["LmdbSource", "is_database", "open_lmdb"]
 
@@ -87,7 +88,7 @@ class LmdbSource(IndexedSource):
 
     def location(self, index: int) -> str:
         """The key and the database's file."""
-        return printable(f"key {self.key(index)!r} in {self._place}")
+        return f"key '{printable(self.key(index))}' in {printable(self._place)}"
 
 
 def is_database(path: str) -> bool:
@@ -220,7 +221,7 @@ class _Store:
         folders = [key.rpartition("/")[0].partition("/")[0] for key in _without_numbers(keys)]
         if "" in folders:
             self._refuse(
-                f"has no labels: keys such as {printable(keys[folders.index('')])!r} have no folder, which is the "
+                f"has no labels: keys such as '{printable(keys[folders.index('')])}' have no folder, which is the "
                 f"class; {ALONE}, and have labels from elsewhere by joining"
             )
         classes = sorted(set(folders))

@@ -82,7 +82,7 @@ class _Database:
         first = self._described(0)
         size = 0 if first is None else first.page_size
         second = self._described(size) if PAGES[0] <= size <= PAGES[1] else None
-        if first is None or second is None:
+        if first is None or second is None or second.page_size != size:
             self._refuse("is no LMDB database of a 64-bit machine with a little end first, or is damaged")
         return max(first, second, key=lambda meta: meta.transaction)
 
@@ -107,7 +107,7 @@ class _Database:
                 self._refuse("is damaged: its pages lead in circles")
             try:
                 yield from self._page(number, pages)
-            except (struct.error, IndexError) as error:
+            except (struct.error, IndexError, OverflowError) as error:  # the last of a number beyond any file
                 self._refuse(f"is damaged at page {number} ({error})")
 
     def _page(self, number: int, pages: list[int]) -> Iterator[tuple[bytes, int, int]]:

@@ -17,7 +17,7 @@ from gpupipe.host.files import open_regular
 from gpupipe.sources.reading import Stamp
 from gpupipe.sources.source import Encoded
 
-__all__ = ["Member", "Read", "data_offset", "directory", "unpacked"]
+__all__ = ["Member", "Read", "check_name", "data_offset", "directory", "unpacked"]
 
 Read = Callable[[int, int], Encoded]
 """`read(offset, size)` gives the archive's bytes from there on, fewer where it ends. Raises ValueError."""
@@ -25,7 +25,7 @@ Read = Callable[[int, int], Encoded]
 HEADER = 30  # bytes of a member's own header, before its name and what zip tools add: 28 bytes of times, 20 of zip64
 MAGIC = b"PK\3\4"
 GUESS = HEADER + 256
-ENCRYPTED = 1
+ENCRYPTED, UNICODE = 1, 1 << 11
 MOST_RATIO = 1032  # of deflate (zlib's technical details): what claims more is no image
 
 
@@ -91,6 +91,20 @@ def _check_apart(path: Path, members: dict[str, Member]) -> None:
         raise DataError(
             f"{path}: its members {one!r} and {other!r} overlap, as in a zip bomb: don't use it, or zip the files anew"
         )
+
+
+def check_name(archive: str, name: str, member: Member, read: Read) -> None:
+    """Raise DataError where the member itself has another name than the archive's directory, of which there is no sum:
+    the class of an image would be another."""
+    head = read(member.begin, HEADER + 4 * len(name)).tobytes()
+    if len(head) < HEADER or not head.startswith(MAGIC):
+        return  # it is no sample that can be read
+    (flags,), (length,) = struct.unpack_from("<H", head, 6), struct.unpack_from("<H", head, 26)
+    own = head[HEADER : HEADER + length]
+    # Of other encodings zip tools note the name elsewhere, too.
+    is_known = flags & UNICODE or own.isascii() or name.isascii()
+    if is_known and own != name.encode("utf-8", "replace"):
+        raise DataError(f"{archive} is damaged: its member {name!r} calls itself {own!r}; copy or zip it again")
 
 
 def data_offset(member: Member, read: Read) -> int:

@@ -88,11 +88,17 @@ def check_integers(table: pa.Table, names: Sequence[str], path: Path, delimiter:
         if not pa.types.is_floating(column.type) or (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
             continue
         for begin, _, cells, _ in _records(path, delimiter, encoding):
-            if number < len(cells) and WHOLE.fullmatch(cells[number]) and not -(2**63) <= int(cells[number]) < 2**63:
+            if number < len(cells) and WHOLE.fullmatch(cells[number]) and _is_too_large(cells[number]):
                 raise DataError(
                     f"{path} line {begin}: {cells[number][:SHOWN]!r} in the column {name!r} has no place in int64; "
                     "write it as text with a letter, or as a float (1e20)"
                 )
+
+
+def _is_too_large(number: str) -> bool:
+    """Whether a whole number has no place in int64; Python reads none of thousands of digits."""
+    digits = number.lstrip("+-0")
+    return len(digits) > len(str(2**63)) or int(digits or 0) > 2**63 - (number[0] != "-")
 
 
 def looks_like_data(names: Sequence[str], root: Path) -> bool:

@@ -21,13 +21,13 @@ from gpupipe.batch import Array, Bytes, Columns, Field, Image, Mask, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
 from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import MODES, turn
+from gpupipe.texts import printable
 
 __all__ = ["HuggingFaceSource", "open_hugging_face"]
 

@@ -44,6 +44,7 @@ LEAST_BLOCK, MOST_BLOCK = 1 << 20, 1 << 30
 # pyarrow ends the process where JSON is nested some ten thousand deep.
 MOST_NESTED = 1000
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+BEFORE = b"\xef\xbb\xbf \t\r\n"  # of a line's content: a mark of the encoding, and space
 BRACKET = re.compile(rb"[\[\]{}]")
 
 
@@ -175,6 +176,7 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
                 quoted_strings_can_be_null=False,
             ),
         )
+        names = table.column_names  # which are decoded now
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
@@ -183,14 +185,14 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
             raise DataError(
                 f"{path} line {row.number} has {row.actual_columns} columns where the first has "
                 f"{row.expected_columns}: {row.text[:SHOWN]!r}; quote what has a delimiter in it"
-            ) from error
+            ) from None  # pyarrow's message has the line as it is
         check_texts(path, manifest.encoding, error)
         raise DataError(
             f"{path} can't be read as CSV: {error}; for another delimiter or encoding, or without names in the "
             "first line, pass gpupipe.Manifest(path, delimiter=, encoding=, columns=)"
-        ) from error
+        ) from None
     sources = {str(field.source or name) for name, field in fields.items()}
-    asked = [name for name in table.column_names if name in sources and table.column_names.count(name) == 1]
+    asked = [name for name in names if name in sources and names.count(name) == 1]
     if any(pa.types.is_binary(table.schema.field(name).type) for name in asked):
         check_texts(path, manifest.encoding, "its texts are not in that encoding")
     check_integers(table, asked, path, delimiter, manifest.encoding)
@@ -198,26 +200,30 @@ def _csv(manifest: Manifest, path: Path, fields: Schema) -> pa.Table:
 
 
 def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
-    _check_nesting(path)
+    _check_lines(path)
     texts = [(name, kind) for name, kind in _texts(fields).items() if "." not in name]
     failed: Exception | None = None
     for known in (texts, []):  # with none of them: where they are no texts, their types are told
         try:
-            return pa.json.read_json(
+            table = pa.json.read_json(
                 path,
                 pa.json.ReadOptions(use_threads=False, block_size=_block(path)),
                 pa.json.ParseOptions(explicit_schema=pa.schema(known), unexpected_field_behavior="infer"),
             )
+            table.column_names  # noqa: B018 - which are decoded now
+            return table
         except (pa.ArrowException, OSError, ValueError) as error:
             failed = error
     where = first_wrong(path, json.loads) or first_clash(path)
-    raise DataError(f"{path}{where} can't be read as JSON lines: {failed}") from failed
+    raise DataError(f"{path}{where} can't be read as JSON lines: {failed}")
 
 
-def _check_nesting(path: Path) -> None:
-    """Raise DataError for a line that is nested too deeply."""
+def _check_lines(path: Path) -> None:
+    """Raise DataError for a line that is nested too deeply, or is null, of which pyarrow's reader dies."""
     with open(open_regular(path), "rb") as file:
         for number, line in enumerate(file, start=1):
+            if line.lstrip(BEFORE).startswith(b"null"):
+                raise DataError(f"{path} line {number} is null, where an object is to be: {line[:SHOWN]!r}")
             if line.count(b"[") + line.count(b"{") > MOST_NESTED and _nested(line) > MOST_NESTED:
                 raise DataError(f"{path} line {number} can't be read: its JSON is nested more than {MOST_NESTED} deep")
 

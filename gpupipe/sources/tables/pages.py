@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.sources.tables.snappy import FRAGMENT, expanded, fragments, preamble
+from gpupipe.sources.tables.thrift import struct, unsigned
 
 __all__ = ["NULL", "NULL_STRUCT", "Chunk", "Places", "Read", "located"]
 
@@ -149,7 +150,7 @@ class _Scan:
 
     def _page(self, at: int) -> _Page:
         room = self._chunk.begin + self._chunk.size - at
-        header, length = _struct(self._bytes(at, min(HEADER, room)), 0)
+        header, length = struct(self._bytes(at, min(HEADER, room)), 0)
         page = _Page(header[1], header, at + length, header[3], header[2])
         if not (0 <= page.size <= room - length and 0 <= page.expanded <= MOST_RATIO * (page.size + 1)):
             raise ValueError(f"a page claims {page.size:,} bytes, expanded {page.expanded:,}, and {room:,} are there")
@@ -222,7 +223,7 @@ def _hybrid(data: bytes, width: int, count: int) -> Numbers:
         raise ValueError(f"a page's numbers have {width} bits")
     parts, at, got = [np.zeros(0, np.int64)], 0, 0
     while got < count:
-        header, at = _unsigned(data, at)
+        header, at = unsigned(data, at)
         if header & 1:
             size = (header >> 1) * width
             bits = np.unpackbits(np.frombuffer(data, np.uint8, size, at), bitorder="little")
@@ -233,42 +234,3 @@ def _hybrid(data: bytes, width: int, count: int) -> Numbers:
         at, got = at + size, got + len(part)
         parts.append(part)
     return np.concatenate(parts)[:count]
-
-
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """A struct of Thrift's compact protocol, by its fields' numbers, and where it ends."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while data[at]:
-        step, kind = divmod(data[at], 16)
-        at += 1
-        if step:
-            number += step
-        else:
-            number, at = _signed(data, at)
-        if kind in (1, 2):
-            fields[number] = kind == 1
-        elif kind in (4, 5, 6):
-            fields[number], at = _signed(data, at)
-        elif kind == 8:
-            size, at = _unsigned(data, at)
-            at += size
-        elif kind == 12:
-            fields[number], at = _struct(data, at)
-        else:
-            raise ValueError("the header of a page is damaged")
-    return fields, at + 1
-
-
-def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        value |= (data[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if data[at - 1] < 128:
-            return value, at
-
-
-def _signed(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
-    return value >> 1 ^ -(value & 1), at

@@ -25,7 +25,6 @@ from gpupipe.batch import MISSING, Array, Bytes, Coming, Field, Image, Images, M
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, scan_in_threads
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.packed import AS_STORED
 from gpupipe.sources.reading import OpenFiles
 from gpupipe.sources.remote.loose import Known
@@ -38,6 +37,7 @@ from gpupipe.sources.tables.files import Parquet
 from gpupipe.sources.tables.row_groups import SNAPPY, Footer, LocalFooter, RowGroup, RowGroups, default_memory
 from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import turn
+from gpupipe.texts import printable
 
 __all__ = ["ParquetSource", "class_label_names", "open_parquet"]
 
@@ -165,7 +165,7 @@ class ParquetSource(RowSource):
         what = (
             f"{len(large)} of {len(self.groups)} row groups are read whole for each image, and are {self._where}: row "
             f"group {group.number} of {printable(group.footer.path)} has {size // MIB:,} MiB in the column {leaf!r}, "
-            f"compressed by {group.leaf(leaf).compression}; a process keeps {self._memory // MIB:,} MiB"
+            f"compressed by {group.leaf(leaf).codec}; a process keeps {self._memory // MIB:,} MiB"
         )
         remedy = (
             "write the images without compression, which `gpupipe pack` does, or a smaller row_group_size; or let the "
@@ -197,7 +197,7 @@ class ParquetSource(RowSource):
 
     def _read_whole(self) -> Iterator[tuple[RowGroup, str]]:
         """Row groups and columns of which a value can't be read alone."""
-        return ((one, leaf) for one in self.groups for leaf in self.direct if one.leaf(leaf).compression not in SNAPPY)
+        return ((one, leaf) for one in self.groups for leaf in self.direct if one.leaf(leaf).codec not in SNAPPY)
 
     @property
     def reads_groups(self) -> bool:
@@ -324,7 +324,7 @@ def fitting(schema: Schema, footers: Sequence[Footer]) -> Sequence[Footer]:
 def _footer(path: FilePath, advance: Advance) -> LocalFooter:
     try:
         footer = LocalFooter.of(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read as Parquet, perhaps it is cut; copy it again ({error})") from error
     advance(1)
     return footer
@@ -353,6 +353,12 @@ def _known(footers: Sequence[Footer], parts: list[str]) -> pa.Table:
             table = footer.read(parts)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{footer.path}: the columns {', '.join(parts)} can't be read: {error}") from error
+        about = footer.metadata
+        rows = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
+        if table.num_rows != rows:
+            raise DataError(
+                f"{footer.path} is damaged: it has {table.num_rows:,} rows and says {rows:,}; copy it again"
+            )
         advance(1)
         return table.replace_schema_metadata(None)
 

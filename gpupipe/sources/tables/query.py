@@ -14,6 +14,7 @@ import pyarrow as pa
 from gpupipe.batch import Schema
 from gpupipe.errors import ConfigError, DataError, GpupipeError
 from gpupipe.host.cache import cache_folder, digest
+from gpupipe.host.files import private
 from gpupipe.sources.building import load_or_build
 from gpupipe.sources.needing import library
 from gpupipe.sources.tables.rows import root_of
@@ -44,8 +45,7 @@ def open_query(query: Query, fields: Schema) -> TableSource:
         with _failing(where, ()):
             table = _by_connection(query.connection, query, fields)
     built = frozen(table, fields, where, query.classes)
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private(cache_folder())
     name = f"query-{built.fingerprint}-{digest(built.info)}"
     index = load_or_build(folder, name, arrays={"table"}, stale=lambda _: "", build=lambda: built, beside=False)
     return TableSource(where, root, index, fields)

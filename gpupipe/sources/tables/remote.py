@@ -39,7 +39,7 @@ from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.files import ENDING, Parquet, in_folder, tell_of_splits
 from gpupipe.sources.tables.pages import Chunk, Places, Read
 from gpupipe.sources.tables.parquet import ParquetSource, fitting
-from gpupipe.sources.tables.row_groups import Footer, RowGroup, begin_of
+from gpupipe.sources.tables.row_groups import Footer, RowGroup
 from gpupipe.sources.tables.rows import Files
 
 __all__ = ["RemoteParquetSource", "index", "open_remote"]
@@ -76,10 +76,8 @@ class RemoteFooter(Footer):
 
     def extents(self, parts: Sequence[str], groups: Sequence[int]) -> list[Extent]:
         """Where it has these columns of row groups."""
-        leaves = [
-            self.metadata.row_group(group).column(n) for group in groups for part in parts for n in self.within(part)
-        ]
-        return [Extent(self.object, begin_of(leaf), leaf.total_compressed_size) for leaf in leaves]
+        leaves = [self.chunks[group][number] for group in groups for part in parts for number in self.within(part)]
+        return [Extent(self.object, leaf.begin, leaf.size) for leaf in leaves]
 
     @contextmanager
     def opened(self, parts: Sequence[str], groups: Sequence[int]) -> Iterator[IO[bytes]]:
@@ -299,7 +297,7 @@ def _built(objects: Sequence[Object], schema: Schema) -> BuiltIndex:
     footers = fitting(schema, [footer for footer, _ in found])
     source = ParquetSource(Parquet("", root="."), schema, footers)
     kept = [(group, part) for part in source.direct for group in source.groups]
-    packed = {group.leaf(part).compression for group, part in kept} != {"UNCOMPRESSED"}
+    packed = {group.leaf(part).codec for group, part in kept} != {"UNCOMPRESSED"}
     doing = f"looking for {len(source)} values in {len(objects)} Parquet files"
     places = scan_in_threads(doing, len(kept), _places, kept, UNPACKERS if packed else THREADS)
     tails = [tail for _, tail in found]

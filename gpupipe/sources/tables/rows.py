@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Columns, Coming, Field, Index, Key, Scalar, Schema
 from gpupipe.errors import DataError, SampleError
 from gpupipe.host.whereabouts import note
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.reading import read_file
 from gpupipe.sources.remote.loose import UNKNOWN, Known, Loose, url_of
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote, shown
@@ -24,6 +23,7 @@ from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
 from gpupipe.sources.remote.source import SKIP, RemoteSource
 from gpupipe.sources.source import Encoded, as_column
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values
+from gpupipe.texts import printable
 
 __all__ = ["Files", "RowSource", "root_of", "told"]
 

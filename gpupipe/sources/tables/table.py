@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gpupipe.batch import Array, Bytes, Image, Mask, Schema
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.building import BuiltIndex, reopen_index
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import unsigned
 from gpupipe.sources.source import content_fingerprint
@@ -22,6 +21,7 @@ from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.rows import RowSource, told
+from gpupipe.texts import utf8
 
 __all__ = ["TableSource", "frozen"]
 
@@ -74,7 +74,7 @@ class TableSource(RowSource):
 
     def key(self, index: int) -> str:
         """The path of its image, or its row."""
-        return str(index) if self._keys is None else printable(unsigned(self._keys[index].as_py()))
+        return str(index) if self._keys is None else utf8(unsigned(self._keys[index].as_py()))
 
     def location(self, index: int) -> str:
         """The table and the row, of which the first is 0; and its path."""

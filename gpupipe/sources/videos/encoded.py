@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
 from gpupipe.host.files import open_regular
-from gpupipe.kernels import Limits
 from gpupipe.sources.needing import library
 
 __all__ = ["VIDEOS", "EncodedVideo", "video_decoder"]
@@ -43,13 +42,9 @@ class EncodedVideo:
     def _decoder(self) -> Any:
         source, open_video = self._source(), video_decoder()
         try:
-            decoder = open_video(source, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="exact")
-            sides = decoder.metadata.height, decoder.metadata.width
+            return open_video(source, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode="exact")
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(f"the video can't be opened: {_first_line(error)}") from error
-        if sides[0] * sides[1] > Limits().max_pixels:
-            raise ValueError(f"its frames have {sides[1]} x {sides[0]} pixels, more than are allowed")
-        return decoder
 
     def _source(self) -> str | bytes:
         """For FFmpeg: an absolute path, in which it sees no protocol, or bytes; of a kind that names no other files."""
@@ -63,6 +58,11 @@ class EncodedVideo:
 
     def __len__(self) -> int:
         return len(self._decoder)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of its frames."""
+        return self._decoder.metadata.height or 0, self._decoder.metadata.width or 0
 
     @property
     def rate(self) -> float | None:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import Columns, Frames, Index, Key, Scalar, Schema, Video
 from gpupipe.errors import ConfigError
-from gpupipe.sources.indexed import printable
 from gpupipe.sources.source import Source
+from gpupipe.texts import printable
 
 __all__ = ["VideoSource", "wants_labels"]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from gpupipe import __version__
 from gpupipe.errors import GpupipeError
+from gpupipe.texts import MOST_MESSAGE, printable
 
 __all__ = ["main"]
 
@@ -61,5 +62,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(name: str, reason: str) -> int:
-    print(f"{name}: {' '.join(reason.splitlines())}", file=sys.stderr)
+    print(f"{name}: {printable(' '.join(reason.splitlines()), MOST_MESSAGE)}", file=sys.stderr)
     return USAGE

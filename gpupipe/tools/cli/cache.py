@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from gpupipe.tools.cli.options import Subparsers, add_command, sized
+from gpupipe.tools.cli.options import Subparsers, add_command, say, sized
 
 __all__ = ["add_parser", "run"]
 
@@ -36,17 +36,17 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(found) | ({} if freed is None else {"freed": freed})))
         return 0
     if freed is not None:
-        print(f"freed: {sized(freed)}")
-    print(f"folder: {found.place}")
-    print(f"taken: {sized(found.taken)}; {sized(found.free)} of the disk are free")
+        say(f"freed: {sized(freed)}")
+    say(f"folder: {found.place}")
+    say(f"taken: {sized(found.taken)}; {sized(found.free)} of the disk are free")
     if found.chosen:
-        print(f"size where none is set: {sized(found.chosen)}")
+        say(f"size where none is set: {sized(found.chosen)}")
     for one in found.data_sets:
         held = f", {sized(one.held)} of it held by runs" if one.held else ""
-        print(f"data set: {one.name or '(unknown)'}: {one.blocks:,} blocks, {sized(one.taken)}{held}")
+        say(f"data set: {one.name or '(unknown)'}: {one.blocks:,} blocks, {sized(one.taken)}{held}")
     for process in found.processes:
         size = process.get("size")
-        print(
+        say(
             f"in use: by process {process.get('pid', '?')} ({' '.join(process.get('program', []))}), "
             f"run {process['run']}{f', size {sized(size)}' if isinstance(size, int) else ''}"
         )

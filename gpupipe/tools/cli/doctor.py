@@ -20,6 +20,7 @@ from gpupipe.decode.tuned import kept
 from gpupipe.host import system
 from gpupipe.host.checks import at_least
 from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
+from gpupipe.texts import MOST_MESSAGE, printable
 from gpupipe.tools.cli.options import Subparsers, add_command, add_fields, data_of, fields_of, option
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ def table(findings: Iterable[Finding]) -> Table:
 
     result = Table("check", "status", "finding", title="gpupipe doctor", title_justify="left")
     for finding in findings:
-        detail = finding.detail + (f"\n-> {finding.remedy}" if finding.remedy else "")
+        detail = "\n-> ".join(printable(text, MOST_MESSAGE) for text in (finding.detail, finding.remedy) if text)
         result.add_row(finding.name, f"[{STYLES[finding.status]}]{finding.status}[/]", escape(detail))
     return result
 

@@ -23,6 +23,7 @@ from gpupipe.tools.cli.options import (
     data_of,
     fields_of,
     print_some,
+    say,
 )
 
 __all__ = ["add_parser", "run"]
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     fields = {"image": Image()} if args.no_labels else fields_of(args)
     left = _index_share(args, fields) if args.task or args.on else 0
     if left and args.task:
-        print(f"task {args.task[0]}/{args.task[1]} is done; others have {left} shards to index")
+        say(f"task {args.task[0]}/{args.task[1]} is done; others have {left} shards to index")
         return 0
     source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
     damaged, rows = summary(source, args.sizes)
@@ -78,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
     for name, value in rows.items():
         table.add_row(name, value)
     Console().print(table)
-    print(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
+    say(f"index: {getattr(source, 'index_path', 'none')}")  # a table would cut a long path
     if args.out is not None:
-        print(f"written to {args.out}: pass it as index=, or copy it to {_write(source, args.out)}, where it is found")
+        say(f"written to {args.out}: pass it as index=, or copy it to {_write(source, args.out)}, where it is found")
     for name, names in getattr(source, "names", {}).items():
         print_some(name, (f"{number} is {one}" for number, one in enumerate(names)), len(names))
     lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())

@@ -12,6 +12,7 @@ from typing import Any
 from gpupipe.batch import Field, Schema
 from gpupipe.batch.stored import KINDS
 from gpupipe.errors import ConfigError
+from gpupipe.texts import MOST_MESSAGE, printable
 from gpupipe.tools.cli.own_file import load
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
         "byte_size",
         "data_of",
     ),
-    *("fields_of", "option", "print_some", "require", "sized"),
+    *("fields_of", "option", "print_some", "require", "say", "sized"),
 ]
 
 MOST_PRINTED = 50
@@ -142,9 +143,14 @@ def data_of(args: argparse.Namespace) -> Any:
     return args.data[0] if len(args.data) == 1 else args.data
 
 
+def say(text: str) -> None:
+    """Print a line, whatever it quotes."""
+    print(printable(text, MOST_MESSAGE))
+
+
 def print_some(what: str, lines: Iterable[str], count: int) -> None:
     """The first of so many lines, each behind `what`, and how many more there are."""
     for line in islice(lines, MOST_PRINTED):
-        print(f"{what}: {line}")
+        say(f"{what}: {line}")
     if count > MOST_PRINTED:
         print(f"{what}: {count - MOST_PRINTED} more")

@@ -16,6 +16,7 @@ from gpupipe.tools.cli.options import (
     fields_of,
     option,
     print_some,
+    say,
 )
 
 __all__ = ["add_parser", "run"]
@@ -63,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     )
     seconds = f"in {time.perf_counter() - start:.1f} s"
     if packed is None:
-        print(f"task {args.task[0]}/{args.task[1]} is done {seconds}; others have files to write")
+        say(f"task {args.task[0]}/{args.task[1]} is done {seconds}; others have files to write")
         return 0
-    print(f"{len(packed.source):,} samples {seconds}, read back as they were written: {packed.source!r}")
+    say(f"{len(packed.source):,} samples {seconds}, read back as they were written: {packed.source!r}")
     print_some("left out", map(source.location, packed.left_out), len(packed.left_out))
     return 0

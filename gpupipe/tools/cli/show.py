@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.batch import Field, Image, Mask, Text
 from gpupipe.errors import ConfigError
 from gpupipe.recipe import MultiCrop, Recipe
-from gpupipe.tools.cli.options import DATA, ENGINES, Subparsers, add_command, add_fields, data_of, fields_of, option
+from gpupipe.tools.cli.options import (
+    DATA,
+    ENGINES,
+    Subparsers,
+    add_command,
+    add_fields,
+    data_of,
+    fields_of,
+    option,
+    say,
+)
 from gpupipe.tools.cli.own_file import load
 
 if TYPE_CHECKING:
@@ -88,10 +98,11 @@ def run(args: argparse.Namespace) -> int:
         rank=0,
         world_size=1,
         on_error="raise" if args.html is None else "skip",
+        max_bad=None if args.html is None else 1.0,
     )
     with loader:
         loader.set_epoch(args.epoch)
-        print(_write_sheet(args, loader) if args.html is None else _write_page(args, loader))
+        say(_write_sheet(args, loader) if args.html is None else _write_page(args, loader))
     return 0
 
 

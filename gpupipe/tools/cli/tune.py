@@ -17,6 +17,7 @@ from gpupipe.tools.cli.options import (
     fields_of,
     option,
     require,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def list_kept(*, forget: bool) -> int:
     for one in found:
         if forget:
             one.path.unlink(missing_ok=True)
-        print(f"{'forgotten' if forget else 'kept'}: {one.text} ({one.path})")
+        say(f"{'forgotten' if forget else 'kept'}: {one.text} ({one.path})")
     if not found:
-        print(f"nothing is kept for {gpu or 'batches on the CPU'}")
+        say(f"nothing is kept for {gpu or 'batches on the CPU'}")
     return 0
 
 
@@ -114,7 +115,7 @@ def tune_here(args: argparse.Namespace) -> int:
     worth_it = outcome.others < BUSY or args.keep_anyway
     kept = worth_it and keep(device, outcome.winner.candidate, settings.cpus, outcome.others)
     _print(outcome, settings, kept)
-    print(f"written: {', '.join(str(path) for path in write_all(outcome, facts, kept, args.output))}")
+    say(f"written: {', '.join(str(path) for path in write_all(outcome, facts, kept, args.output))}")
     return 0 if kept else NOT_KEPT
 
 
@@ -141,13 +142,13 @@ def _print(outcome: Outcome, settings: TuneSettings, kept: bool) -> None:
     Console().print(table(outcome))
     failed = Counter(trial.reason for trial in outcome.trials if trial.reason)
     for reason, count in failed.items():
-        print(f"failed: {count} of {len(outcome.trials)}: {reason}")
+        say(f"failed: {count} of {len(outcome.trials)}: {reason}")
     print(code(outcome.winner.candidate))
     busy = f"other processes took {outcome.others:.0%} of the CPUs meanwhile"
     if kept:
-        print(
+        say(
             f"kept: loaders on this machine that leave out num_workers, prefetch_factor and decoders use it, in "
             f"processes that have {settings.cpus} CPUs; {busy}"
         )
     elif outcome.others >= BUSY:
-        print(f"not kept: {busy}, {BUSY:.0%} or more; tune again when they have ended, or with --keep-anyway")
+        say(f"not kept: {busy}, {BUSY:.0%} or more; tune again when they have ended, or with --keep-anyway")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.sources.headers import FORMATS
+from gpupipe.sources.headers import opened_image
 from gpupipe.sources.rgb import Background, as_rgb
 
 __all__ = ["EXTENSIONS", "extension", "png_of_pixels", "shrunk"]
@@ -69,7 +69,7 @@ def shrunk(data: bytes, shorter: int, quality: int, orientation: int, background
     transparent lies on the background."""
     from PIL import ExifTags, Image, JpegImagePlugin
 
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    with opened_image(data) as image:
         # -1 (gray, CMYK) and other formats: full chroma, as nothing says that it may go
         sampling = JpegImagePlugin.get_sampling(image) if image.format in ("JPEG", "MPO") else 0
         scale = shorter / min(image.size)

@@ -16,7 +16,8 @@ from gpupipe.batch import MISSING, Columns, Image, Images
 from gpupipe.errors import DataError, SampleError, SkippedSampleError
 from gpupipe.sources import Source, explain_damage
 from gpupipe.sources.headers import DAMAGED, probe_bytes
-from gpupipe.sources.indexed import IndexedSource, printable
+from gpupipe.sources.indexed import IndexedSource
+from gpupipe.texts import utf8
 from gpupipe.tools.packing.images import shrunk
 from gpupipe.tools.packing.layout import Layout, Stored, digest, stored
 from gpupipe.tools.packing.settings import PackSettings
@@ -95,7 +96,7 @@ def sample(
         for name, field in source.fields.items():
             if isinstance(field, Image):
                 values[name] = _image(values[name], settings, field)  # type: ignore[arg-type]
-        return Sample(index, printable(source.key(index)), values, digest(values))
+        return Sample(index, utf8(source.key(index)), values, digest(values))
     except Exception as error:  # SampleError, and nearly every other kind from Pillow for damaged files
         if isinstance(error, DataError):
             raise

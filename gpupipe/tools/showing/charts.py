@@ -8,6 +8,8 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpupipe.texts import printable
+
 __all__ = ["bars", "histogram", "safe"]
 
 BINS = 24
@@ -15,18 +17,11 @@ WIDTH, HEIGHT = 400, 150  # of a histogram, in units that grow with the page
 ROW = 20  # of a bar
 NAME, LETTERS = 140, 19  # the room for its name
 MOST = 30  # bars
-JOINERS = "\u200c\u200d"  # of which words of some languages are made
 
 
 def safe(text: object) -> str:
-    """Text for a page, whatever it is: as HTML, and what can't be printed, as surrogates of file names, as "?"."""
-    return escape(
-        "".join(letter if letter.isprintable() or letter in JOINERS else _other(letter) for letter in str(text))
-    )
-
-
-def _other(letter: str) -> str:
-    return " " if letter.isspace() else "?"
+    """Text for a page, whatever it is."""
+    return escape(printable(text))
 
 
 def histogram(values: ArrayLike, what: str) -> str:

@@ -157,7 +157,7 @@ def _card(card: Card) -> str:
 
 def _before(card: Card, before: Before, several: bool) -> str:
     name = f"{before.field}, " if several else ""
-    said = f"<b>{safe(name)}as stored</b>: {before.size[1]} x {before.size[0]} pixels"
+    said = f"<b>{safe(name)}as stored</b>: {before.size[0]} x {before.size[1]} pixels"
     return _figure(before.pixels, "JPEG", f"{card.key}: {name}as stored", said)
 
 
@@ -165,7 +165,7 @@ def _after(card: Card, several: bool) -> Iterator[str]:
     for after in card.after:
         name = f"{after.picture.field} " if several else ""
         height, width = after.picture.size
-        said = f"<b>{safe(name)}{after.number}</b>: epoch {after.epoch}, {width} x {height} pixels"
+        said = f"<b>{safe(name)}{after.number}</b>: epoch {after.epoch}, {height} x {width} pixels"
         label = f"<br>{safe(after.label)}" if after.label else ""
         drawn = "".join(f"<li><b>{safe(name)}</b>: {safe(words)}</li>" for name, words in after.drawn)
         yield _figure(

@@ -71,16 +71,16 @@ def drawn_in_words(
 def box_in_words(box: Sequence[int] | NDArray[np.int32], none: str) -> str:
     """Of top, left, height and width."""
     top, left, height, width = (int(side) for side in box)
-    return f"{width} x {height} pixels at left {left}, top {top}" if height and width else none
+    return f"{height} x {width} pixels at top {top}, left {left}" if height and width else none
 
 
 def _crop_in_words(crops: Crops, size: Size) -> str:
     top, left, height, width = crops.windows[0].tolist()
     (tall, wide), (down, right) = crops.resized[0].tolist(), crops.anchors[0].tolist()
     whole = (top, left, height, width) == (0, 0, *size)
-    said = f"all of {width} x {height} pixels" if whole else box_in_words((top, left, height, width), "nothing")
-    said += "" if whole else f" of {size[1]} x {size[0]}"
-    said += f", resized to {wide} x {tall} ({'bicubic' if crops.bicubic[0] else 'bilinear'})"
+    said = f"all of {height} x {width} pixels" if whole else box_in_words((top, left, height, width), "nothing")
+    said += "" if whole else f" of {size[0]} x {size[1]}"
+    said += f", resized to {tall} x {wide} ({'bicubic' if crops.bicubic[0] else 'bilinear'})"
     shown = crops.size_of(0)
     if (tall, wide) == shown and not (down or right):
         return said

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ __all__ = ["BadBlock", "Blocks"]
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+GET_FLAGS, SET_FLAGS, TOP = 0x80086601, 0x40086602, 0x20000  # ioctls of Linux, and FS_TOPDIR_FL: chattr +T
 NOT_ITS_OWN = (errno.ELOOP, errno.ENXIO, errno.EIO, errno.EISDIR)  # a link, a socket, a bad sector, a folder
 
 
@@ -55,7 +59,7 @@ class Blocks:
         try:
             file = os.open(temporary, WRITE, 0o600)
         except FileNotFoundError:  # its folder
-            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            self._make_folder(os.path.dirname(path))
             file = os.open(temporary, WRITE, 0o600)
         try:
             if os.writev(file, [data.data, trailer]) != len(data) + TRAILER:
@@ -66,6 +70,19 @@ class Blocks:
             raise
         finally:
             os.close(file)
+
+    def _make_folder(self, path: str) -> None:
+        """Told of folders that have nothing to do with each other, ext4 spreads them on the disk. Files of one part of
+        it take their inodes there, and making one passes over all that were freed in the last minutes: while blocks of
+        110 kB come and go that took 95 to 260 us of the CPU a file, and 35 to 45 where they are spread."""
+        with suppress(OSError):  # other file systems have no such flag
+            folder = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+            try:
+                flags = fcntl.ioctl(folder, GET_FLAGS, bytes(8))
+                fcntl.ioctl(folder, SET_FLAGS, struct.pack("=q", struct.unpack("=q", flags)[0] | TOP))
+            finally:
+                os.close(folder)
+        os.makedirs(path, 0o700, exist_ok=True)
 
     def read(self, key: str) -> NDArray[np.uint8]:
         """Read-only. Raises BadBlock for another's or a damaged one, and OSError."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpupipe.host.files import folder_lock
+from gpupipe.host.files import folder_lock, make_private
 
 __all__ = ["CHOSEN", "PATIENCE", "chosen_size", "locked", "own_folder"]
 
@@ -36,7 +36,7 @@ NETWORK |= {"orangefs", "fuse.ceph", "fuse.glusterfs", "panfs", "pvfs2", "smb3",
 
 def own_folder(path: Path) -> os.stat_result:
     """Make it if it is not there. Raises OSError for one that others can write into, and on a network file system."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path)
     link, facts = path.lstat(), path.stat()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
         raise _refused(path, f"it is a link that user {link.st_uid} has made")
@@ -78,7 +78,7 @@ def locked(folder: Path) -> Iterator[None]:
     has not grown for a while."""
     seen, deadline = _growth(folder), time.monotonic() + PATIENCE
     while True:
-        lock = folder_lock(folder, wait=False)
+        lock = folder_lock(folder)
         try:
             lock.__enter__()
         except BlockingIOError:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.errors import ConfigError
-from gpupipe.host.cache import cache_folder
+from gpupipe.host.cache import chosen_folder
 
 __all__ = ["Cache", "cache_settings", "on_disk", "parse_size"]
 
@@ -73,7 +73,7 @@ class Cache:
     def place(self) -> Path:
         """The folder of its own."""
         if self.folder is None:
-            return cache_folder() / "blocks"
+            return chosen_folder() / "blocks"
         return Path(self.folder).expanduser() / "gpupipe-blocks"
 
     def in_run(self) -> Cache:

@@ -1,4 +1,4 @@
-// Programs of any operations with any values on images of any small size, for the sanitizers: programs.cpp COUNT SEED.
+// Programs of any operations with any values on images of any small size, for the sanitizers: augment.cpp SECONDS SEED.
 // Every variant must give the same levels, in place and elsewhere, on one thread and on several.
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,22 +9,9 @@
 #include <vector>
 
 #include "../cpu/api.h"
+#include "common.h"
 
 namespace {
-
-uint64_t state = 1;
-uint32_t draw() {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<uint32_t>(state >> 33);
-}
-
-uint32_t draw(uint32_t below) { return draw() % below; }
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  fprintf(stderr, "FAILED: %s\n", what);
-  abort();
-}
 
 // Usual values, values of any size, and any finite bits.
 float any_value() {
@@ -57,13 +44,6 @@ float first_value(int32_t op, float value) {
   }
 }
 
-// Memory of that size and no more, so that the sanitizer sees what lies beyond.
-std::unique_ptr<uint8_t[]> copy_of(const std::vector<uint8_t>& bytes) {
-  std::unique_ptr<uint8_t[]> copy(new uint8_t[bytes.size()]);
-  std::copy(bytes.begin(), bytes.end(), copy.get());
-  return copy;
-}
-
 void one() {
   const int32_t count = static_cast<int32_t>(draw(4)), steps = static_cast<int32_t>(draw(4));
   const int32_t values = 6 + static_cast<int32_t>(draw(8) == 0 ? draw(60) : 0);
@@ -94,7 +74,7 @@ void one() {
   std::vector<uint8_t> first;
   for (const char* variant : {"portable", "avx2", "avx512", static_cast<const char*>(nullptr)}) {
     if (variant != nullptr && !gp_has_variant(variant)) continue;
-    const std::unique_ptr<uint8_t[]> in = copy_of(images), out = copy_of(std::vector<uint8_t>(images.size()));
+    const Exact<uint8_t> in(images), out(images.size());
     const bool in_place = draw(2);
     const gp_augment batch = {count, height, width, steps, values, static_cast<int32_t>(1 + draw(3)), variant, ops.data(),
                               numbers.data(), filled ? fill : nullptr, in.get(), in_place ? in.get() : out.get()};
@@ -109,10 +89,5 @@ void one() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  require(count == 3, "arguments: PROGRAMS SEED");
-  state = strtoull(arguments[2], nullptr, 10) * 2 + 1;
-  const long programs = atol(arguments[1]);
-  for (long i = 0; i < programs; ++i) one();
-  printf("%ld programs, the same levels by each variant\n", programs);
-  return 0;
+  return run_for(count, arguments, 3, "programs, the same levels by each variant", one);
 }

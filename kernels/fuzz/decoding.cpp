@@ -4,7 +4,8 @@
 //   - a good image after it does not come out as ever;
 //   - what gp_walk finds plain libjpeg refuses, or takes for an image of another size;
 //   - the pixels of an accepted image differ from those of plain libjpeg, which decodes all of it, resized by gp_resize.
-// Built for libFuzzer, or, with GP_STANDALONE, with a mutator of its own; run.sh does both.
+//   - an image of its own size among others has other pixels, or anything is written beside it.
+// Built for libFuzzer, or, with GP_STANDALONE, with a mutator of its own; build.sh does both.
 #include <setjmp.h>
 #include <stdio.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <jpeglib.h>
 
 #include "../cpu/api.h"
+#include "common.h"
 #include "made_file.h"
 
 namespace {
@@ -28,18 +30,6 @@ constexpr size_t kHeader = 32;
 constexpr int kPixels = 1 << 16;  // the usual limit here: larger images only cost time
 constexpr uint8_t kFill[3] = {9, 99, 200};
 constexpr int kGood = 24;          // pixels along the sides of the good image
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  fprintf(stderr, "FAILED: %s\n", what);
-  abort();
-}
-
-// A copy that ends where its memory does, so that the sanitizer sees a read beyond it.
-struct Exact {
-  Exact(const uint8_t* data, size_t size) : memory(new uint8_t[size]) { if (size) memcpy(memory.get(), data, size); }
-  std::unique_ptr<uint8_t[]> memory;
-};
 
 struct Whole {
   jpeg_error_mgr errors;
@@ -100,6 +90,7 @@ struct Plan {
   bool fills;    // windows and outputs may reach out of what they are of
   int32_t padding;  // with which then
   bool two;      // views: the second of the lower right part of the window, with the other filter
+  bool own_size; // beside one of another size, in rows of bytes
 };
 
 int32_t number(const uint8_t* at) {
@@ -125,6 +116,7 @@ Plan plan_of(const uint8_t* head, int height, int width) {
   plan.out_width = 1 + head[3] % 48;
   plan.limits = {kPixels, int64_t{1} << 25, 12};
   plan.two = head[3] & 64;
+  plan.own_size = head[3] & 128;
   plan.fills = head[2] & 128;
   plan.padding = plan.fills ? head[21] >> 6 : 0;
   if (more & 1) plan.limits.max_pixels = head[30];
@@ -266,6 +258,33 @@ Bytes expected(const Plan& plan, const Bytes& pixels, int height, int width) {
   return out;
 }
 
+// The image once more, after a good one of another size, each with a size of its own.
+void in_own_sizes(const Plan& plan, const std::pair<const uint8_t*, size_t>& file, const Result& alone) {
+  static const Bytes good = made_file(kGood, true);
+  const int32_t sizes[] = {3, 5, plan.out_height, plan.out_width};
+  const Geometry& g = plan.geometry;
+  const int32_t windows[] = {1, 2, 9, 8, g.window[0], g.window[1], g.window[2], g.window[3]};
+  const int32_t resized[] = {3, 5, g.resized[0], g.resized[1]}, anchors[] = {0, 0, g.anchor[0], g.anchor[1]};
+  const int32_t stored[] = {0, 0, g.size[0], g.size[1]};
+  const uint8_t flips[] = {0, g.flip}, filters[] = {0, plan.bicubic}, orientations[] = {1, g.orientation};
+  const uint8_t* const data[] = {good.data(), file.first};
+  const int64_t bytes[] = {static_cast<int64_t>(good.size()), static_cast<int64_t>(file.second)};
+  const size_t stride = std::max<size_t>(45, alone.each) + 5;
+  const Exact<uint8_t> out(Bytes(stride * 2, 0xA5));
+  int32_t codes[2];
+  char messages[2 * GP_MESSAGE];
+  const gp_view view = {48, 48, windows, resized, anchors, flips, filters, out.get(), plan.fills ? kFill : nullptr,
+                        plan.padding, sizes, static_cast<int64_t>(stride)};
+  const gp_images images = {2, 1, plan.fast, 1, plan.variant, data, bytes, stored, orientations, &view, plan.limits, codes, messages};
+  require(gp_decode_crop_resize(&images) == 0, "the call with sizes is refused");
+  require(codes[1] == alone.codes[0], "the verdict depends on the sizes of others");
+  const uint8_t *first = out.get(), *second = first + stride;
+  for (size_t i = 45; i < stride; ++i) require(first[i] == 0xA5, "something is written behind an image");
+  for (size_t i = alone.each; i < stride; ++i) require(second[i] == 0xA5, "something is written behind an image");
+  require(codes[1] != GP_OK || Bytes(second, second + alone.each) == Bytes(alone.out.begin(), alone.out.begin() + alone.each),
+          "an image of its own size has other pixels");
+}
+
 Bytes part(const Result& result, int row) {
   return Bytes(result.out.begin() + row * result.each, result.out.begin() + (row + 1) * result.each);
 }
@@ -274,6 +293,9 @@ long accepted = 0, compared = 0, plain = 0;
 
 // The walk of the segments; `height` and `width` by libjpeg, 0 where it refuses the header.
 void walk(const uint8_t* data, size_t size, int height, int width) {
+  const int64_t bytes = static_cast<int64_t>(size);
+  gp_cost cost;
+  gp_costs(1, &data, &bytes, &cost);
   gp_header header;
   if (gp_walk(data, size, 100, &header) != nullptr) {
     require(header.height == 0 && header.width == 0 && header.orientation == 0, "an odd file has a size");
@@ -286,7 +308,7 @@ void walk(const uint8_t* data, size_t size, int height, int width) {
 
 void one(const uint8_t* input, size_t length) {
   if (length < kHeader) return;
-  const Exact file(input + kHeader, length - kHeader);
+  const Exact<uint8_t> file(input + kHeader, length - kHeader);
   const size_t size = length - kHeader;
   static const Bytes good_pixels = decode_good("portable").out;
   const std::pair<const uint8_t*, size_t> hostile{file.memory.get(), size};
@@ -305,6 +327,7 @@ void one(const uint8_t* input, size_t length) {
     require(first.codes[0] != GP_OK || (first.out == again.out && first.second == again.second),
             "the pixels depend on the variant or on what came before");
   }
+  if (plan.own_size && !plan.two) in_own_sizes(plan, hostile, first);
   if (first.codes[0] != GP_OK) return;
   ++accepted;
   if (!plan.compare || plan.fast) return;
@@ -330,12 +353,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 #include <dirent.h>
 
 namespace {
-
-uint64_t state = 1;
-uint32_t draw(uint32_t below) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<uint32_t>(state >> 33) % below;
-}
 
 Bytes read_file(const std::string& path) {
   Bytes data;
@@ -383,7 +400,7 @@ void mutate(Bytes& data, const std::vector<Bytes>& seeds) {
 
 Bytes current;
 void keep_input() {
-  FILE* file = fopen("crash-standalone", "wb");
+  FILE* file = fopen("crash-decoding", "wb");
   if (file == nullptr) return;
   fwrite(current.data(), 1, current.size(), file);
   fclose(file);
@@ -395,14 +412,14 @@ void keep_input() {
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// SEEDS COUNT SEED, or one file to repeat what it did.
+// SEEDS SECONDS SEED, or one file to repeat what it did.
 int main(int count, char** arguments) {
-  require(count == 2 || count == 4, "arguments: FOLDER INPUTS SEED, or FILE");
   if (count == 2) {
     current = read_file(arguments[1]);
     one(current.data(), current.size());
     return 0;
   }
+  require(count == 4, "arguments: FOLDER SECONDS SEED, or FILE");
   __sanitizer_set_death_callback(keep_input);
   signal(SIGABRT, [](int) { keep_input(); _exit(1); });
   std::vector<std::string> names;
@@ -415,15 +432,13 @@ int main(int count, char** arguments) {
   closedir(folder);
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) seeds.push_back(read_file(name));
-  state = strtoull(arguments[3], nullptr, 10) * 2 + 1;
-  const long inputs = atol(arguments[2]);
-  for (long i = 0; i < inputs; ++i) {
+  const int status = run_for(count, arguments, 4, "inputs", [&] {
     current = seeds[draw(static_cast<uint32_t>(seeds.size()))];
     for (size_t b = 0; b < kHeader && draw(4); ++b) current[b] = static_cast<uint8_t>(draw(256));
     if (draw(20)) mutate(current, seeds);
     one(current.data(), current.size());
-  }
-  printf("%ld inputs, %ld plain, %ld accepted, %ld compared with plain libjpeg\n", inputs, plain, accepted, compared);
-  return 0;
+  });
+  printf("of these %ld plain, %ld accepted, %ld compared with plain libjpeg\n", plain, accepted, compared);
+  return status;
 }
 #endif

@@ -1,0 +1,122 @@
+"""Parquet's footers and pages, and lists of samples as text."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tars import jpeg
+
+import gpupipe
+from fuzz import mutators
+from fuzz.harness import Finding, Target
+from fuzz.stores import rows
+from gpupipe.sources import open_source
+
+FILES = [jpeg(number, 6, 7 + number) for number in range(3)] * 4
+FIELDS = {
+    "image": gpupipe.Image(source="image"),
+    "label": gpupipe.Scalar(source="label"),
+    "text": gpupipe.Text(source="text"),
+}
+
+
+def parquet_seeds(scratch: Path) -> Sequence[bytes]:
+    table = pa.table({"image": FILES, "label": list(range(len(FILES))), "text": ["a", "ü", "c" * 9] * 4})
+    struct = table.set_column(0, "image", pa.array([{"bytes": one, "path": "x"} for one in FILES]))
+    found = []
+    for columns in (table, struct):
+        for options in (
+            {},
+            {"compression": "none"},
+            {"row_group_size": 5},
+            {"use_dictionary": False, "data_page_version": "2.0"},
+        ):
+            buffer = io.BytesIO()
+            pq.write_table(columns, buffer, **options)
+            found.append(buffer.getvalue())
+    return found
+
+
+def parquet_check(scratch: Path) -> Callable[[bytes], Hashable]:
+    path = scratch / "hostile.parquet"
+
+    def check(data: bytes) -> Hashable:
+        path.write_bytes(data)
+        made = rows(open_source(path, fields=FIELDS, rebuild=True), "hostile.parquet")
+        if not any(row is not None for row in made):
+            return "none"
+        try:
+            table = pq.read_table(io.BytesIO(data), use_threads=False)
+            images = [one["bytes"] if isinstance(one, dict) else one for one in table["image"].to_pylist()]
+            labels = table["label"].to_pylist()
+        except Exception as error:
+            return f"Arrow refuses: {type(error).__name__}"
+        for index, row in enumerate(made):
+            if row is not None and (row["image"].tobytes() != images[index] or row["label"] != labels[index]):  # type: ignore[attr-defined]
+                raise Finding("other values than Arrow's")
+        return len(made), sum(row is None for row in made)
+
+    return check
+
+
+LINES = [f"a/{number}.jpg" for number in range(4)]
+
+
+def list_seeds(scratch: Path) -> Sequence[bytes]:
+    (scratch / "a").mkdir(exist_ok=True)
+    for number, name in enumerate(LINES):
+        (scratch / name).write_bytes(FILES[number])
+    comma = "image,label,text\n" + "".join(f'{name},{number},"t, {number}"\n' for number, name in enumerate(LINES))
+    objects = [json.dumps({"image": name, "label": number, "text": "ü\n"}) for number, name in enumerate(LINES)]
+    return [b"c" + comma.encode(), b"j" + "\n".join(objects).encode()]
+
+
+def list_check(scratch: Path) -> Callable[[bytes], Hashable]:
+    paths = {name: scratch / f"hostile.{name}" for name in ("csv", "jsonl")}
+
+    def check(data: bytes) -> Hashable:
+        path = paths["csv" if data[:1] == b"c" else "jsonl"]
+        path.write_bytes(data[1:])
+        made = rows(open_source(path, fields=FIELDS, rebuild=True), "")
+        images = [row["image"] for row in made if row is not None]
+        if any(isinstance(image, np.ndarray) and image.tobytes() not in FILES for image in images):
+            raise Finding("a file from elsewhere")
+        return len(made), sum(row is None for row in made)
+
+    return check
+
+
+JSON = (
+    b'{"image": ',
+    b"[" * 3000,
+    b'"\\ud800"',
+    b"1e999",
+    b"NaN",
+    b"null",
+    b"true",
+    b'"\n',
+    b",,",
+    b"../",
+    b"/etc/hostname",
+    b"\xef\xbb\xbf",
+    b"\0",
+    b"\x1b]0;x\7",
+    b'""""',
+)
+
+TARGETS = [
+    Target(
+        "parquet",
+        parquet_seeds,
+        parquet_check,
+        mutators.plain(b"PAR1", b"\x15\x04\x19", b"\x18\x06schema", b"\xff\xff\xff\xff\x0f"),
+        named="hostile.parquet",
+    ),
+    Target("lists", list_seeds, list_check, mutators.plain(*JSON), named="hostile."),
+]

@@ -1,0 +1,26 @@
+"""The fuzzers of tests/fuzz in short: what was a finding once, and some inputs of each target."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fuzz.__main__ import TARGETS
+
+from gpupipe.kernels import native
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
+
+FUZZ = Path(__file__).parent / "fuzz"
+
+
+def test_nothing_is_found(tmp_path: Path) -> None:
+    # In a process of its own, which limits its memory, and may die.
+    command = [sys.executable, str(FUZZ), "--once", "--inputs", "25", "--seed", "1", "--folder", str(tmp_path)]
+    command += ["--targets", ",".join(TARGETS)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr[-3000:]
+    counted = [line.split()[0] for line in run.stdout.splitlines() if " inputs in " in line]
+    assert counted == TARGETS

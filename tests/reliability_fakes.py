@@ -12,15 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import shared_memory
 from typing import Any, ClassVar
 from unittest import mock
 
-from reliability.case import Case, Context, NoFunction, expect_equal
+from reliability.case import Case, Context, NoFunction, expect, expect_equal
 from reliability.contenders.base import Setup, Stored, Stream
 from reliability.contenders.gpupipe_loader import GpupipeStream
-from reliability.rows import engines, resume
+from reliability.data import gray, pictures
+from reliability.rows import disturbed, engines, resume
 from reliability.traces import SHM
 from reliability.victim import Victim
 
@@ -111,6 +113,15 @@ def victims(context: Context) -> None:
         expect_equal(victim.end(10), 7, "the exit code")
     with Victim(_trains, 1, output=context.folder / "c") as victim:
         victim.hear(10)
+
+
+def reads_all_kinds(context: Context) -> None:
+    for kind in context.contender.kinds:
+        samples = pictures(9)
+        context.contender.write(context.folder / kind, samples, kind)
+        for number, level in context.contender.read(Stored(local=context.folder / kind, kind=kind, workers=0)):
+            expect(abs(level - gray(samples.pop(number))) < 0.5, f"sample {number} of {kind}: {level}")
+        expect_equal(samples, {}, kind)
 
 
 BAD = (hangs, hangs_at_exit, dies_at_exit, leaks_a_child, leaks_an_orphan, leaks_shared_memory, leaks_a_file)
@@ -333,3 +344,70 @@ class Keyless(GpupipeStream):
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
         return super().read(replace(stored, role=""))
+
+
+# Of what is read from disks.
+
+
+class Nameless(GpupipeStream):
+    """Says after the first sample that something is wrong."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        with suppress(gpupipe.GpupipeError):
+            yield next(super().read(replace(stored, workers=0)))
+        raise RuntimeError("something is wrong")
+
+
+class Swallows(GpupipeStream):
+    """Ends the epoch where something is wrong, as if that were its end."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        with suppress(Exception):
+            yield from super().read(stored)
+
+
+class Short(GpupipeStream):
+    """Leaves out a sample."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        return itertools.islice(super().read(stored), 1, None)
+
+
+class Mixes(GpupipeStream):
+    """Each sample has another's label."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        for number, level in super().read(stored):
+            yield (number + 1) % disturbed.SAMPLES, level
+
+
+class Raw(GpupipeStream):
+    """Says where something is wrong as the disk has it."""
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        assert stored.local is not None
+        raise RuntimeError("\n".join(str(path) for path in stored.local.rglob("*")))
+        yield
+
+
+class Vague(GpupipeStream):
+    """Does not say what has become of its worker."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        try:
+            yield from super().__iter__()
+        except RuntimeError:
+            raise RuntimeError("a worker ended") from None
+
+
+class Grows(Right):
+    """Keeps two megabytes of each epoch."""
+
+    def order(self) -> list[int]:
+        KEPT.append(bytearray(os.urandom(2 << 20)))
+        return list(range(200))

@@ -20,12 +20,13 @@ BENCH = Path(__file__).parent.parent / "bench"
 sys.path.append(str(BENCH))
 
 import reliability_fakes as fakes  # noqa: E402
-from reliability.board import Plan, Result  # noqa: E402
+import reliability_readers as readers  # noqa: E402
+from reliability.board import Journal, Plan, Result  # noqa: E402
 from reliability.case import Case, Failed  # noqa: E402
 from reliability.contenders import CONTENDERS, contender  # noqa: E402
 from reliability.contenders.gpupipe_loader import GpupipeStream  # noqa: E402
 from reliability.report import write_all  # noqa: E402
-from reliability.rows import ROWS, network, order, resume  # noqa: E402
+from reliability.rows import ROWS, archives, hostile, images, network, order, resources, resume  # noqa: E402
 from reliability.sandbox import Outcome, Sandbox  # noqa: E402
 
 SEEDS = (0,)  # of more, bench/reliability/run.py
@@ -37,19 +38,25 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
+ON_FILES = [case for row in (*resources.ROWS, *hostile.ROWS, ROWS[51]) for case in row.cases]
+
+
 def gpupipe_cases() -> list[object]:
+    """What reads files by both engines."""
     return [
-        pytest.param(case, seed, id=f"{row.number}-{case.name}-{seed}")
+        pytest.param(case, name, seed, id=f"{row.number}-{case.name}-{name}-{seed}")
         for row in ROWS.values()
         for case in row.cases
+        for name in (("gpupipe", "gpupipe-dali") if case in ON_FILES else ("gpupipe",))
+        if case.only is None or name in case.only
         for seed in SEEDS
     ]
 
 
-@pytest.mark.parametrize(("case", "seed"), gpupipe_cases())
-def test_gpupipe_passes(sandbox: Sandbox, case: Case, seed: int) -> None:
-    outcome = sandbox.run_case(case, contender("gpupipe"), seed)
-    if outcome.reason == "only root may mount a disk":
+@pytest.mark.parametrize(("case", "name", "seed"), gpupipe_cases())
+def test_gpupipe_passes(sandbox: Sandbox, case: Case, name: str, seed: int) -> None:
+    outcome = sandbox.run_case(case, contender(name), seed)
+    if outcome.reason.startswith("only root may"):
         pytest.skip(outcome.reason)
     assert outcome.status == "passed", outcome.reason
 
@@ -134,17 +141,78 @@ def test_who_does_all_that_is_asked_passes(sandbox: Sandbox, case: Case) -> None
         (resume.refused, fakes.Gullible, "changed: dataset, seed, order, drop_last, global batch"),
         (network.the_only_copy, fakes.Evicts, "were deleted"),
         (network.credentials_end, fakes.Keyless, "credentials have ended"),
+        (partial(images.bad_file, name="HTML named .jpg"), readers.Blackens, "which is bad, came with gray 0"),
+        (partial(images.bad_file, name="a cut tail"), readers.Mute, "without a word"),
+        (partial(images.bad_file, name="0 bytes"), readers.Drops, "samples that did not come"),
+        (partial(images.bad_file, name="0 bytes"), readers.Doubles, "repeats of samples"),
+        (partial(images.one_flip, part="header"), readers.Mixes, "came with gray"),
+        (partial(images.odd_file, name="16-bit gray PNG"), readers.Reads, "came with gray 255"),
+        (partial(images.odd_file, name="CMYK"), readers.Picky, "though nothing is wrong"),
+        (images.named, readers.Nameless, "is not named"),
+        (partial(images.bomb, name="thousands of scans"), readers.Reads, "s of CPU time more"),
+        (partial(images.bomb, name="a header of 65,500 x 65,500"), readers.Hoards, "MiB more"),
+        (images.all_flipped, readers.Mute, "without a word"),
+        (readers.allows_any_rate, GpupipeStream, ": None"),
+        (readers.allows_none, GpupipeStream, "bad of 12"),
+        (partial(readers.engines_differ, what=0), GpupipeStream, "what one engine refuses"),
+        (partial(readers.engines_differ, what=1), GpupipeStream, "in the order in which they came"),
+        (partial(readers.engines_differ, what=2), GpupipeStream, "levels off in the mean"),
+        (partial(archives.cut, where="header"), readers.Mute, "without a word"),
+        (partial(archives.strange, members=archives.linked), readers.FollowsLinks, "came with gray"),
+        (partial(archives.strange, members=archives.leading_out), readers.Extracts, "files that were written"),
+        (archives.stale, readers.Remembers, "came with gray"),
+        (archives.anothers, readers.Remembers, "came with gray"),
+        (archives.pickled, readers.Runs, "a pickle of the data was run"),
+        (archives.piped, readers.Runs, "the command was run"),
+        (partial(archives.zeros, hole=False, opened=False), readers.Mute, "without a word"),
         (fakes.goes_on_a_step_late, fakes.Right, "samples"),
         (fakes.has_other_pixels, fakes.Right, "levels off in the mean"),
         (fakes.draws_other_boxes, fakes.Right, "what is done to step 0"),
         (fakes.says_little, GpupipeStream, "the message lacks"),
         (fakes.says_nothing, GpupipeStream, "another source was loaded in silence"),
+        (resources.tiny, fakes.Nameless, "none of ('shm',)"),
+        (resources.filled, fakes.Nameless, "none of ('/dev/shm'"),
+        (resources.few_files, fakes.Nameless, "open files is not in: RuntimeError: something is wrong"),
+        (resources.out_of_memory, fakes.Vague, "is not in: RuntimeError: a worker ended"),
+        (resources.little_address_space, fakes.Swallows, "the samples of an epoch"),
+        (resources.slope, fakes.Grows, "MB more an epoch"),
+        (resources.read_only, fakes.Short, "the samples of an epoch"),
+        (resources.at_once, fakes.Short, "the samples of an epoch"),
+        (resources.replaced, fakes.Mixes, "came with gray"),
+        (partial(hostile.shrinks, least=0.0, most=0.0), fakes.Nameless, "none of ("),
+        (hostile.index_shrinks, fakes.Short, "the samples of an epoch"),
+        (partial(hostile.intruder, make=hostile.fifo, later=False), fakes.Swallows, "the samples of an epoch"),
+        (hostile.in_place_of_the_index, fakes.Short, "the samples of an epoch"),
+        (hostile.in_place_of_a_tuning, fakes.Short, "the samples of an epoch"),
+        (hostile.flipped_index, fakes.Mixes, "came with gray"),
+        (hostile.planted_index, fakes.Mixes, "came with gray"),
+        (hostile.leaves_the_root, fakes.Short, "the samples of an epoch"),
+        (partial(hostile.unending, header=hostile.LONG_NAME, size=1 << 40), fakes.Nameless, "none of ("),
+        (hostile.loops, fakes.Nameless, "none of ("),
+        (partial(hostile.named, what="file"), fakes.Raw, "is told as it is"),
+        (partial(network.unwritable, size="4m", read_only=True), fakes.Short, "the samples of an epoch"),
     ],
 )
 def test_what_is_wrong_is_found(sandbox: Sandbox, case: object, who: type, reason: str) -> None:
     outcome = sandbox.run_case(Case("wrong", case), who, 1)
+    if outcome.reason.startswith("only root may"):
+        pytest.skip(outcome.reason)
     assert outcome.status == "failed"
     assert reason in outcome.reason
+
+
+ON_A_DISK = [
+    pytest.param(case, id=f"{row.number}-{case.name}")
+    for row in (*images.ROWS, *archives.ROWS)
+    for case in row.cases
+    if row.number in (11, 12, 51)
+]
+
+
+@pytest.mark.parametrize("case", ON_A_DISK)
+def test_who_says_what_is_bad_passes(sandbox: Sandbox, case: Case) -> None:
+    outcome = sandbox.run_case(case, readers.Reads, 0)
+    assert outcome.status in ("passed", "none"), outcome.reason
 
 
 def test_a_missing_function_is_no_failure(sandbox: Sandbox) -> None:
@@ -158,9 +226,10 @@ LIBRARIES |= {"s3torchconnector": "s3torchconnector"}
 
 @pytest.mark.parametrize("name", list(CONTENDERS))
 def test_each_contender_gives_each_sample_once(sandbox: Sandbox, name: str) -> None:
-    """Of a dataset, a storage, or both."""
+    """Of a dataset, a storage, a disk, or all of them."""
     pytest.importorskip(LIBRARIES.get(name, "torch"))
     cases = (Case("even", order.once_even), Case("good", partial(network.passing, faults=network.no_faults)))
+    cases += (Case("kinds", fakes.reads_all_kinds),)
     outcomes = [sandbox.run_case(case, contender(name), 0) for case in cases]
     assert {"passed"} <= {outcome.status for outcome in outcomes} <= {"passed", "none"}, outcomes
 
@@ -185,7 +254,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return lambda *options: script.main([str(option) for option in options])
 
 
-def test_a_run_writes_its_results(run: Callable[..., int], tmp_path: Path) -> None:
+def test_a_run_writes_its_results(run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["--rows", "1", "--contenders", "gpupipe,torch", "--seeds", "1", "--first-seed", "2"]
     assert run("--out", tmp_path, *chosen) == 0
     text = (tmp_path / "results.md").read_text()
@@ -198,6 +267,20 @@ def test_a_run_writes_its_results(run: Callable[..., int], tmp_path: Path) -> No
     content = json.loads((tmp_path / "results.json").read_text())
     assert [entry["seed"] for entry in content["not_passed"]] == [2]
     assert "torch" in content["environment"]["versions"]
+    assert run("--out", tmp_path, *chosen) == 0  # all is in the journal
+    assert " of 4" not in capsys.readouterr().out.partition("4 of 4")[2]
+    assert (tmp_path / "results.md").read_text() == text
+
+
+def test_a_journal_has_all_but_a_line_that_was_cut(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "new/played.jsonl")
+    assert journal.results() == {}
+    results = [Result(1, order.ROWS[0].cases[0].name, "torch", seed, "passed", "", 0.1) for seed in (0, 1)]
+    for result in results:
+        journal.add(result)
+    with (tmp_path / "new/played.jsonl").open("a") as file:
+        file.write('{"row": 1, "cas')
+    assert list(journal.results().values()) == results
 
 
 def test_results_name_no_folder_of_this_machine(tmp_path: Path) -> None:

@@ -8,22 +8,30 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["JPEG", "Numbered", "gray", "gray_jpegs", "write_samples", "write_shards"]
+__all__ = [
+    *("JPEG", "LEVEL", "Numbered", "decoded", "encode", "gray", "gray_jpegs", "picture", "pictures", "pixels_of"),
+    *("write_samples", "write_shards"),
+]
+
+LEVEL = 5  # gray levels between pictures
 
 
-def _jpeg() -> bytes:
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+def encode(pixels: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes:
+    """By Pillow."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=75)
+    Image.fromarray(pixels).save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-JPEG = _jpeg()
+JPEG = encode(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8), quality=75)
 
 
 class Numbered:
@@ -65,11 +73,11 @@ def _write_shard(path: Path, numbers: range) -> None:
     write_samples(path, dict.fromkeys(numbers, JPEG))
 
 
-def write_samples(path: Path, samples: Mapping[int, bytes]) -> None:
-    """A tar with an image and its number for each."""
+def write_samples(path: Path, samples: Mapping[int, bytes], more: Mapping[str, bytes] = MappingProxyType({})) -> None:
+    """A tar with an image and its number for each, and what more there is, by its ending."""
     with tarfile.open(path, "w") as tar:
         for number, image in samples.items():
-            for ending, content in (("jpg", image), ("cls", str(number).encode())):
+            for ending, content in (("jpg", image), ("cls", str(number).encode()), *more.items()):
                 info = tarfile.TarInfo(f"{number:09d}.{ending}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
@@ -86,7 +94,36 @@ def gray_jpegs(levels: Sequence[int]) -> dict[int, bytes]:
     return found
 
 
-def gray(image: bytes) -> float:
-    """Its mean gray level."""
+def pictures(count: int) -> dict[int, bytes]:
+    """Noisy ones whose mean gray levels lie LEVEL apart; of some 3 kB, most of them coded pixels."""
+    return {number: encode(picture(number), quality=95) for number in range(count)}
+
+
+def picture(number: int) -> NDArray[np.uint8]:
+    """Of 56 x 56 pixels, with waves and noise of its own around its level."""
+    rng = np.random.default_rng(number)
+    y, x = np.mgrid[0:56, 0:56]
+    waves = [np.sin(x / 6 + channel) * np.sin(y / (7 + channel)) for channel in range(3)]
+    pixels = 25 * np.stack(waves, axis=-1) + rng.normal(0, 12, (56, 56, 3))
+    return np.clip(pixels - pixels.mean() + 60 + LEVEL * number, 0, 255).astype(np.uint8)
+
+
+def pixels_of(image: Image.Image, size: int) -> torch.Tensor:
+    """As torchvision's Resize(size), CenterCrop(size) and PILToTensor of a Pillow image in RGB."""
+    width, height = image.size
+    short = min(width, height)
+    image = image.convert("RGB").resize((size * width // short, size * height // short), Image.Resampling.BILINEAR)
+    left, top = round((image.width - size) / 2), round((image.height - size) / 2)
+    cut = image.crop((left, top, left + size, top + size))
+    return torch.from_numpy(np.array(cut)).permute(2, 0, 1)
+
+
+def decoded(image: bytes, size: int) -> torch.Tensor:
+    """The same of an encoded image."""
     with Image.open(io.BytesIO(image)) as opened:
-        return float(np.asarray(opened.convert("RGB"), np.float32).mean())
+        return pixels_of(opened, size)
+
+
+def gray(image: bytes, size: int = 8) -> float:
+    """The mean level of that."""
+    return float(decoded(image, size).float().mean())

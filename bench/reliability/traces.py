@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections import Counter
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-__all__ = ["SHM", "Usage", "held_elsewhere", "left_behind", "members", "shm_entries"]
+__all__ = ["SHM", "Usage", "held_elsewhere", "left_behind", "members", "own_shm", "shm_entries"]
 
 PROC, SHM = Path("/proc"), Path("/dev/shm")
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000  # mount(2)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,14 @@ def _children() -> Iterator[str]:
     for process in processes():
         if process.parent == os.getpid() and process.pid not in kept:
             yield str(process)
+
+
+def own_shm() -> None:
+    """As root: a /dev/shm for this process and its later children, in which no other program leaves anything."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None)
+        libc.mount(b"tmpfs", os.fsencode(SHM), b"tmpfs", 0, None)
 
 
 def shm_entries() -> set[str]:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from reliability.case import Case, Context, Failed, NoFunction
 from reliability.sandbox import Outcome
-from reliability.traces import SHM, Usage, left_behind, members, processes, shm_entries
+from reliability.traces import Usage, left_behind, members, own_shm, processes, shm_entries
 
 __all__ = ["end_like_a_script", "main"]
 
@@ -35,6 +35,9 @@ IMPORTS = (
     "torch.utils.data.distributed",
     "gpupipe.loader.loader",
     "gpupipe.decode.torch",
+    "gpupipe.decode.dali.engine",
+    "nvidia.dali.plugin.pytorch",
+    "torchvision.datasets",
     "torchdata.stateful_dataloader.sampler",
     "webdataset",
     "litdata",
@@ -42,7 +45,7 @@ IMPORTS = (
     "s3torchconnector",
     "boto3",
 )
-PR_SET_CHILD_SUBREAPER, CLONE_NEWNS, MS_REC, MS_PRIVATE = 36, 0x20000, 0x4000, 0x40000  # prctl(2), mount(2)
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 def main() -> None:
@@ -50,19 +53,18 @@ def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed must not come between the answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to this process, which reaps them
-    if libc.unshare(CLONE_NEWNS) == 0:  # as root: a /dev/shm of its own, in which no other program leaves anything
-        libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None)
-        libc.mount(b"tmpfs", os.fsencode(SHM), b"tmpfs", 0, None)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come to this process, which reaps them
+    own_shm()
     for name in IMPORTS:
         with suppress(ImportError):  # a contender that is not installed is not asked either
             importlib.import_module(name)
+    gc.freeze()  # collections in the children pass over all this: 0.3 s each, and the memory would be copied
     with suppress(EOFError):
         while True:
             request = pickle.load(requests)
             pickle.dump(run_forked(*request), answers)
             answers.flush()
+    gc.unfreeze()
 
 
 def run_forked(case: Case, contender: Any, seed: int) -> Outcome:
@@ -222,6 +224,7 @@ def end_like_a_script(code: int, by: signal.Signals | None = None) -> NoReturn:
 def _outcome(case: Case, contender: Any, seed: int, folder: Path) -> Outcome:
     (folder / "work").mkdir()
     context = Context(contender, random.Random(f"{seed} {case.name}"), folder / "work")
+    contender.prepare()
     if case.prepare is not None:
         case.prepare()
     gc.collect()

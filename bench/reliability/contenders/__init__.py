@@ -11,11 +11,13 @@ __all__ = ["CONTENDERS", "Setup", "Stream", "contender"]
 
 CONTENDERS = {
     "gpupipe": "gpupipe_loader:GpupipeStream",
+    "gpupipe-dali": "gpupipe_loader:GpupipeDaliStream",
     "torch": "torch_loader:TorchStream",
     "stateful": "stateful:StatefulStream",
     "webdataset": "webdataset_shards:WebDatasetStream",
     "litdata": "stores:LitData",
     "streaming": "stores:Streaming",
+    "dali": "dali_iterator:DaliIterator",
     "s3torchconnector": "stores:Connector",
 }
 """Where each one's class lies."""

@@ -58,16 +58,28 @@ class Stored:
     role:   a URL that gives clients of S3 credentials, which end, as the role of a container does; where it is set, all
             read by S3.
     local:  the folder that has the data itself; where it is set no storage is asked.
+    urls:   shards to read instead, where a contender takes URLs.
+    kind:   the form of the data, of the contender's `kinds`; "" for its first.
+    batch:  samples in a batch.
+    size:   pixels of a side of what comes out.
+    skip:   whether bad samples are passed over, as the contender's documentation has it; else they end the epoch.
+    options: for the contender's own loader, in its words; cases that use them ask some contenders only.
     """
 
-    server: str
-    bucket: str
+    server: str = ""
+    bucket: str = ""
     cache: Path | None = None
     limit: int | None = None
     workers: int = 1
     query: str = ""
     role: str = ""
     local: Path | None = None
+    urls: tuple[str, ...] = ()
+    kind: str = ""
+    batch: int = 4
+    size: int = 8
+    skip: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Stream(ABC):
@@ -78,6 +90,7 @@ class Stream(ABC):
 
     name: ClassVar[str]
     library: ClassVar[str] = ""  # that its functions import, where its module does not
+    kinds: ClassVar[tuple[str, ...]] = ()  # the forms of data that it reads, the one that it is for first
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -103,15 +116,32 @@ class Stream(ABC):
         """The next iteration goes on in `epoch` where another stream stood when its `state` was taken."""
         raise NoFunction(f"{self.name} has no state")
 
+    @classmethod  # noqa: B027  most keep nothing
+    def prepare(cls) -> None:
+        """Called before open files and threads are counted, for what stays for the life of a process."""
+
     @classmethod
-    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
-        """These images, by number, as the files of a dataset for a storage."""
-        raise NoFunction(f"{cls.name} reads no storage")
+    def kind_of(cls, kind: str) -> str:
+        """The form of data that is asked for: its first one for "". Raises NoFunction if it has none such."""
+        if not cls.kinds or (kind and kind not in cls.kinds):
+            raise NoFunction(f"{cls.name} reads no {kind or 'files'}")
+        return kind or cls.kinds[0]
+
+    @classmethod
+    def write(cls, folder: Path, samples: Mapping[int, bytes], kind: str = "", beside: Any = None) -> None:
+        """These images, by number, as the files of a dataset, on a disk or for a storage.
+
+        beside: an object that is written as a pickle beside each.
+        """
+        raise NoFunction(f"{cls.name} reads no files")
 
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
-        """One epoch of what was written: the number and the mean gray level of each sample, as they come."""
-        raise NoFunction(f"{cls.name} reads no storage")
+        """One epoch of what was written: the number and the mean gray level of each sample, as they come.
+
+        The level is that of `size` pixels in the centre, the shorter side resized to them.
+        """
+        raise NoFunction(f"{cls.name} reads no files")
 
     def close(self) -> None:  # noqa: B027  most have nothing to close
         """Give back processes, threads and files, as the library's users do."""

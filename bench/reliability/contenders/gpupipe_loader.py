@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 import gpupipe
+from gpupipe.host.muted import muted
 from gpupipe.sources import open_source
+from reliability import forms
 from reliability.contenders.base import Setup, Stored, Stream
-from reliability.contenders.stores import BATCH, TARS, settings_of, split_into_tars
+from reliability.contenders.stores import apart, settings_of
+from reliability.data import JPEG
 
-__all__ = ["GpupipeStream"]
+__all__ = ["GpupipeDaliStream", "GpupipeStream"]
 
 
 class GpupipeStream(Stream):
-    """On the CPU: its torch engine, unless another is asked for."""
+    """On the CPU: its torch engine."""
 
     name = "gpupipe"
+    engine: ClassVar[Any] = "torch"
+    kinds = tuple(forms.NAMES)
 
-    def __init__(self, setup: Setup, engine: Literal["torch", "dali"] = "torch") -> None:
+    @classmethod
+    def prepare(cls) -> None:
+        """For the life of the process stay pyarrow's threads and pipe for CSV, and the sink of what decoders print."""
+        csv = importlib.import_module("pyarrow.csv")
+        csv.read_csv(io.BytesIO(b"a\n1\n"))
+        with muted():
+            pass
+
+    def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.loader = gpupipe.Loader(
             setup.dataset,
@@ -32,7 +49,7 @@ class GpupipeStream(Stream):
             num_workers=setup.workers,
             rank=setup.rank,
             world_size=setup.world,
-            engine=engine,
+            engine=self.engine,
             device="cpu",
             **setup.worker_options,
         )
@@ -59,19 +76,55 @@ class GpupipeStream(Stream):
         self.loader.close()
 
     @classmethod
-    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
-        split_into_tars(folder, samples)
+    def write(cls, folder: Path, samples: Mapping[int, bytes], kind: str = "", beside: Any = None) -> None:
+        forms.write(cls.kind_of(kind), folder, samples, beside)
 
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
-        """With the disk cache that it has by default, in the folder; files of a disk are not kept again."""
-        os.environ |= settings_of(stored) if stored.role else {}
-        where = stored.local or (f"s3://{stored.bucket}" if stored.role else f"{stored.server}/{stored.bucket}")
-        kept: Any = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
-        shards = f"{where}/{{0..{TARS - 1}}}.tar{stored.query}"
-        source = open_source(shards, **({} if stored.local else {"cache": kept}))
-        recipe = gpupipe.imagenet_train(8, dtype="uint8")
-        options = {"num_workers": stored.workers, "engine": "torch", "device": "cpu"}
-        with gpupipe.Loader(source, recipe, BATCH, shuffle=True, **options) as loader:
+        for labels, images in cls.batches(stored):
+            yield from zip(labels.tolist(), images.float().mean((1, 2, 3)).tolist(), strict=True)
+
+    @classmethod
+    def batches(cls, stored: Stored) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of numbers and images."""
+        recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(stored.size, stored.size),), dtype="uint8")
+        options = {"num_workers": stored.workers, "on_error": "skip" if stored.skip else "raise", **stored.options}
+        options |= {"engine": cls.engine, "device": "cpu"}
+        with gpupipe.Loader(cls.source(stored), recipe, stored.batch, shuffle=True, **options) as loader:
             for images, labels in loader:
-                yield from zip(labels.tolist(), images.float().mean((1, 2, 3)).tolist(), strict=True)
+                yield labels, images
+
+    @classmethod
+    def source(cls, stored: Stored) -> Any:
+        """With the disk cache that it has by default, in the folder; files of a disk are not kept again."""
+        kind = cls.kind_of(stored.kind)
+        if stored.urls:
+            return list(stored.urls)
+        if stored.local is not None:
+            return forms.Photos(stored.local) if kind == "dataset" else str(stored.local / forms.NAMES[kind])
+        os.environ |= settings_of(stored) if stored.role else {}
+        where = f"s3://{stored.bucket}" if stored.role else f"{stored.server}/{stored.bucket}"
+        kept: Any = "auto" if stored.cache is None else gpupipe.Cache(stored.cache, size=stored.limit)
+        return open_source(f"{where}/{forms.NAMES[kind]}{stored.query}", cache=kept)
+
+
+class GpupipeDaliStream(GpupipeStream):
+    """Its DALI engine."""
+
+    name = "gpupipe-dali"
+    engine = "dali"
+
+    @classmethod
+    def prepare(cls) -> None:
+        """DALI keeps threads and files for the life of the process."""
+        super().prepare()
+        with gpupipe.Loader([(JPEG, 0)], gpupipe.imagenet_train(8), 1, engine="dali", num_workers=0) as loader:
+            list(loader)
+
+    @classmethod
+    def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
+        """Its training process reads, and a storage's client stays for the life of its process."""
+        if stored.local is not None or stored.urls:
+            yield from super().read(stored)
+        for numbers, levels in apart(cls.batches, stored) if stored.server else ():
+            yield from zip(numbers, levels, strict=True)

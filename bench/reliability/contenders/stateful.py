@@ -16,12 +16,10 @@ class StatefulStream(TorchStream):
     """Each rank saves its own state; the epoch is the user's to keep."""
 
     name = "stateful"
+    loader_of = StatefulDataLoader
 
     def make_sampler(self) -> Any:
         return StatefulDistributedSampler(self.setup.dataset, **self.sampler_options())
-
-    def make_loader(self) -> Any:
-        return StatefulDataLoader(self.setup.dataset, **self.loader_options())
 
     def state(self) -> Any:
         return self.loader.state_dict()

@@ -8,27 +8,28 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from signal import Signals
 from typing import Any, ClassVar
 
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from reliability.case import NoFunction
+from reliability.case import Failed, NoFunction
 from reliability.contenders.base import Setup, Stored, Stream
-from reliability.data import gray, write_samples
+from reliability.data import decoded
 
-__all__ = ["BATCH", "KEY", "TARS", "Connector", "LitData", "Streaming", "settings_of", "split_into_tars"]
+__all__ = [
+    *("KEY", "PATIENCE", "TIMEOUT", "Connector", "LitData", "OfStores", "Streaming", "apart", "settings_of"),
+    "torch_options",
+]
 
-BATCH, TARS, PER_FILE = 4, 4, 12
+FILES, PER_FILE = 4, 12
+PATIENCE, TIMEOUT = 10, 20  # seconds for a read, where there is a setting, and for a batch of torch's DataLoader
 REGION, KEY = "us-east-1", "secret-of-the-case"
-
-
-def split_into_tars(folder: Path, samples: Mapping[int, bytes]) -> None:
-    """As `number.tar`."""
-    for number in range(TARS):
-        write_samples(folder / f"{number}.tar", {key: samples[key] for key in list(samples)[number::TARS]})
 
 
 def settings_of(stored: Stored) -> dict[str, str]:
@@ -39,9 +40,17 @@ def settings_of(stored: Stored) -> dict[str, str]:
     return (role if stored.role else keys) | servers | {"AWS_DEFAULT_REGION": REGION}
 
 
-def _apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
-    """What the function gives, tensors as lists, in a process of its own: some keep threads and shared memory until
-    their process ends."""
+def torch_options(stored: Stored) -> dict[str, Any]:
+    """For a DataLoader, or what takes its arguments."""
+    timeout = TIMEOUT if stored.workers else 0
+    return {"batch_size": stored.batch, "num_workers": stored.workers, "timeout": timeout, **stored.options}
+
+
+def apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[tuple[list[int], list[float]]]:
+    """Numbers and mean levels of the images of which the function gives batches, in a process of its own.
+
+    Some libraries keep threads, files and shared memory until their process ends.
+    """
     receive, send = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_send, args=(send, function, *arguments))
     process.start()
@@ -53,6 +62,8 @@ def _apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[
             yield found
     except EOFError:
         _ended(process)
+        if process.exitcode is not None and process.exitcode < 0:
+            raise Failed(f"its process was ended by {Signals(-process.exitcode).name}") from None
         raise RuntimeError(f"its process ended with exit code {process.exitcode}") from None
     finally:
         receive.close()
@@ -72,8 +83,8 @@ def _ended(process: BaseProcess, seconds: float = 5.0) -> bool:
 
 def _send(connection: Connection, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
     try:
-        for columns in function(*arguments):
-            connection.send([column.tolist() for column in columns])
+        for numbers, images in function(*arguments):
+            connection.send((numbers.tolist(), images.float().mean((1, 2, 3)).tolist()))
         connection.send(None)
     except Exception as error:
         connection.send(f"{type(error).__name__}: {error}")
@@ -96,42 +107,47 @@ class OfStores(Stream):
     caches: ClassVar[bool] = True
 
     @classmethod
-    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
-        list(_apart(cls.written, folder, samples))
+    def write(cls, folder: Path, samples: Mapping[int, bytes], kind: str = "", beside: Any = None) -> None:
+        if kind:
+            cls.kind_of(kind)
+        list(apart(cls.written, folder, samples, beside))
 
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
         if stored.cache is not None and not cls.caches:
             raise NoFunction("it has no cache")
-        if stored.local is not None and not cls.caches:
-            raise NoFunction("it reads S3 only")
+        if stored.local is not None:
+            cls.kind_of(stored.kind)
+        if stored.skip:
+            raise NoFunction(f"{cls.name} has no function that passes over bad samples")
         os.environ |= settings_of(stored)
-        for numbers, levels in _apart(cls.batches, stored):
+        for numbers, levels in apart(cls.batches, stored):
             yield from zip(numbers, levels, strict=True)
 
     @classmethod
     @abstractmethod
-    def written(cls, folder: Path, samples: Mapping[int, bytes]) -> Iterator[Any]:
+    def written(cls, folder: Path, samples: Mapping[int, bytes], beside: Any) -> Iterator[Any]:
         """`write`; nothing is given."""
 
     @classmethod
     @abstractmethod
     def batches(cls, stored: Stored) -> Iterator[Any]:
-        """Of numbers and gray levels."""
+        """Of numbers and images."""
 
 
 class LitData(OfStores):
     """StreamingDataset in a StreamingDataLoader."""
 
     name = library = "litdata"
+    kinds = ("chunks",)
 
     @classmethod
-    def written(cls, folder: Path, samples: Mapping[int, bytes]) -> Iterator[Any]:
+    def written(cls, folder: Path, samples: Mapping[int, bytes], beside: Any) -> Iterator[Any]:
         from litdata.streaming import Cache
 
         cache = Cache(str(folder), chunk_size=PER_FILE)
         for place, (number, image) in enumerate(samples.items()):
-            cache[place] = {"number": number, "image": image}
+            cache[place] = {"number": number, "image": image} | ({"beside": beside} if beside else {})
         cache.done()
         cache.merge()
         return iter(())
@@ -142,29 +158,32 @@ class LitData(OfStores):
         from litdata.streaming import downloader
 
         downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it would take https only
-        options: dict[str, Any] = {"storage_options": {"endpoint_url": stored.server}}
-        if stored.cache is not None:
-            options["cache_dir"] = str(stored.cache)
+        downloader._OBSTORE_CLIENT_OPTIONS["timeout"] = f"{PATIENCE}s"
+        cache = stored.cache or Path(os.environ["TMPDIR"]) / "chunks"  # its own is one for all of a user
+        options: dict[str, Any] = {"storage_options": {"endpoint_url": stored.server}, "cache_dir": str(cache)}
         if stored.limit is not None:
             options["max_cache_size"] = stored.limit
         url = str(stored.local or f"s3://{stored.bucket}")
-        dataset = StreamingDataset(url, shuffle=True, transform=_decoded, **options)
-        return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=stored.workers))
+        transform = partial(_decoded, size=stored.size)
+        dataset = StreamingDataset(url, shuffle=True, transform=transform, **options)
+        return iter(StreamingDataLoader(dataset, **torch_options(stored)))
 
 
 class Streaming(OfStores):
     """StreamingDataset behind a DataLoader."""
 
     name = library = "streaming"
+    kinds = ("mds",)
 
     @classmethod
-    def written(cls, folder: Path, samples: Mapping[int, bytes]) -> Iterator[Any]:
+    def written(cls, folder: Path, samples: Mapping[int, bytes], beside: Any) -> Iterator[Any]:
         from streaming import MDSWriter
 
-        size = sum(map(len, samples.values())) // TARS
-        with MDSWriter(out=str(folder), columns={"number": "int", "image": "bytes"}, size_limit=size) as writer:
+        size = sum(map(len, samples.values())) // FILES
+        columns = {"number": "int", "image": "bytes"} | ({"beside": "pkl"} if beside else {})
+        with MDSWriter(out=str(folder), columns=columns, size_limit=size) as writer:
             for number, image in samples.items():
-                writer.write({"number": number, "image": image})
+                writer.write({"number": number, "image": image, "beside": beside})
         return iter(())
 
     @classmethod
@@ -176,15 +195,16 @@ class Streaming(OfStores):
 
         class Decoded(StreamingDataset):
             def __getitem__(self, index: Any) -> Any:
-                return _decoded(super().__getitem__(index))
+                return _decoded(super().__getitem__(index), stored.size)
 
         local = stored.local or stored.cache or Path(os.environ["TMPDIR"]) / "mds"
         remote = None if stored.local else f"s3://{stored.bucket}"
-        options = {"local": str(local), "remote": remote, "cache_limit": stored.limit}
-        dataset = Decoded(shuffle=True, batch_size=BATCH, **options)
+        options: dict[str, Any] = {"local": str(local), "remote": remote, "cache_limit": stored.limit}
+        options["download_timeout"] = PATIENCE
+        dataset = Decoded(shuffle=True, batch_size=stored.batch, **options)
         for stream in dataset.streams:
             stream._downloader.clean_up()  # forked workers would share its connection, and read each other's answers
-        return iter(DataLoader(dataset, batch_size=BATCH, num_workers=stored.workers))
+        return iter(DataLoader(dataset, **torch_options(stored)))
 
 
 class Connector(OfStores):
@@ -194,7 +214,7 @@ class Connector(OfStores):
     caches = False
 
     @classmethod
-    def written(cls, folder: Path, samples: Mapping[int, bytes]) -> Iterator[Any]:
+    def written(cls, folder: Path, samples: Mapping[int, bytes], beside: Any) -> Iterator[Any]:
         for number, image in samples.items():
             (folder / f"{number}.jpg").write_bytes(image)
         return iter(())
@@ -204,18 +224,18 @@ class Connector(OfStores):
         from s3torchconnector import S3ClientConfig, S3MapDataset
 
         dataset = S3MapDataset.from_objects(
-            [f"s3://{stored.bucket}/{number}.jpg" for number in range(TARS * PER_FILE)],
+            [f"s3://{stored.bucket}/{number}.jpg" for number in range(FILES * PER_FILE)],
             region=REGION,
             endpoint=stored.server,
-            transform=_object,
+            transform=partial(_object, size=stored.size),
             s3client_config=S3ClientConfig(force_path_style=True),
         )
-        return iter(DataLoader(dataset, BATCH, shuffle=True, num_workers=stored.workers))
+        return iter(DataLoader(dataset, shuffle=True, **torch_options(stored)))
 
 
-def _decoded(sample: Mapping[str, Any]) -> tuple[int, float]:
-    return int(sample["number"]), gray(bytes(sample["image"]))
+def _decoded(sample: Mapping[str, Any], size: int) -> tuple[int, Tensor]:
+    return int(sample["number"]), decoded(bytes(sample["image"]), size)
 
 
-def _object(reader: Any) -> tuple[int, float]:
-    return int(Path(reader.key).stem), gray(reader.read())
+def _object(reader: Any, size: int) -> tuple[int, Tensor]:
+    return int(Path(reader.key).stem), decoded(reader.read(), size)

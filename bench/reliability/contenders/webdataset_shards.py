@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import webdataset
 from webdataset.filters import detshuffle
 
+from reliability import forms
 from reliability.case import NoFunction
 from reliability.contenders.base import Setup, Stored, Stream
-from reliability.contenders.stores import BATCH, TARS, split_into_tars
-from reliability.data import Numbered, gray, write_shards
+from reliability.contenders.stores import PATIENCE, torch_options
+from reliability.data import Numbered, pixels_of, write_shards
 
 __all__ = ["WebDatasetStream"]
 
 SHARDS_PER_WORKER = 2
 BUFFER = 100  # samples
+CURL = f"pipe:curl --connect-timeout {PATIENCE // 2} --retry 2 -f -s -L"  # its own, with less patience than 30 s
 
 
 class _Read:
@@ -37,6 +40,7 @@ class WebDatasetStream(Stream):
     """There are enough shards that each worker of each rank has its own."""
 
     name = "webdataset"
+    kinds = ("tar",)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -77,21 +81,27 @@ class WebDatasetStream(Stream):
         del self._loader
 
     @classmethod
-    def write(cls, folder: Path, samples: Mapping[int, bytes]) -> None:
-        split_into_tars(folder, samples)
+    def write(cls, folder: Path, samples: Mapping[int, bytes], kind: str = "", beside: Any = None) -> None:
+        forms.write(cls.kind_of(kind), folder, samples, beside)
 
     @classmethod
     def read(cls, stored: Stored) -> Iterator[tuple[int, float]]:
-        """By curl, or with its cache of whole shards where a folder is given, which has no limit."""
+        """From files, or by curl, as its URLs may say; with its cache where a folder is given, which has no limit."""
         if stored.limit is not None:
             raise NoFunction("its cache has no limit: cache_size is not looked at")
         if stored.role:
             raise NoFunction("it asks by curl, without credentials of S3")
-        urls = [f"{stored.server}/{stored.bucket}/{number}.tar{stored.query}" for number in range(TARS)]
+        place = f"{CURL} '{stored.server}/{stored.bucket}"
+        urls = [f"{place}/{number}.tar{stored.query}'" for number in range(forms.TARS)]
+        if stored.urls:
+            urls = list(stored.urls)
+        elif stored.local is not None:
+            urls = [str(stored.local / f"{number}.tar") for number in range(forms.TARS)]
         kept = {} if stored.cache is None else {"cache_dir": str(stored.cache)}
-        dataset = webdataset.WebDataset(urls, shardshuffle=TARS, **kept).shuffle(BUFFER).to_tuple("cls", "jpg")
-        loader = webdataset.WebLoader(
-            dataset.map_tuple(int, gray).batched(BATCH), batch_size=None, num_workers=stored.workers
-        )
-        for numbers, levels in loader:
-            yield from zip(numbers.tolist(), levels.tolist(), strict=True)
+        bad = {"handler": webdataset.warn_and_continue if stored.skip else webdataset.reraise_exception}
+        dataset = webdataset.WebDataset(urls, shardshuffle=forms.TARS, **kept, **bad).shuffle(BUFFER)
+        dataset = dataset.decode("pil", **bad).to_tuple("cls", "jpg", **bad)
+        dataset = dataset.map_tuple(int, partial(pixels_of, size=stored.size), **bad).batched(stored.batch)
+        loader = webdataset.WebLoader(dataset, **torch_options(stored) | {"batch_size": None})
+        for numbers, images in loader:
+            yield from zip(numbers.tolist(), images.float().mean((1, 2, 3)).tolist(), strict=True)

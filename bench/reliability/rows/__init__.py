@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reliability.case import Row
-from reliability.rows import caching, engines, network, order, processes, resume
+from reliability.rows import archives, caching, engines, hostile, images, network, order, processes, resources, resume
 
 __all__ = ["ROWS"]
 
@@ -19,4 +19,6 @@ def _merged(rows: tuple[Row, ...]) -> dict[int, Row]:
     return found
 
 
-ROWS = _merged((*order.ROWS, *resume.ROWS, *engines.ROWS, *processes.ROWS, *caching.ROWS, *network.ROWS))
+MODULES = (archives, caching, engines, hostile, images, network, order, processes, resources, resume)
+
+ROWS = _merged(tuple(row for module in MODULES for row in module.ROWS))

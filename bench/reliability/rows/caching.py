@@ -511,7 +511,7 @@ def of_others(context: Context) -> None:
     else:
         settings.place.rmdir()
     settings.place.write_bytes(b"")
-    expect_no_cache(settings, "exists")
+    expect_no_cache(settings, "File exists")
 
 
 GPUPIPE = ("gpupipe",)

@@ -1,17 +1,19 @@
-"""What the rows on order and resume share."""
+"""What rows of several subjects share."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from reliability.case import Context
-from reliability.contenders.base import Setup, Stream
+from reliability.contenders.base import Setup, Stored, Stream
 from reliability.data import Numbered
+from reliability.victim import Report, Victim
 
-__all__ = ["batches_of", "copied", "expected_batches", "make_setup", "ranks", "require_state"]
+__all__ = ["batches_of", "copied", "expected_batches", "make_setup", "ranks", "read_at_once", "require_state"]
 
 Batches = list[list[int]]
 
@@ -53,3 +55,19 @@ def require_state(context: Context) -> None:
 def copied(state: Any) -> Any:
     """A state as it comes back from a file."""
     return pickle.loads(pickle.dumps(state))
+
+
+def read_at_once(context: Context, where: Stored, check: Callable[[list[tuple[int, float]]], None]) -> None:
+    """Four processes begin an epoch of the same data at the same time; what each of them reads is checked."""
+    runs = [Victim(_read_once, context, where, output=context.folder / f"run-{number}") for number in range(4)]
+    try:
+        for run in runs:
+            check(run.hear(25))
+    finally:
+        for run in runs:
+            run.end(5)
+            run.__exit__(None, None, None)
+
+
+def _read_once(report: Report, context: Context, where: Stored) -> None:
+    report(list(context.contender.read(where)))

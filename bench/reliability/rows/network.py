@@ -1,4 +1,4 @@
-"""Rows 34 to 40, a storage that fails, and 41 to 50 as a loader meets them: what it keeps, replaced data, names."""
+"""Rows 34 to 40, a storage that fails; 31 and 41 to 50 as a loader meets them: what it keeps, replaced data, names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reliability.cached import MS_RDONLY, MS_REMOUNT, libc, mounted
 from reliability.case import Case, Context, NoFunction, Row, expect, expect_equal
 from reliability.contenders.base import Stored
-from reliability.contenders.stores import KEY
+from reliability.contenders.stores import KEY, PATIENCE
 from reliability.data import gray_jpegs
+from reliability.rows.common import read_at_once
 from reliability.victim import Victim
 
 sys.path.append(str(Path(__file__).parents[3] / "tests"))
@@ -27,7 +29,6 @@ from servers.faults import Fault, FaultServer, Request, deaf_server
 __all__ = ["ROWS"]
 
 SAMPLES, STEP, APART = 48, 5, 3.0  # gray levels between samples, and that JPEG may be off
-PATIENCE = "10"  # seconds for a read, in gpupipe's words; others have none
 
 BUCKET = "first"
 LIFE = 4.0  # seconds of credentials
@@ -42,7 +43,7 @@ def levels(other: bool = False) -> list[int]:
 @contextmanager
 def storage(context: Context, **buckets: bool) -> Iterator[FaultServer]:
     """A server with data in these buckets, by default one: of the other data set where it is True."""
-    os.environ |= {"GPUPIPE_STORAGE_SECONDS": PATIENCE, "GPUPIPE_CACHE": str(context.folder / "found")}
+    os.environ |= {"GPUPIPE_STORAGE_SECONDS": str(PATIENCE), "GPUPIPE_CACHE": str(context.folder / "found")}
     with FaultServer() as server:
         for name, other in (buckets or {BUCKET: False}).items():
             fill(context, server, name, other)
@@ -284,6 +285,15 @@ def deleted_midway(context: Context) -> None:
         expect_right(found)
 
 
+def unwritable(context: Context, size: str, read_only: bool) -> None:
+    """All comes from the storage where nothing can be kept, or the folder is named."""
+    folder = context.folder / "cache"
+    with mounted(folder, size), storage(context) as server:
+        if read_only:
+            libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", MS_REMOUNT | MS_RDONLY, None)
+        read_or_say(context, stored(context, server, cache=folder), str(folder))
+
+
 def taken(folder: Path) -> int:
     """Bytes of files on the disk."""
     total = 0
@@ -409,20 +419,8 @@ def read_for_ever(report: Callable[[Any], None], context: Context, folder: Path)
 def shared(context: Context) -> None:
     """Runs that begin at the same time with one cache."""
     with storage(context) as server:
-        where = stored(context, server, cache=cache_of(context))
         # Forked while the server's threads run: they are not there in the children, and hold nothing but its own lock.
-        runs = [Victim(read_once, context, where, output=context.folder / f"run-{number}") for number in range(4)]
-        try:
-            for run in runs:
-                expect_right(run.hear(25))
-        finally:
-            for run in runs:
-                run.end(5)
-                run.__exit__(None, None, None)
-
-
-def read_once(report: Callable[[Any], None], context: Context, where: Stored) -> None:
-    report(list(context.contender.read(where)))
+        read_at_once(context, stored(context, server, cache=cache_of(context)), expect_right)
 
 
 ALL = "all samples come, each with its own picture"
@@ -463,6 +461,15 @@ ROWS = (
         "An end of trying",
         "an error that names the object, at most 50 tries; no file is read, no secret told",
         (Case("503 for ever", never_available), Case("redirect to file:", to_a_file), Case("no secret", no_secret)),
+    ),
+    Row(
+        31,
+        "A cache folder that can't be written",
+        f"{ALL}, or an error that names the folder",
+        (
+            Case("a loader's, read-only", partial(unwritable, size="4m", read_only=True)),
+            Case("a loader's, on a full disk", partial(unwritable, size="32k", read_only=False)),
+        ),
     ),
     Row(41, "Kept data deleted while they are read", ALL, (Case("deleted midway", deleted_midway),)),
     Row(42, "A cache that never shrinks", f"{ALL}; the limit holds", (Case("limit", partial(limited, part=0.4)),)),

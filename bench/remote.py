@@ -43,6 +43,7 @@ from source_peers.kinds import copied
 
 from gpupipe.host.children import Child, ChildError
 from gpupipe.host.progress import steps
+from gpupipe.host.system import usable_cpus
 from gpupipe.tools.benchmark.measurement import BenchSettings
 from gpupipe.tools.benchmark.report import describe, environment
 from gpupipe.tools.benchmark.runner import file_name
@@ -71,6 +72,12 @@ class Round:
         """Images a second."""
         return self.taken.images / self.taken.seconds
 
+    @property
+    def rate_alone(self) -> float:
+        """Images a second if the server's CPU time were another machine's: what it took of all CPUs is left out."""
+        server = self.server_seconds * self.taken.images / self.taken.whole
+        return self.taken.images / (self.taken.seconds - server / usable_cpus())
+
 
 @dataclass
 class Entry:
@@ -88,8 +95,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. to_folder: its median beside the folder's in the same turns and pass. server_ms_per_img and
-    loader_ms_per_img: CPU time; cpus: that many of the machine's the two took together."""
+    """A line of the table. to_folder: its median beside the folder's in the same turns and pass; alone_to_folder: as if
+    the server were on another machine. server_ms_per_img and loader_ms_per_img: CPU time."""
 
     latency_ms: float
     loader: str
@@ -98,6 +105,7 @@ class Row:
     img_per_s_min: float | None
     img_per_s_max: float | None
     to_folder: float | None
+    alone_to_folder: float | None
     first_batch_s: float | None
     loader_ms_per_img: float | None
     server_ms_per_img: float | None
@@ -241,9 +249,9 @@ def row(latency: float, name: str, number: str, entry: Entry, folder: Entry | No
     reason = entry.reason
     if not rounds:
         reason = reason or "the cold pass did not come to its end"
-        return Row(latency, name, number, *[None] * 9, through=False, reason=reason)
+        return Row(latency, name, number, *[None] * 10, through=False, reason=reason)
     rates = [one.rate for one in rounds]
-    local = [one.rate for one in folder.rounds[number]] if folder else []
+    local = statistics.median(one.rate for one in folder.rounds[number]) if folder and folder.rounds[number] else None
     return Row(
         latency,
         name,
@@ -251,7 +259,8 @@ def row(latency: float, name: str, number: str, entry: Entry, folder: Entry | No
         statistics.median(rates),
         min(rates),
         max(rates),
-        statistics.median(rates) / statistics.median(local) if local else None,
+        statistics.median(rates) / local if local else None,
+        statistics.median(one.rate_alone for one in rounds) / local if local else None,
         statistics.median(one.taken.first for one in rounds),
         statistics.median(1000 * one.taken.cpu_seconds / one.taken.images for one in rounds),
         statistics.median(1000 * one.server_seconds / one.taken.whole for one in rounds),
@@ -264,11 +273,11 @@ def row(latency: float, name: str, number: str, entry: Entry, folder: Entry | No
 
 def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
     """A table for each latency; then the reasons."""
-    head = "loader | cache | img/s (min - max) | part of the folder's | first batch s"
+    head = "loader | cache | img/s (min - max) | part of the folder's | with the server elsewhere | first batch s"
     head += " | CPU ms an image: loader | server | requests an image | kB an image"
     lines = [describe(facts)]
     for latency in dict.fromkeys(one.latency_ms for one in measured):
-        lines += ["", f"**{latency:g} ms** before each answer", "", f"| {head} |", "|---" * 9 + "|"]
+        lines += ["", f"**{latency:g} ms** before each answer", "", f"| {head} |", "|---" * 10 + "|"]
         lines += [line(one) for one in measured if one.latency_ms == latency and one.img_per_s is not None]
     reasons = dict.fromkeys(
         f"- {one.loader}, {one.latency_ms:g} ms, {one.cache}: {one.reason}" for one in measured if one.reason
@@ -282,10 +291,10 @@ def markdown(measured: Sequence[Row], facts: dict[str, Any]) -> str:
 def line(one: Row) -> str:
     """A row of the table."""
     rate = cell(one.img_per_s, one.img_per_s_min, one.img_per_s_max)
-    part = "-" if one.to_folder is None else f"{one.to_folder:.1%}"
+    parts = ["-" if part is None else f"{part:.1%}" for part in (one.to_folder, one.alone_to_folder)]
     small = (one.first_batch_s, one.loader_ms_per_img, one.server_ms_per_img, one.requests_per_img)
     cells = [*(f"{value:.2f}" for value in small if value is not None), f"{(one.bytes_per_img or 0) / 1000:.0f}"]
-    return f"| {one.loader} | {one.cache} | {rate} | {part} | {' | '.join(cells)} |"
+    return f"| {one.loader} | {one.cache} | {rate} | {' | '.join(parts)} | {' | '.join(cells)} |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=90.0, metavar="MB", help="a second and connection (default: 90)")
     parser.add_argument("--skip", type=int, default=12, metavar="N", help="first batches of a pass (default: 12)")
     parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of the output (default: 224)")
-    parser.add_argument("--copies", type=int, default=16, metavar="N", help="of each image (default: 16)")
+    parser.add_argument("--copies", type=int, default=32, metavar="N", help="of each image (default: 32)")
     args = parsed(parser, argv, CONTENDERS)
     if args is None:
         return 1

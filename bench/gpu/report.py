@@ -39,6 +39,8 @@ def rows_of(part: str, content: dict[str, Any]) -> list[Row]:
         return [row for one in content["rows"] for row in training_rows(one)]
     if part == "kernels":
         return [kernel_row(one) for one in content["rows"]]
+    if part == "video_on_graph":
+        return [video_row(one) for one in content["files"]]
     return [Row(**row) for row in content["rows"]]
 
 
@@ -63,6 +65,13 @@ def kernel_row(one: dict[str, Any]) -> Row:
     """Time of a call."""
     name = f"{one['work']}: {one['contender']}"
     return Row("kernels", name, "us", one["median_us"], one["low_us"], one["high_us"], one["reason"])
+
+
+def video_row(one: dict[str, Any]) -> Row:
+    """How far DALI's frames of a file are from torchcodec's, and what became of changed ones."""
+    apart = one.get("mean") if one.get("right") else None
+    note = one.get("failed", "") or ", ".join(f"{key}: {count}" for key, count in one["outcomes"].items())
+    return Row("video_on_graph", one["file"], "mean difference, levels", apart, apart, apart, note)
 
 
 def read_parts(work: Path) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ set -uo pipefail
 
 out="${1:?usage: bench/gpu/run.sh OUT [DATA]}"
 data="${2:-}"
-all="selftest tune loaders host decoders tests training memory loaders-400 doctor kernels loaders-float32"
+all="selftest tune loaders host decoders tests training memory loaders-400 doctor kernels loaders-float32 video"
 parts="${GPUPIPE_GPU_PARTS:-$all}"
 for part in $parts; do
     [[ " $all " == *" $part "* ]] || { echo "no part is called '$part'; there are: $all" >&2; exit 1; }
@@ -90,6 +90,7 @@ part() {
         loaders-400) bench loaders-400 90 loaders --part loaders-400 --max-size 400 --only "gpupipe, tuned;gpupipe, not" ;;
         kernels) run kernels 120 python3 bench/kernels.py --limit 60 --out "$work" "${kernels[@]}" ;;
         loaders-float32) bench loaders-float32 120 loaders --part loaders-float32 --dtype float32 --only "gpupipe;native;torch" ;;
+        video) run video 90 python3 bench/video_on_graph.py --mutants 40 --out "$work" ;;
     esac
 }
 

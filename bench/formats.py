@@ -6,7 +6,7 @@ The first images of DATA (default: the made sample set) are written by Pillow in
 bytes, held in memory, all make the same uint8 random resized crops to 224: Pillow alone (open, convert, crop, resize),
 the torch engine without workers, and DALI's on the CPU with one thread. The process and all its threads have one CPU.
 First the pixels are compared: the torch engine's have to be Pillow's to the bit. Then they are measured in turn, each
-kind by itself; median, smallest and largest of the rounds. Writes results.md (the table of docs/formats.md),
+kind by itself; median, smallest and largest of the rounds. Writes results.md (the table of docs/guide/formats.md),
 formats.csv and formats.json; with --page, puts the table into that page, in the place of the one there.
 """
 
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=32, metavar="N", help="of each kind (default: 32)")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of each contender (default: 5)")
     parser.add_argument("--only", type=words, default=available(), metavar="A,B", help="formats, as PNG,WebP")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/formats.md")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/guide/formats.md")
     args = parser.parse_args(argv)
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before the first thread
     data = args.data or str(sample_set())

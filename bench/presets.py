@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--compared", type=int, default=64, metavar="N", help="images that both make first (default: 64)"
     )
-    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/recipes.md")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="docs/guide/recipes.md")
     args = parsed(parser, argv, PRESETS)
     if args is None:
         return 1

@@ -137,7 +137,7 @@ def test_the_data_page_runs(section: str, tmp_path: Path, monkeypatch: pytest.Mo
     keys = [str(path.relative_to(folder)) for path in folder.rglob("*.jpg")]
     pq.write_table(pa.table({"file": keys, "embedding": [[1.5, 2.0]] * len(keys)}), "embeddings.parquet")
     write_samples(tmp_path / "drawings.tar", count=8)
-    text = (ROOT / "docs" / "data.md").read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "guide" / "data.md").read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, names)  # the project's own page
@@ -169,7 +169,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("photos")
 def test_tables_and_databases() -> None:
-    page = (ROOT / "docs" / "data.md").read_text()
+    page = (ROOT / "docs" / "guide" / "data.md").read_text()
     names: dict[str, Any] = {}
     for heading in ("Tables that list samples", "Databases"):
         (block,) = re.findall(r"```python\n(.*?)```", page.split(f"## {heading}\n")[1].split("\n## ")[0], re.DOTALL)

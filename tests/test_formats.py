@@ -501,7 +501,7 @@ def test_the_table_is_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A tiny run, and the page's own table."""
     root = Path(__file__).parent.parent
     page = tmp_path / "page.md"
-    page.write_text((root / "docs/formats.md").read_text())
+    page.write_text((root / "docs/guide/formats.md").read_text())
     monkeypatch.setattr(formats.os, "sched_setaffinity", lambda *_: None)  # of this process
     folder = write_folder(tmp_path / "data", classes=1, per_class=2, sizes=((40, 50),))
     options = ["--out", str(tmp_path / "out"), "--images", "2", "--rounds", "1", "--page", str(page)]
@@ -513,7 +513,7 @@ def test_the_table_is_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     by = re.findall(r"^\| ([^|]*) \| ([^|]*?), [\d,]+ \(.*?\) \| ([^|]*), [\d,]+ \(", made, re.MULTILINE)
     assert by[0] == ("JPEG", "C++ kernel", "DALI")
     assert by[4] == ("BMP", "Pillow", "Pillow, beside DALI")
-    told = (root / "docs/formats.md").read_text()
+    told = (root / "docs/guide/formats.md").read_text()
     assert re.findall(r"^\| ([^|]*) \| (?:C\+\+ kernel|nvImageCodec|Pillow), \d", told, re.MULTILINE) == list(MEASURED)
     stored = root / "bench/results/cpu-2-cores/formats/results.md"
     assert stored.read_text() in told

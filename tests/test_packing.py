@@ -342,7 +342,7 @@ def test_images_lie_in_parquet_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_page_about_data(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text()
     (tmp_path / "photos").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"gpupipe": gpupipe}

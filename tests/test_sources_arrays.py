@@ -398,7 +398,7 @@ class TestNumpy:
 
 
 def test_the_data_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs/data.md").read_text()
+    page = (Path(__file__).parent.parent / "docs/guide/data.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page.partition("## Stores")[2].partition("\n## ")[0], re.DOTALL)
     monkeypatch.chdir(tmp_path)
     with zipfile.ZipFile("photos.zip", "w") as archive:

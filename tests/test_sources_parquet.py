@@ -281,7 +281,7 @@ class TestSamples:
 
 
 def test_the_pages_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text().partition("## Parquet")[2]
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text().partition("## Parquet")[2]
     monkeypatch.chdir(tmp_path)
     for folder in ("imagenet-1k/data", "pairs", "photos"):
         Path(folder).mkdir(parents=True)

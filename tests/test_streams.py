@@ -385,7 +385,7 @@ def _number(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_pages_example(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text().partition("## Streams")[2]
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text().partition("## Streams")[2]
     (tmp_path / "photos").mkdir()
     for place, data in enumerate(BYTES[:9]):
         (tmp_path / "photos" / f"{place}.jpg").write_bytes(data)

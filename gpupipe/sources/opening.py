@@ -56,7 +56,7 @@ def open_source(
       `Query`);
     - an object with `__len__` and `__getitem__` that gives samples: tuples, dicts, or single values;
     - a torch (or Hugging Face) IterableDataset, or a `Stream`: samples in a sequence;
-    - with `Frames` among the fields videos: a folder of them by class, a list, .tar shards; see docs/video.md;
+    - with `Frames` among the fields videos: a folder of them by class, a list, .tar shards; see docs/guide/video.md;
     - a source, which is returned as it is, or a `torch.utils.data.Subset` of one, as `random_split` gives it;
     - a `Mixture` of any of these but streams.
 

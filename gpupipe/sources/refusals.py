@@ -24,7 +24,7 @@ FILES: dict[tuple[str, ...], str] = {
     (".csv", ".tsv", ".jsonl", ".ndjson"): "a table in a list: pass it by itself",
     STORES: "a store in a list: pass it by itself",
     (".json", ".txt"): "a list in a text file of unknown form: write it as .csv or .jsonl, or say what is in it: "
-    "gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']) (of COCO's .json docs/recipes.md makes a "
+    "gpupipe.Manifest(path, delimiter=' ', columns=['image', 'label']) (of COCO's .json docs/guide/recipes.md makes a "
     f".jsonl); or pass {OWN}",
     (
         ".db",
@@ -37,7 +37,7 @@ FILES: dict[tuple[str, ...], str] = {
     EXTENSIONS
     + OTHERS: f"an image, without a label: pass a folder that holds one folder of images per class, or {OWN}",
     (".mp4", ".avi", ".mov", ".mkv", ".webm"): "a video: pass the folder of its class folder, "
-    "and gpupipe.Frames() among the fields; see docs/video.md",
+    "and gpupipe.Frames() among the fields; see docs/guide/video.md",
 }
 
 FOLDER = (

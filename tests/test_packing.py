@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -339,17 +338,6 @@ def test_images_lie_in_parquet_as_they_are(tmp_path: Path) -> None:
     assert {row["label"]: row["image"] for row in rows} == {
         number: {"bytes": file, "path": str(number)} for number, file in enumerate(files)
     }
-
-
-def test_the_page_about_data(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text()
-    (tmp_path / "photos").symlink_to(folder)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"gpupipe": gpupipe}
-    exec(re.findall(r"```python\n(.*?)```", page.partition("## Packing")[2], re.DOTALL)[0], names)  # our own page
-    with names["train"]:
-        assert sum(len(labels) for _, labels in names["train"]) == len(names["packed"].source) == 25
-    assert (tmp_path / "packed" / "data" / "train-00000-of-00001.parquet").exists()
 
 
 def test_numbers_that_parquet_has_not(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb
 import numpy as np
 import pytest
 import torch
@@ -395,31 +393,6 @@ class TestNumpy:
             source[1]
         with pytest.raises(DataError, match="was changed while a loader used it"):
             reopen(*arguments)
-
-
-def test_the_data_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs/guide/data.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page.partition("## Stores")[2].partition("\n## ")[0], re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    with zipfile.ZipFile("photos.zip", "w") as archive:
-        for number, data in enumerate(FILES):
-            archive.writestr(f"photos/class_{number % 2}/{number}.jpg", data)
-    with lmdb.open("words.lmdb", map_size=1 << 20) as opened, opened.begin(write=True) as transaction:
-        transaction.put(b"num-samples", b"2")
-        for number in (1, 2):
-            transaction.put(b"image-%09d" % number, FILES[number])
-            transaction.put(b"label-%09d" % number, b"word")
-    with h5py.File("scans.h5", "w") as file:
-        file["train/images"], file["train/labels"] = PIXELS, LABELS
-        file["train/boxes"] = np.zeros((N, 2, 4))
-    np.save("images.npy", PIXELS)
-    np.save("labels.npy", LABELS)
-    names: dict[str, Any] = {}
-    exec(block, names)  # the project's own page
-    assert [len(names[name]) for name in ("photos", "words", "scans", "arrays")] == [N, 2, N, N]
-    images, labels = next(iter(names["train"]))
-    assert images.shape == (4, 3, 64, 64)
-    assert set(labels.tolist()) <= set(LABELS.tolist())
 
 
 def test_a_dict_of_something_else(tmp_path: Path) -> None:

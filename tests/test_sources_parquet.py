@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from images import encode, picture
 
 import gpupipe
@@ -278,24 +277,6 @@ class TestSamples:
         path.write_bytes(whole[:8] + bytes(len(whole) - 8))  # in which no page can be parsed
         with pytest.raises(SampleError, match="written to, or touched, since it was opened"):
             source.fetch(np.array([7]))
-
-
-def test_the_pages_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text().partition("## Parquet")[2]
-    monkeypatch.chdir(tmp_path)
-    for folder in ("imagenet-1k/data", "pairs", "photos"):
-        Path(folder).mkdir(parents=True)
-    images = [encode(picture(20, 30, number)) for number in range(4)]
-    for number in range(2):
-        written(tmp_path, {"image": files(images), "label": range(4)}, f"imagenet-1k/data/train-{number}.parquet")
-    Path("photos/a.jpg").write_bytes(images[3])
-    pairs = {"photo": files([images[0], None], [None, "a.jpg"]), "text": ["one", "two"], "clip": [[1.5], [2.5]]}
-    written(tmp_path, pairs, "pairs/a.parquet")
-    names: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], names)  # the project's own page
-    assert sorted(torch.cat([labels for _, labels in names["loader"]]).tolist()) == sorted([*range(4)] * 2)
-    sample = names["pairs"][1]
-    assert (sample["image"].tobytes(), sample["caption"], sample["embedding"].tolist()) == (images[3], "two", [2.5])
 
 
 class TestRowGroups:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -382,15 +381,3 @@ class TestOthersData:
 
 def _number(item: dict[str, Any]) -> dict[str, Any]:
     return item | {"cls": int(item["cls"])}
-
-
-def test_the_pages_example(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "guide" / "data.md").read_text().partition("## Streams")[2]
-    (tmp_path / "photos").mkdir()
-    for place, data in enumerate(BYTES[:9]):
-        (tmp_path / "photos" / f"{place}.jpg").write_bytes(data)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], names)  # the project's own page
-    with names["train"] as batches:
-        assert sorted(label for batch in labels(batches) for label in batch) == list(range(9))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -423,14 +422,3 @@ def test_operations_of_ones_own_get_each_frame_and_draw_alike_for_a_clip():
     for (image, _), batch in zip(images, made, strict=True):
         for frame in batch["image"].unbind(1):
             assert torch.equal(frame, image)
-
-
-def test_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_videos(tmp_path / "videos", frames=30, videos=2)
-    text = (Path(__file__).parent.parent / "docs" / "guide" / "video.md").read_text()
-    names: dict[str, Any] = {"model": lambda view: view.mean((2, 3, 4))}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, names)  # the project's own page
-    assert names["test"].batch_size == 4
-    assert names["logits"].shape == (4, 3)

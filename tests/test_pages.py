@@ -9,9 +9,9 @@ is optional there:
 - `NEEDS = ("timm",)`: libraries of the extras `trainers` and `video` without which the page is skipped.
 
 Blocks of python share one namespace, in which `__name__` is the page's, so that what they define can be pickled; those
-of bash run where they stand between them, with `gpupipe` and `python` on PATH; yaml, json and toml are parsed. A block
-with `title="FILE"` is added to that file in the folder, too. Blocks of console (what a test can't run), diff and text
-are shown only.
+of bash run where they stand between them, with `gpupipe`, `python` and `torchrun` on PATH; yaml, json and toml are
+parsed. A block with `title="FILE"` is added to that file in the folder, too. Blocks of console (what a test can't run),
+diff and text are shown only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OF_PAGES = ROOT / "tests" / "pages"
 SHOWN = {"console", "diff", "text"}
 PARSED = {"json": json.loads, "toml": tomllib.loads, "yaml": lambda text: list(yaml.safe_load_all(text))}
 FENCE = re.compile(r"^( *)(`{3,})(\w*)([^\n`]*)\n(.*?)^\1\2 *$|^#+ ([^\n]+)$", re.DOTALL | re.MULTILINE)
-SECONDS = 120  # of one block of bash
+SECONDS = 300  # of one block of bash, on a machine that is busy with others
 
 PAGES = [*sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -126,6 +126,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", parameters())
 def test_page_runs(page: Path, names: dict[str, Any], tmp_path: Path, programs: Path) -> None:
     module = beside(page)

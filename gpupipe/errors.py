@@ -20,6 +20,9 @@ __all__ = [
     "WorkerError",
 ]
 
+REPAIR = "repair or remove it, or pass on_error='skip' to replace bad samples"
+"""What can be done about a sample whose file is at fault, and nothing else."""
+
 
 class GpupipeError(Exception):
     """Base of everything that gpupipe raises on purpose. Messages are printable, and of bounded length."""
@@ -92,7 +95,7 @@ class SampleError(GpupipeError, RuntimeError):
         self.index = index
         self.location = printable(location)
         self.reason = printable(reason, MOST_MESSAGE)
-        self.remedy = remedy or "repair or remove it, or pass on_error='skip' to replace bad samples"
+        self.remedy = remedy or REPAIR
         self.original = original
         if original:
             self.__cause__ = OriginalTraceback(original)  # printed with the error; `raise ... from` puts the real one

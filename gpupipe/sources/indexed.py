@@ -15,7 +15,7 @@ from gpupipe.errors import DataError, SampleError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.source import Encoded, Source, as_column, content_fingerprint
-from gpupipe.sources.storage import StoredIndex, Strings
+from gpupipe.sources.storage import StoredIndex, Strings, verdict_of
 from gpupipe.sources.values import around, as_array, as_value, document, within
 from gpupipe.sources.wanted import Wanted
 
@@ -24,6 +24,11 @@ __all__ = ["SHAPES", "IndexedSource", "arrays_of", "found"]
 log = logging.getLogger("gpupipe")
 
 SHAPES = {"heights": np.int32, "widths": np.int32, "orientations": np.uint8}
+
+VERIFIED = (
+    "`gpupipe index --verify` found that, and the file was not read now: repair or remove it and verify again, or pass "
+    "on_error='skip' to replace bad samples"
+)
 
 Files = Sequence[Encoded | None]
 """One file of each of several samples; None where there is none."""
@@ -64,7 +69,8 @@ def found(
 class IndexedSource(Source):
     """Class numbers, sizes and keys from the arrays of an index; all other fields are in the samples' files.
 
-    place: where the data lies. sizes: bytes of each sample's files, (len(self),) int64, read-only.
+    place: where the data lies. sizes: bytes of each sample's files, (len(self),) int64, read-only. verdict: why samples
+    are bad that can't be decoded, by their numbers, where everything was decoded once (`gpupipe index --verify`).
     """
 
     def __init__(self, place: Any, index: StoredIndex, schema: Schema, wanted: Wanted) -> None:
@@ -81,6 +87,7 @@ class IndexedSource(Source):
             self.targets = index.arrays["labels"]
         self._shapes = [index.arrays[name] for name in SHAPES if wanted.image is not None and name in index.arrays]
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
+        self.verdict = verdict_of(index.arrays)
         self._check_whole()
 
     def _check_whole(self) -> None:
@@ -89,6 +96,8 @@ class IndexedSource(Source):
         labels = self.targets if "label" in self.fields and self._wanted.labels else self.sizes
         if any(len(known) != count for known in (self._bytes, labels, *self._shapes)):
             raise self._foreign("its arrays are of several lengths")
+        if any(not 0 <= index < count for index in self.verdict):
+            raise self._foreign(f"its verdict is of samples outside of [0, {count})")
         if ends[0] != 0 or ends[-1] != len(self._keys.blob) or (np.diff(ends) < 0).any():
             raise self._foreign("its keys have no whole names")
 
@@ -154,7 +163,10 @@ class IndexedSource(Source):
         raise NotImplementedError
 
     def _size(self, index: int, number: int) -> int:
-        """Its bytes, -1 where there is none. Raises SampleError where no image has so many."""
+        """Its bytes, -1 where there is none. Raises SampleError where no image has so many, or the sample is known to
+        be bad."""
+        if index in self.verdict:
+            raise SampleError(index, self.location(index), self.verdict[index], VERIFIED)
         size = self._bytes.item(index, number)
         if size > MOST_BYTES:
             raise SampleError(

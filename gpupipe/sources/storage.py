@@ -23,9 +23,19 @@ from numpy.typing import NDArray
 from gpupipe.host.files import open_own, replacing
 from gpupipe.sources.values import npy_array
 
-__all__ = ["BadIndexError", "StoredIndex", "Strings", "open_index", "pack_strings", "write_index"]
+__all__ = [
+    "BadIndexError",
+    "StoredIndex",
+    "Strings",
+    "open_index",
+    "pack_strings",
+    "verdict_of",
+    "with_verdict",
+    "write_index",
+]
 
 VERSION = 3
+VERDICT = ("bad", "reasons", "reason_offsets")
 
 
 class BadIndexError(ValueError):
@@ -64,6 +74,22 @@ def pack_strings(strings: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(part) for part in encoded], out=offsets[1:])
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def with_verdict(arrays: Mapping[str, NDArray[Any]], bad: Mapping[int, str]) -> dict[str, NDArray[Any]]:
+    """The arrays of an index that also says which samples are bad, and why."""
+    indices = sorted(bad)
+    reasons = pack_strings([bad[index] for index in indices])
+    others = {name: array for name, array in arrays.items() if name not in VERDICT}
+    return others | dict(zip(VERDICT, [np.array(indices, np.int64), *reasons], strict=True))
+
+
+def verdict_of(arrays: Mapping[str, NDArray[Any]]) -> dict[int, str]:
+    """Why samples are bad, by their numbers; nothing where that was not looked into."""
+    if not arrays.keys() >= set(VERDICT):
+        return {}
+    bad, *reasons = (arrays[name] for name in VERDICT)
+    return dict(zip(bad.tolist(), Strings(*reasons), strict=True))
 
 
 def write_index(path: Path, fingerprint: str, info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -13,6 +13,7 @@ from gpupipe.batch import Field, Image
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.files import replacing
 from gpupipe.sources import Source
+from gpupipe.sources.indexed import IndexedSource
 from gpupipe.tools.cli.options import (
     DATA,
     Subparsers,
@@ -36,6 +37,10 @@ is. Prints what is in the data and lists damaged images. Tables are read and kep
 of names of classes are printed; their images are not looked at without --sizes. Nor are those of data by URL: its index
 is made of shards' headers, or of what is listed in a folder. Shards on a disk can be shared out to the tasks of a job
 array or of a Ray cluster, which keep an index beside each; the one that comes last makes that of all."""
+VERIFY = (
+    "decode all images and masks once, list what is bad, and keep that in the index, so that loaders know without "
+    "reading it (image folders, shards and archives)"
+)
 CODES = "Exit code: 0 where all is well, 2 where the data can't be used, 3 where some images are damaged."
 
 
@@ -52,6 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_label_field(parser)
     sizes = "read the sizes of images that the index lacks, too, each once, for source.image_sizes()"
     parser.add_argument("--sizes", action="store_true", help=sizes)
+    parser.add_argument("--verify", action="store_true", help=VERIFY)
     told = (
         "write the index of .tar shards by URL to a file, too: for open_source(..., index=FILE), or beside the shards"
     )
@@ -67,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.tools.pack import damage
 
     start = time.perf_counter()
+    if args.verify and (args.task or args.on):
+        raise ConfigError("--verify decodes all of the data here: leave out --task or --on, or verify afterwards")
     fields = {"image": Image()} if args.no_labels else fields_of(args)
     left = _index_share(args, fields) if args.task or args.on else 0
     if left and args.task:
@@ -74,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     source = open_source(data_of(args), fields=fields, label_field=args.label_field, rebuild=args.rebuild)
     damaged, rows = summary(source, args.sizes)
+    reasons = _verified(source) if args.verify else dict(getattr(source, "verdict", {}))
+    if args.verify or reasons:
+        rows["can't be decoded"] = f"{len(reasons):,}"
     rows["seconds"] = f"{time.perf_counter() - start:.2f}"
     table = Table(show_header=False)
     for name, value in rows.items():
@@ -84,9 +95,22 @@ def run(args: argparse.Namespace) -> int:
         say(f"written to {args.out}: pass it as index=, or copy it to {_write(source, args.out)}, where it is found")
     for name, names in getattr(source, "names", {}).items():
         print_some(name, (f"{number} is {one}" for number, one in enumerate(names)), len(names))
-    lines = (f"{source.location(index)}: {damage(source, index)}" for index in damaged.tolist())
-    print_some("damaged", lines, len(damaged))
-    return DAMAGED_FOUND if len(damaged) else 0
+    found = sorted({*damaged.tolist(), *reasons})
+    lines = (f"{source.location(index)}: {reasons.get(index) or damage(source, index)}" for index in found)
+    print_some("damaged", lines, len(found))
+    return DAMAGED_FOUND if found else 0
+
+
+def _verified(source: Source) -> dict[int, str]:
+    """Why samples are bad, after all were decoded; kept where the source has an index of its own."""
+    from gpupipe.tools.verifying import keep_verdict, verify
+
+    bad = verify(source)
+    if isinstance(source, IndexedSource):
+        keep_verdict(source, bad)
+    else:
+        say("the verdict is printed, not kept: this data has no index of its own")
+    return {error.index: error.reason for error in bad}
 
 
 def _write(source: Source, path: Path) -> str:

@@ -196,9 +196,8 @@ class TestPaths:
                 with pytest.raises(SampleError, match=f"sample {index} .*{message}") as raised:
                     source.fetch(np.array([0, 1, index, 2]))
                 assert raised.value.index == index
-            loader = gpupipe.Loader(
-                source, gpupipe.imagenet_eval(8), 1, num_workers=0, device="cpu", on_error="skip", shuffle=False
-            )
+            how = {"num_workers": 0, "device": "cpu", "on_error": "skip", "max_bad": 1.0}
+            loader = gpupipe.Loader(source, gpupipe.imagenet_eval(8), 1, **how)
             with loader, pytest.raises(gpupipe.GpupipeError):
                 list(loader)  # nothing of it is an image
             assert {error.index for error in loader.bad_samples} >= {3, 4, 5}

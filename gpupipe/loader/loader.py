@@ -416,11 +416,12 @@ class Loader(DataLoaderAttributes):
                       seconds, not the GPU's.
             finish_s: seconds in which uint8 batches were brought into the recipe's dtype and layout: in the consumer's
                       thread, or for a GPU in one of the loader's own, and then the host's seconds.
-            bad_samples: see the property of this name. replaced: rows whose sample was bad, and is another.
-            storage_bytes, storage_requests, storage_retries, storage_wait_s: of data in object storage, what was read
-                of it, and how long readers, all workers together, stood waiting for it.
+            bad_samples: how many the property of this name lists. replaced: rows whose sample was bad, and is another.
+            storage_bytes, storage_requests, storage_retries, storage_wait_s: of data in object storage, the bytes read
+                of it, by so many requests, how many of those were made again, and the seconds in which readers, all
+                workers together, stood waiting for it.
             cache_hits, cache_misses, cache_bytes, cache_hit_share: parts of objects that the disk cache had, or had to
-                be read; the bytes of the first, and their share of both.
+                be read; the bytes of the first, and their share of both, 0 to 1.
         Rates, over the current iteration, or the last one, from its first batch to its latest; 0 before the second:
             img_per_s, mb_per_s: images and encoded megabytes (1e6 bytes) a second.
             wait_share: the share of the time that wait_s takes, 0 to 1.

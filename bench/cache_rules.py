@@ -139,19 +139,40 @@ def table(rows: Sequence[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def plot(rows: Sequence[dict[str, object]], path: Path) -> None:
+    """Bars of a full shuffle's hits: a group for each number of nodes and part of the data, a bar for each rule."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [row for row in rows if row["order"] == KINDS[0]]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    rules = {"LRU": "#c8ccd0", "pinned": "#9aa0a6", "Belady": "#5f6368", "gpupipe": "#76b900"}
+    for number, (rule, color) in enumerate(rules.items()):
+        places = [group + 0.2 * (number - 1.5) for group in range(len(shown))]
+        axes.bar(places, [row[rule] for row in shown], 0.2, label=rule, color=color)
+    labels = [f"{row['nodes']} node{'s' * (row['nodes'] != 1)}\n{row['cache']:.0%}" for row in shown]
+    axes.set_xticks(range(len(shown)), labels)
+    axes.set(ylabel="share of reads that hit", xlabel="cache of each node, as a part of the data")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, simulate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=16_000, metavar="N")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="that are counted, a multiple of 5")
     parser.add_argument("--nodes", default="1,8,32", metavar="N,N")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.md and results.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results.md, .json and .png")
     args = parser.parse_args(argv)
     rows = measure(args.samples, args.epochs, [int(count) for count in args.nodes.split(",")])
     print(table(rows))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "results.md").write_text(table(rows) + "\n")
+        plot(rows, args.out / "results.png")
         facts = machine() | {"settings": {"samples": args.samples, "epochs": args.epochs}}
         (args.out / "results.json").write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
 

@@ -114,6 +114,7 @@ def test_mixing(tmp_path):
 
 def test_cache_rules(tmp_path):
     made = table_rows(run("cache_rules.py", "--samples", 800, "--epochs", 5, "--nodes", 8, "--out", tmp_path))
+    assert (tmp_path / "results.png").stat().st_size > 1000
     assert [row[0] for row in made] == ["full shuffle", "NodeBlocks, every=5"] * 3
     assert [row[2] for row in made[::2]] == ["5%", "10%", "25%"]
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]

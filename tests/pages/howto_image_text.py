@@ -49,6 +49,12 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     assert len(names["losses"]) == 4
     state = torch.load(folder / "checkpoint.pt")["loader"]
     assert (state["epoch"], state["global_batch"]) == (2, 8)
+    shared_out = vector(torch.load(folder / "checkpoint.pt")["model"])
+    names["run"](epochs=2, checkpoint="alone.pt")
+    alone = vector(torch.load("alone.pt")["model"])
+    torch.manual_seed(0)
+    begun = vector(names["Towers"]().state_dict())
+    assert (shared_out - alone).norm() < 0.05 * (alone - begun).norm()
     train, val = names["make_loaders"](1)
     with train, val:
         batch = next(iter(train))
@@ -62,6 +68,11 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     assert names["contrast"](scores, scores, torch.tensor(100.0)).item() == pytest.approx(0, abs=1e-6)
     alike = names["contrast"](scores, torch.ones(8, 8), torch.tensor(1.0)).item()
     assert alike == pytest.approx(np.log(8))
+
+
+def vector(state: dict[str, torch.Tensor]) -> torch.Tensor:
+    """All weights: the model has no other state."""
+    return torch.cat([value.flatten() for value in state.values()])
 
 
 class Oracle(torch.nn.Module):

@@ -39,7 +39,7 @@ from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.tables.files import ENDING, Parquet, in_folder, tell_of_splits
 from gpupipe.sources.tables.pages import Chunk, Places, Read
 from gpupipe.sources.tables.parquet import ParquetSource, fitting
-from gpupipe.sources.tables.row_groups import Footer, RowGroup
+from gpupipe.sources.tables.row_groups import END, Footer, RowGroup, chunks_of, footer_size
 from gpupipe.sources.tables.rows import Files
 
 __all__ = ["RemoteParquetSource", "index", "open_remote"]
@@ -66,9 +66,10 @@ class RemoteFooter(Footer):
 
     @classmethod
     def of(cls, object: Object, tail: bytes, take: Take) -> RemoteFooter:
-        """From the end of a file. Raises `pyarrow.ArrowException` for what is damaged."""
+        """From the end of a file. Raises `pyarrow.ArrowException` or DataError for what is damaged."""
         opened = pq.ParquetFile(pa.BufferReader(tail))
-        return cls(shown(object.url), opened.metadata, opened.schema_arrow, object, take)
+        path, about = shown(object.url), opened.metadata
+        return cls(path, about, opened.schema_arrow, chunks_of(path, tail, about), object, take)
 
     @property
     def folder(self) -> str:
@@ -316,7 +317,7 @@ def _footer(one: Object, advance: Advance) -> tuple[RemoteFooter, bytes]:
     file = Hops(one)
     try:
         tail = file.read(max(0, one.size - TAIL), TAIL)
-        size = int.from_bytes(tail[-8:-4], "little") + 8
+        size = END + footer_size(tail)
         tail = file.read(max(0, one.size - size), size) if size > len(tail) else tail[-size:]
         footer = RemoteFooter.of(one, tail, _read_now)
     except pa.ArrowException as error:

@@ -6,7 +6,6 @@ bytes. A process that has shuffled rows reads such a group for each batch with a
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from collections import OrderedDict
@@ -28,9 +27,20 @@ from gpupipe.sources.reading import Stamp
 from gpupipe.sources.tables.pages import Chunk, Places, Read, located
 from gpupipe.sources.tables.thrift import struct
 
-__all__ = ["Footer", "Leaf", "LocalFooter", "RowGroup", "RowGroups", "default_memory"]
+__all__ = [
+    "END",
+    "Footer",
+    "Leaf",
+    "LocalFooter",
+    "RowGroup",
+    "RowGroups",
+    "chunks_of",
+    "default_memory",
+    "footer_size",
+]
 
-MAGIC = 4  # bytes before what a footer says
+MAGIC = 4  # bytes at the end of a file
+END = 4 + MAGIC  # behind its footer: how long that is, too
 PART = 8
 FEWEST = 64 << 20
 
@@ -64,34 +74,42 @@ class Leaf(NamedTuple):
         return cls(codec, said[1] == BYTE_ARRAY, said[5], said[7], said[6], min(begins))
 
 
+def footer_size(tail: bytes) -> int:
+    """How many bytes a footer has, of the end of a file."""
+    return int.from_bytes(tail[-END:-MAGIC], "little")
+
+
+def chunks_of(path: str, tail: bytes, metadata: Any) -> list[list[Leaf]]:
+    """The columns of each row group, from the end of a file of which pyarrow has read `metadata`: asked for one that is
+    damaged, or to write what it has read, pyarrow may end the process. 20 us for each column. Raises DataError."""
+    try:
+        groups = struct(tail[-END - footer_size(tail) :], 0)[0].get(4, [])
+        chunks = [[Leaf.of(chunk[3]) for chunk in group[1]] for group in groups]
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: its footer is damaged ({type(error).__name__}: {error})") from error
+    if [*map(len, chunks)] != [metadata.num_columns] * metadata.num_row_groups:
+        raise DataError(f"{path}: its footer is damaged (row groups have other columns than the schema)")
+    return chunks
+
+
 @dataclass(frozen=True)
 class Footer:
     """What a file said of itself when it was opened.
 
-    path: what messages call the file. threads: in how many at once several are read; None: as many as suit a disk.
+    path: what messages call the file. chunks: the columns of each row group. threads: in how many at once several are
+    read; None: as many as suit a disk.
     """
 
     path: str
     metadata: Any
     schema: Any
+    chunks: list[list[Leaf]]
     threads: ClassVar[int | None] = None
 
     @property
     def folder(self) -> str:
         """The one that it lies in."""
         return os.path.dirname(self.path)
-
-    @cached_property
-    def chunks(self) -> list[list[Leaf]]:
-        """The columns of each row group: asked for one that is damaged, pyarrow ends the process. 20 us for each.
-        Raises DataError."""
-        sink = io.BytesIO()
-        self.metadata.write_metadata_file(sink)
-        try:
-            groups = struct(sink.getvalue(), MAGIC)[0].get(4, [])
-            return [[Leaf.of(chunk[3]) for chunk in group[1]] for group in groups]
-        except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise DataError(f"{self.path}: its footer is damaged ({type(error).__name__}: {error})") from error
 
     @cached_property
     def leaves(self) -> dict[str, int]:
@@ -134,11 +152,16 @@ class LocalFooter(Footer):
 
     @classmethod
     def of(cls, path: Path) -> LocalFooter:
-        """Read it. Raises OSError and, for what is damaged, `pyarrow.ArrowException`."""
+        """Read it. Raises OSError and, for what is damaged, `pyarrow.ArrowException` or
+        DataError."""
         with open(open_regular(path), "rb", buffering=0) as file:
             stamp = Stamp.of(file.fileno())
             opened = pq.ParquetFile(file)
-            return cls(str(path), opened.metadata, opened.schema_arrow, stamp)
+            about = opened.metadata
+            end = file.seek(0, os.SEEK_END)
+            size = END + footer_size(os.pread(file.fileno(), END, end - END))
+            tail = os.pread(file.fileno(), size, end - size)
+            return cls(str(path), about, opened.schema_arrow, chunks_of(str(path), tail, about), stamp)
 
     @contextmanager
     def opened(self, parts: Sequence[str] = (), groups: Sequence[int] = ()) -> Iterator[IO[bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import threading
@@ -10,9 +11,10 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from reliability.traces import Usage, left_behind, shm_entries
 
 import gpupipe
@@ -35,6 +37,7 @@ class Player:
     def __init__(self, places: dict[str, str], cache: str, cache_size: int) -> None:
         os.environ["GPUPIPE_CACHE"] = cache
         self._places, self._cache = places, gpupipe.Cache(cache, cache_size, reserve=0)
+        torch.ones(1 << 20).sum()  # torch's own threads start with the first work that is large enough, and stay
         self.settle()
 
     def samples(self, form: str) -> list[str]:
@@ -187,11 +190,23 @@ def _epoch(loader: gpupipe.Loader, life: Life, epoch: int, disturber: Disturber)
     return {"batches": batches, "errors": errors}
 
 
+class _Heap(ctypes.Structure):
+    """What mallinfo2(3) returns. free: bytes in free chunks, of all arenas (its `fordblks`)."""
+
+    _fields_: ClassVar = [("others", 8 * ctypes.c_size_t), ("free", ctypes.c_size_t), ("keepcost", ctypes.c_size_t)]
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = _Heap
+
+
 def _measured() -> dict[str, float]:
-    """Megabytes of memory that are no file's, open files, threads and children of this process."""
+    """Megabytes of memory that are no file's, and those of them that are no free chunks of malloc; open files, threads
+    and children of this process."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     kilobytes = sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     now = _usage()
     counts = {"files": now.files, "threads": now.threads, "processes": now.children}
     shm = len(shm_entries())
-    return {"mb": kilobytes * 1024 / 1e6, "shm": shm} | {name: kind.total() for name, kind in counts.items()}
+    memory = {"mb": kilobytes * 1024 / 1e6, "used": (kilobytes * 1024 - mallinfo2().free) / 1e6}
+    return memory | {"shm": shm} | {name: kind.total() for name, kind in counts.items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.append(str(BENCH))
 
-from soaking import checks  # noqa: E402
+import soak  # noqa: E402
+from soaking import checks, player  # noqa: E402
 from soaking.lives import KINDS, Life, life_of  # noqa: E402
 
 QUIET = checks.Quiet([[2, 0], [1, 3]], [[12, 10], [11, 13]], [[12, 10], [11, 13]])
@@ -97,3 +101,51 @@ def test_what_a_life_may_not_have(change: dict[str, Any], words: list[str]) -> N
     wrong = [*checks.of_life(life, found | {"epochs": [found]}, ["cats/0.jpg", "dogs/1.jpg"])]
     assert len(wrong) == len(words)
     assert all(word in line for word, line in zip(words, wrong, strict=True))
+
+
+FLAT = {"mb": 350.0, "used": 340.0, "files": 4, "threads": 2, "processes": 1, "shm": 0}
+
+
+@pytest.mark.parametrize(
+    ("measure", "more", "grown"),
+    [
+        ("used", lambda minute: 0.1 * minute, False),
+        ("used", lambda minute: 0.12 * minute, True),
+        ("used", lambda minute: 2.0 * (minute > 10), False),
+        ("mb", lambda minute: 40 * (1 - math.exp(-minute / 15)), False),
+        ("mb", lambda minute: 0.7 * minute, True),
+        ("threads", lambda minute: minute > 58, False),  # which `left_behind` tells of
+        ("threads", lambda minute: minute > 30, True),
+    ],
+)
+def test_what_may_not_grow(measure: str, more: Callable[[int], float], grown: bool) -> None:
+    """A life in each minute of an hour."""
+    soaked = soak.Soaked()
+    for minute in range(-soak.WARM, 61):
+        row = {"process": "local", "seconds": 60.0 * minute} | FLAT
+        soaked.rows.append(row | {measure: row[measure] + more(max(minute, 0))})
+    found = [row["measure"] for row in soak.flatness(soaked) if soak.has_grown(row)]
+    assert found == [measure] * grown
+
+
+def test_what_has_leaked_is_told_from_what_malloc_keeps() -> None:
+    """Blocks of which the last keeps the others' memory from going back to the system."""
+    megabytes, block = 64, 1 << 10
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    before = player.measured()
+    blocks = [libc.malloc(block) for _ in range((megabytes << 20) // block)]
+    for one in blocks:
+        ctypes.memset(one, 1, block)
+    leaked = player.measured()
+    for one in blocks[:-1]:
+        libc.free(one)
+    kept = player.measured()
+    libc.free(blocks[-1])
+    grown = {name: [at[name] - before[name] for at in (leaked, kept)] for name in ("mb", "used")}
+    assert all(more > 0.9 * megabytes for more in (*grown["mb"], grown["used"][0])), grown
+    assert grown["used"][1] < 0.3 * megabytes, grown

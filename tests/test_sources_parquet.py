@@ -23,7 +23,7 @@ from gpupipe.batch import MISSING, Coming
 from gpupipe.order import BlockShuffled
 from gpupipe.sources import check_source, open_source
 from gpupipe.sources.tables import parquet
-from gpupipe.sources.tables.row_groups import LocalFooter, RowGroup
+from gpupipe.sources.tables.row_groups import LocalFooter, RowGroup, chunks_of
 
 FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 rng = np.random.default_rng(0)
@@ -251,6 +251,27 @@ class TestSamples:
             assert source.column("score").tolist() == [number / 4 for number in range(10)]
         with pytest.raises(DataError, match="'image' of all samples"):
             source.column("image")
+
+    @pytest.mark.parametrize("packed", [False, True], ids=["plain", "dictionary"])
+    def test_texts_that_are_not_utf8(self, tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The file is refused; where the column is read by row groups, the sample is."""
+        texts = pa.array([b"a", b"\xbc", b"c"]).view(pa.string())
+        columns = {"image": NOISE[:3], "text": texts.dictionary_encode() if packed else texts}
+        path, fields = written(tmp_path, columns), {"image": Image(), "text": Text()}
+        with pytest.raises(DataError, match=r"data.parquet is damaged, or its texts are not UTF-8.*index 1"):
+            open_source(path, fields=fields)
+        monkeypatch.setattr(parquet, "KNOWN", 0)
+        source = open_source(path, fields=fields)
+        assert [source[index]["text"] for index in (0, 2)] == ["a", "c"]
+        with pytest.raises(SampleError, match=r"sample 1 .*data.parquet row 1 .*'text'.*UTF8"):
+            source.fetch(np.array([0, 1, 2]))
+
+    def test_footers_that_tell_of_other_columns(self, tmp_path: Path) -> None:
+        one = pq.read_metadata(written(tmp_path, {"image": [b"1"]}, "one"))
+        two = written(tmp_path, {"image": [b"1"], "label": [1]}, "two")
+        assert [leaf.of_bytes for leaf in chunks_of("two", two.read_bytes(), pq.read_metadata(two))[0]] == [True, False]
+        with pytest.raises(DataError, match=r"two: its footer is damaged .*other columns"):
+            chunks_of("two", two.read_bytes(), one)
 
     def test_classes(self, tmp_path: Path) -> None:
         """By names in the column, sorted, or as Hugging Face's datasets note them."""

@@ -22,7 +22,7 @@ from gpupipe.sources.remote.flight import MOST
 from soaking.faults import Disturber
 from soaking.lives import WORKERS, Life
 
-__all__ = ["Player"]
+__all__ = ["Player", "measured"]
 
 BATCH, SEED = 16, 1
 TIMEOUT = 60.0  # seconds without a batch: a hang
@@ -90,7 +90,7 @@ class Player:
             "hidden": sorted(disturber.hidden),
             "counts": disturber.counts,
             "left": self._left(),
-            **_measured(),
+            **measured(),
         }
 
     def _source(self, form: str) -> gpupipe.Source:
@@ -200,7 +200,7 @@ mallinfo2 = ctypes.CDLL(None).mallinfo2
 mallinfo2.restype = _Heap
 
 
-def _measured() -> dict[str, float]:
+def measured() -> dict[str, float]:
     """Megabytes of memory that are no file's, and those of them that are no free chunks of malloc; open files, threads
     and children of this process."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

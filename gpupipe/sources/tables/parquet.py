@@ -231,7 +231,7 @@ class ParquetSource(RowSource):
     def _made(self, name: str, field: Field, rows: pa.Table, indices: NDArray[np.int64], read: Files) -> Any:
         if name in self._by_group:
             part, top = self._by_group[name], self._paths[name][0]
-            found = [self._had(name, index, lambda at: self._groups.row(*at, part)) for index in indices.tolist()]
+            found = [self._had(name, index, partial(self._cell, part)) for index in indices.tolist()]
             kind = found[0].type if found else self._schema.field(top).type
             column = cells(pa.table({top: pa.chunked_array(found, kind)}), self._paths[name])
             return self._values(name, field, column, indices, read)
@@ -261,6 +261,14 @@ class ParquetSource(RowSource):
         note(index)
         found = self._had(name, index, lambda at: self._blobs[name].get(*at, partial(self._part, read)))
         return self._read(name, index, found, read) if isinstance(found, str) else found
+
+    def _cell(self, part: str, place: tuple[int, int]) -> pa.Array:
+        """One cell of a column that is read by row groups. Raises OSError, ValueError and `pyarrow.ArrowException`."""
+        cell = self._groups.row(*place, part)
+        if pa.types.is_dictionary(cell.type):  # of which all would be looked at
+            cell = cell.dictionary_decode()
+        cell.validate(full=True)
+        return cell
 
     def _had(self, name: str, index: int, get: Callable[[tuple[int, int]], Got]) -> Got:
         """What lies at the sample's place. Raises SampleError."""
@@ -353,6 +361,10 @@ def _known(footers: Sequence[Footer], parts: list[str]) -> pa.Table:
             table = footer.read(parts)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"{footer.path}: the columns {', '.join(parts)} can't be read: {error}") from error
+        try:
+            table.validate(full=True)  # pyarrow reads texts that are not UTF-8, and gives them to nobody
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise DataError(f"{footer.path} is damaged, or its texts are not UTF-8: {error}") from error
         about = footer.metadata
         rows = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
         if table.num_rows != rows:

@@ -3,6 +3,7 @@ without them and says so when it runs; everything else stands in pyproject.toml.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,6 +25,14 @@ class BuildLibrary(build_ext):
 class WheelForEveryPython(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        """Pack the lists of what is linked in where PEP 770 wants them; setuptools has no setting for these."""
+        super().egg2dist(egginfo_path, distinfo_path)
+        for path in Path().glob("*.cdx.json"):
+            target = Path(distinfo_path, "sboms", path.name)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
 
 
 kernels = Extension(

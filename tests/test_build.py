@@ -1,10 +1,12 @@
-"""Building the C++ kernels: with a compiler there is a library, without one the build goes on and there is none."""
+"""Building: with a compiler there are C++ kernels, without one it goes on without; what sdist and wheel hold."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -118,9 +120,51 @@ def test_the_sdist_holds_what_a_build_reads(project: Path, tmp_path: Path) -> No
     assert {name for name in packed if name.endswith(".so") or name.startswith("tests/")} == set()
 
 
-def test_a_wheel_holds_the_licenses_of_what_is_in_it(project: Path, tmp_path: Path) -> None:
-    """libjpeg-turbo's is laid there by kernels/wheel/libjpeg_turbo.sh, for the wheels that it is linked into."""
+def archive_of_libjpeg_turbo(folder: Path) -> Path:
+    """What libjpeg_turbo.sh reads of the sources, of a version that never was."""
+    source = folder / "libjpeg-turbo-9.8.7"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 2.8.12)\nset(VERSION 9.8.7)\n")
+    (source / "LICENSE.md").write_text("the terms of libjpeg-turbo\n")
+    (source / "README.ijg").write_text("the terms of IJG\n")
+    with tarfile.open(folder / "source.tar.gz", "w:gz") as tar:
+        tar.add(source, source.name)
+    return folder / "source.tar.gz"
+
+
+def link_libjpeg_turbo(project: Path, folder: Path) -> Path:
+    """Run libjpeg_turbo.sh in `project` with a cmake that builds nothing; the archive that it took."""
+    archive = archive_of_libjpeg_turbo(folder)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "cmake").write_text("#!/bin/sh\n")
+    (folder / "bin" / "cmake").chmod(0o755)
+    command = ["bash", str(project / "kernels" / "wheel" / "libjpeg_turbo.sh"), str(folder / "prefix"), str(archive)]
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return archive
+
+
+def test_the_list_of_what_is_linked_in_is_cyclonedx_and_names_the_sources(project: Path, tmp_path: Path) -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json", reason="it needs cyclonedx-python-lib")
+    versions = pytest.importorskip("cyclonedx.schema").SchemaVersion
+    archive = link_libjpeg_turbo(project, tmp_path)
+    assert (project / "LICENSE.libjpeg-turbo").read_text() == "the terms of libjpeg-turbo\nthe terms of IJG\n"
+    text = (project / "libjpeg-turbo.cdx.json").read_text()
+    assert validation.JsonStrictValidator(versions.V1_6).validate_str(text) is None
+    bill = json.loads(text)
+    stated = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert stated is not None
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/gpupipe@{stated[1]}"
+    (component,) = bill["components"]
+    assert (component["name"], component["version"]) == ("libjpeg-turbo", "9.8.7")
+    ((digest,),) = [one["hashes"] for one in component["externalReferences"]]
+    assert digest == {"alg": "SHA-256", "content": hashlib.sha256(archive.read_bytes()).hexdigest()}
+
+
+def test_a_wheel_holds_the_licenses_and_the_list_of_what_is_in_it(project: Path, tmp_path: Path) -> None:
+    """libjpeg-turbo's are laid there by kernels/wheel/libjpeg_turbo.sh, for the wheels that it is linked into."""
     (project / "LICENSE.libjpeg-turbo").write_text("as it stands in the sources")
+    (project / "libjpeg-turbo.cdx.json").write_text("{}")
     result = setup_py(project, "bdist_wheel", "--dist-dir", str(tmp_path), **NO_COMPILER)
     assert result.returncode == 0, result.stderr
     (wheel,) = tmp_path.glob("*.whl")
@@ -131,6 +175,8 @@ def test_a_wheel_holds_the_licenses_of_what_is_in_it(project: Path, tmp_path: Pa
     read = {f"{information}/licenses/{name}": (project / name).read_text() for name in LICENSES}
     assert packed == read | {f"{information}/licenses/LICENSE.libjpeg-turbo": "as it stands in the sources"}
     assert "License-Expression: Apache-2.0\n" in texts[f"{information}/METADATA"]
+    assert texts[f"{information}/sboms/libjpeg-turbo.cdx.json"] == "{}"  # where PEP 770 has it
+    assert f"{information}/sboms/libjpeg-turbo.cdx.json,sha256=" in texts[f"{information}/RECORD"]
 
 
 def test_the_license_is_apaches_to_the_letter_and_the_jpeg_group_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Whether an installed wheel decodes as Pillow does, and holds the licenses of what is in it.
+"""Whether an installed wheel decodes as Pillow does, and holds the licenses and the list of what is in it.
 
 NumPy and Pillow are all this needs: torch and DALI are large.
 """
@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import io
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +34,18 @@ def missing_licenses() -> list[str]:
     return [name for name in needed if name not in packed]
 
 
+def listed(name: str) -> list[str]:
+    """The versions of a component in the CycloneDX lists of the wheel, `*.dist-info/sboms/*`."""
+    files = [path for path in importlib.metadata.files("gpupipe") or () if "sboms" in path.parts]
+    components = [component for path in files for component in json.loads(path.read_text())["components"]]
+    return [component["version"] for component in components if component["name"] == name]
+
+
+def dotted(number: int) -> str:
+    """A version as libjpeg-turbo numbers it: 3001003 is 3.1.3, and 3001090 the beta 3.1.90."""
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
 def made_jpeg() -> bytes:
     rows, columns = np.mgrid[:300, :400]
     pixels = np.stack([columns % 256, rows % 256, rows * columns % 251], axis=-1)
@@ -55,7 +68,11 @@ def main() -> int:
     expected = Image.open(io.BytesIO(encoded)).crop((left, top, left + width, top + height))
     expected = expected.resize(size, Image.Resampling.BILINEAR)
     crops = importlib.import_module("gpupipe.kernels.crops").Crops.of([(top, left, height, width)], size)
-    version = native.library().gp_libjpeg_version()
+    version = dotted(native.library().gp_libjpeg_version())
+    said = listed("libjpeg-turbo")
+    if not said or any(not f"{one}.".startswith(f"{version}.") for one in said):
+        print(f"libjpeg-turbo {version} is linked in, but the wheel's sboms say {said or 'nothing of it'}")
+        return 1
     for variant in native.variants():
         decoded = decode.decode_crops([encoded], [crops], variant=variant)
         if decoded.failures or not np.array_equal(decoded.images[0][0], np.asarray(expected)):

@@ -33,3 +33,51 @@ cmake --install "$work/build"
 
 # A wheel that holds libjpeg-turbo has to hold its licenses; setuptools packs LICENSE* of this folder.
 cat "$work/source/LICENSE.md" "$work/source/README.ijg" > "$project/LICENSE.libjpeg-turbo"
+
+# And says so in a list that scanners of vulnerabilities read; setup.py packs it where PEP 770 wants it.
+linked="$(sed -n 's/^set(VERSION \([0-9.]*\))$/\1/p' "$work/source/CMakeLists.txt")"
+own="$(sed -n 's/^version = "\(.*\)"$/\1/p' "$project/pyproject.toml")"
+cat > "$project/libjpeg-turbo.cdx.json" << END
+{
+  "\$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+  "bomFormat": "CycloneDX",
+  "specVersion": "1.6",
+  "version": 1,
+  "metadata": {
+    "component": {
+      "type": "library",
+      "bom-ref": "pkg:pypi/gpupipe@$own",
+      "name": "gpupipe",
+      "version": "$own",
+      "purl": "pkg:pypi/gpupipe@$own"
+    }
+  },
+  "components": [
+    {
+      "type": "library",
+      "bom-ref": "pkg:github/libjpeg-turbo/libjpeg-turbo@$linked",
+      "name": "libjpeg-turbo",
+      "version": "$linked",
+      "description": "libjpeg's API and its SIMD extensions, linked statically into gpupipe/kernels/_cpu.so",
+      "licenses": [{"expression": "IJG AND Zlib"}],
+      "cpe": "cpe:2.3:a:libjpeg-turbo:libjpeg-turbo:$linked:*:*:*:*:*:*:*",
+      "purl": "pkg:github/libjpeg-turbo/libjpeg-turbo@$linked",
+      "externalReferences": [
+        {
+          "type": "source-distribution",
+          "url": "https://github.com/libjpeg-turbo/libjpeg-turbo/releases/tag/$linked",
+          "comment": "built from an archive of this sum",
+          "hashes": [{"alg": "SHA-256", "content": "$(sha256sum "$tarball" | cut -d ' ' -f 1)"}]
+        }
+      ]
+    }
+  ],
+  "dependencies": [
+    {
+      "ref": "pkg:pypi/gpupipe@$own",
+      "dependsOn": ["pkg:github/libjpeg-turbo/libjpeg-turbo@$linked"]
+    },
+    {"ref": "pkg:github/libjpeg-turbo/libjpeg-turbo@$linked"}
+  ]
+}
+END

@@ -1,4 +1,6 @@
-"""Puts the results of bench/run.py into the README, in the place of its first table; prints the table.
+"""Puts results of bench/run.py into the README, in the place of its first table; prints the table.
+
+The README has the contenders of `SHOWN`; the stored results have all of them.
 
 python bench/readme_table.py bench/results/cpu-2-cores/peers README.md
 """
@@ -12,6 +14,17 @@ from typing import Any
 from peers import TITLES
 
 from gpupipe.tools.benchmark.report import by_rate, number
+
+SHOWN = (
+    "gpupipe-torch",
+    "gpupipe-dali-cpu",
+    "dali-native-cpu",
+    "ffcv",
+    "torchvision-v2",
+    "timm",
+    "torchvision-pillow",
+    "floor",
+)
 
 
 def table(results: Path) -> str:
@@ -28,7 +41,8 @@ def table(results: Path) -> str:
         f"| {head} | float32 img/s (min - max) | ratio | CPU ms | uint8 img/s (min - max) | MB |",
         6 * "|---" + "|",
     ]
-    ordered = sorted(by_rate(floats["rows"]), key=lambda row: row["contender"] == "floor")
+    rows = [row for row in by_rate(floats["rows"]) if row["contender"] in SHOWN]
+    ordered = sorted(rows, key=lambda row: row["contender"] == "floor")
     return "\n".join([*lines, *(line(row, of_uint8.get(row["contender"])) for row in ordered)]) + "\n"
 
 

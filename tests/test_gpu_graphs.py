@@ -13,9 +13,9 @@ from torch import nn
 
 import gpupipe
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "guide" / "trainers.md").read_text()
 STEPS = 12
-WARM_UP = 3  # steps with the first batch, as in the README
+WARM_UP = 3  # steps with the first batch, as on the page
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 on_a_gpu = pytest.mark.parametrize("engine", [pytest.param(engine, marks=gpu) for engine in ("dali", "torch")])
@@ -42,7 +42,7 @@ def small_model() -> nn.Module:
 
 
 def training(model: nn.Module) -> dict[str, Any]:
-    """What the README's example takes for granted."""
+    """What the page's example takes for granted."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device, memory_format=torch.channels_last)
     lr = torch.tensor(0.05, device=device)
@@ -92,13 +92,13 @@ class Watched:
 
 @on_a_gpu
 @pytest.mark.usefixtures("deterministic")
-def test_the_readme_captures_a_training_step(folder, engine):
-    (block,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "CUDAGraph" in block)
+def test_the_page_captures_a_training_step(folder, engine):
+    (block,) = (block for block in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL) if "CUDAGraph" in block)
     losses: list[float] = []
     names = training(small_model())
     with loader(folder, engine) as train:
         names["train"] = Watched(train, lambda: losses.append(float(names["loss"])))
-        exec(block, names)  # the project's own README
+        exec(block, names)  # the project's own page
     with loader(folder, engine) as train:
         same_losses(losses, eager_losses(train, WARM_UP))
 

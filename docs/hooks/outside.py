@@ -20,7 +20,12 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PLACES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+PLACES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 LANGUAGES = {".py": "python", ".sh": "bash", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml", "": "text"}
 OVERVIEWS = ("README.md", "results.md")
 PART = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)|(?<=\]\()(?!\w+:|#|/)([^)\s#]+)(?=[^)]*\))", re.DOTALL | re.MULTILINE)

@@ -36,7 +36,7 @@ class Source:
     parts:       sources that it is made of.
 
     One of your own, which may set `targets` where it knows all labels, and should call `gpupipe.host.whereabouts.note`
-    with the index before it reads a sample, so that a message about a hang can name it (README, "Data"):
+    with the index before it reads a sample, so that a message about a hang can name it (docs/guide/sources.md):
 
     >>> import numpy as np
     >>> from gpupipe import Image, Images, Key, Schema, Source, check_source

@@ -118,7 +118,7 @@ def package_check(title: str, distributions: tuple[str, ...], floor: str) -> Cal
             return Finding(title, "fail", f"not installed ({' or '.join(distributions)})", remedy)
         if len(found) > 1:
             detail = f"{' and '.join(found)} are both installed, into one folder: which one is used is chance"
-            return Finding(title, "warn", detail, "keep one, as the README's section Install says")
+            return Finding(title, "warn", detail, "keep one, as docs/start/install.md says")
         return _against_floor(title, next(iter(found.values())), floor, remedy)
 
     return check

@@ -1,0 +1,58 @@
+"""Docstrings are written to be read in a terminal; here they become Markdown.
+
+In them arguments stand below each other, `name:   what it is`, with what does not fit on a line indented below it, and
+examples begin with `>>>`: a list and a block of code, for Markdown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+ITEM = re.compile(r"(?P<names>(?:\*{0,2}[A-Za-z_][\w.]*(?:, )?)+):\s+(?P<text>\S.*)")
+
+
+class Plain(griffe.Extension):
+    """Called by mkdocstrings for each object."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = markdown(obj.docstring.value)
+
+
+def markdown(docstring: str) -> str:
+    paragraphs = re.split(r"\n[ \t]*\n", griffe_clean(docstring))
+    return "\n\n".join(_paragraph(text) for text in paragraphs)
+
+
+def griffe_clean(docstring: str) -> str:
+    """Without the indentation that all lines but the first have."""
+    return docstring.strip("\n")
+
+
+def _paragraph(text: str) -> str:
+    lines = text.split("\n")
+    if lines[0].lstrip().startswith(">>>"):
+        return "\n".join(["```pycon", *lines, "```"])
+    if _is_list(lines):
+        return "\n".join(_item(line) for line in lines)
+    return text
+
+
+def _is_list(lines: list[str]) -> bool:
+    """Items alone, of which all but the first lines are indented."""
+    if not ITEM.fullmatch(lines[0]) or lines[0].startswith(" "):
+        return False
+    if len(lines) > 1 and not any(line.startswith("  ") or ITEM.fullmatch(line) for line in lines[1:]):
+        return False
+    return all(line.startswith("  ") or ITEM.fullmatch(line) for line in lines)
+
+
+def _item(line: str) -> str:
+    match = ITEM.fullmatch(line)
+    if match is None or line.startswith(" "):
+        return "    " + line.strip()
+    names = ", ".join(f"`{name}`" for name in match["names"].split(", "))
+    return f"- {names}: {match['text']}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, ClassVar
 
 from gpupipe.texts import MOST_MESSAGE, printable
 
@@ -23,16 +24,40 @@ __all__ = [
 REPAIR = "repair or remove it, or pass on_error='skip' to replace bad samples"
 """What can be done about a sample whose file is at fault, and nothing else."""
 
+DOCUMENTATION = "docs"  # where it lies: in the repository, until it has an address
+LINK = re.compile(rf" \({re.escape(DOCUMENTATION)}/errors\.md#[a-z]+\)")
+
+
+def unlinked(text: str) -> str:
+    """A message that becomes part of another one, without where to read on: that one says it itself."""
+    return LINK.sub("", text)
+
+
+def _plain(text: str) -> str:
+    return printable(unlinked(text), MOST_MESSAGE)
+
 
 class GpupipeError(Exception):
-    """Base of everything that gpupipe raises on purpose. Messages are printable, and of bounded length."""
+    """Base of everything that gpupipe raises on purpose. Messages are printable, of bounded length, and end with where
+    in the documentation to read on; `args` are without that."""
+
+    _page: ClassVar[str] = "errors.md#gpupipeerror"  # not `page`, which may be an attribute of the user's own error
 
     def __init__(self, *args: Any) -> None:
-        super().__init__(*(printable(one, MOST_MESSAGE) if isinstance(one, str) else one for one in args))
+        super().__init__(*(_plain(one) if isinstance(one, str) else one for one in args))
+
+    def __str__(self) -> str:
+        return f"{self._text()} ({DOCUMENTATION}/{self._page})" if self._page else self._text()
+
+    def _text(self) -> str:
+        """The message alone."""
+        return super().__str__()
 
 
 class ConfigError(GpupipeError, ValueError):
     """A setting has a value that can't work."""
+
+    _page = "errors.md#configerror"
 
 
 class TranslationError(ConfigError):
@@ -42,28 +67,38 @@ class TranslationError(ConfigError):
     `reason` why, `alternative` what comes nearest.
     """
 
+    _page = "errors.md#translationerror"
+
     def __init__(self, operation: str, reason: str, alternative: str) -> None:
         super().__init__(operation, reason, alternative)
         self.operation, self.reason, self.alternative = self.args
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.operation} can't be translated: {self.reason}; {self.alternative}"
 
 
 class DataError(GpupipeError, ValueError):
     """A dataset as a whole can't be used: missing, empty, cut, without labels, changed since it was indexed."""
 
+    _page = "errors.md#dataerror"
+
 
 class TooManyBadError(DataError):
     """More samples of an epoch are bad than `max_bad` allows."""
+
+    _page = "errors.md#toomanybaderror"
 
 
 class EngineUnavailableError(GpupipeError, RuntimeError):
     """An engine or a device was asked for that this machine lacks."""
 
+    _page = "errors.md#engineunavailableerror"
+
 
 class StateError(GpupipeError, ValueError):
     """A state dict does not belong to this loader; the message names the field and both values."""
+
+    _page = "errors.md#stateerror"
 
 
 class _WorkerFault(GpupipeError, RuntimeError):
@@ -77,9 +112,13 @@ class _WorkerFault(GpupipeError, RuntimeError):
 class LoaderTimeoutError(_WorkerFault):
     """No batch came within the `timeout` of the loader."""
 
+    _page = "errors.md#loadertimeouterror"
+
 
 class WorkerError(_WorkerFault):
     """A worker process of the torch engine died."""
+
+    _page = "errors.md#workererror"
 
 
 class SampleError(GpupipeError, RuntimeError):
@@ -91,22 +130,24 @@ class SampleError(GpupipeError, RuntimeError):
     sends it to another.
     """
 
+    _page = "errors.md#sampleerror"
+
     def __init__(self, index: int, location: str, reason: str, remedy: str = "", original: str = "") -> None:
         self.index = index
         self.location = printable(location)
-        self.reason = printable(reason, MOST_MESSAGE)
+        self.reason = _plain(reason)
         self.remedy = remedy or REPAIR
         self.original = original
         if original:
             self.__cause__ = OriginalTraceback(original)  # printed with the error; `raise ... from` puts the real one
         # By name: super() could be a type of the user's with other arguments.
-        Exception.__init__(self, str(self))
+        Exception.__init__(self, self._text())
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"sample {self.index} ({self.location}): {self.reason}; {self.remedy}"
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self)!r})"
+        return f"{type(self).__name__}({self._text()!r})"
 
     def bare(self) -> SampleError:
         """A copy without tracebacks, whose frames would live as long as it does."""
@@ -122,15 +163,17 @@ class SampleError(GpupipeError, RuntimeError):
 class SkippedSampleError(SampleError):
     """A sample that lacks a field whose `missing` is "skip": the next good one takes its place, whatever `on_error`."""
 
+    _page = "errors.md#skippedsampleerror"
+
 
 class CollateError(DataError):
     """`collate_fn` or an `OnBatch` can't make a batch; of the type that it raised, too, as with SampleError."""
 
     def __init__(self, message: str) -> None:
-        self.message = printable(message, MOST_MESSAGE)
+        self.message = _plain(message)
         Exception.__init__(self, self.message)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return self.message
 
     def __repr__(self) -> str:

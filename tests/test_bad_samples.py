@@ -475,6 +475,21 @@ def test_what_max_bad_can_be(folder):
         open_loader(folder, max_bad=0.5)
 
 
+def test_after_a_resume_it_says_since_when(folder, tmp_path):
+    """`folder` has no bad sample; one is made at the end of the epoch."""
+    root = copied(folder, tmp_path)
+    with open_loader(root, batch_size=5, num_workers=0) as whole:
+        iterator = iter(whole)
+        for _ in range(3):
+            next(iterator)
+        state = whole.state_dict()
+    sorted(root.glob("*/*.jpg"))[-1].write_bytes(b"no image")
+    with open_loader(root, batch_size=5, num_workers=0, on_error="skip", max_bad=0) as resumed:
+        resumed.load_state_dict(state)
+        with pytest.raises(gpupipe.TooManyBadError, match=r"1 of the 10 samples from step 3 on of epoch 0 were bad"):
+            list(resumed)
+
+
 @pytest.mark.parametrize(("max_bad", "allowed"), [(0.29, 29), (1.0, 100), (0.0, 0), (29, 29), (0, 0)])
 def test_how_many_a_share_is(max_bad, allowed):
     tally, batches = Tally(max_bad), RankBatches(200, 10, rank=1, world_size=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 from images import write_folder
 
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch
-from gpupipe.tools.cli import COMMANDS, index, main
+from gpupipe.tools.cli import COMMANDS, index, main, parser
 
 GPUPIPE = [sys.executable, "-m", "gpupipe"]
 # A shell's background jobs, tests among them, inherit that SIGINT is ignored; a terminal's commands do not.
@@ -35,8 +37,18 @@ OF_DATA = {
 }
 
 
-def test_alone_it_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
+def test_alone_it_says_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    commands = [shlex.split(line.partition("  ")[0])[1:] for line in re.findall("^    (gpupipe .*)", out, re.MULTILINE)]
+    assert [name for name, *_ in commands] == ["doctor", "bench", "show", "new"]
+    for command in commands:
+        parser().parse_args(command)  # each is taken as it stands there
+
+
+def test_the_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
     out = capsys.readouterr().out
     for name in COMMANDS:
         assert f"\n    {name} " in out

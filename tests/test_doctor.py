@@ -8,7 +8,7 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import nvidia.dali
 import psutil
@@ -310,6 +310,8 @@ def test_command_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert [finding["name"] for finding in answer["findings"]][:2] == ["Python", "torch"]
     failed = [finding for finding in answer["findings"] if finding["status"] == "fail"]
     assert (code, answer["healthy"]) == ((1, False) if failed else (0, True))
+    assert answer["verdict"].startswith("not ready: " if failed else "ready: ")
+    assert answer["next"]
     statuses = {finding["name"]: finding["status"] for finding in answer["findings"]}
     assert statuses["decode cpu full"] == statuses["decode cpu crop"] == "ok"
     details = {finding["name"]: finding["detail"] for finding in answer["findings"]}
@@ -329,6 +331,30 @@ def test_table_shows_each_finding_and_the_exit_code_counts_failures(
     out = capsys.readouterr().out
     for text in ("name-ok", "name-warn", "name-fail", "[fail] here", "-> do it"):
         assert text in out
+
+
+@pytest.mark.parametrize(
+    ("statuses", "last"),
+    [
+        ("ok ok", "ready: 2 checks passed; next: gpupipe new DATA -o train.py"),
+        ("ok+ ok", "ready: 2 checks passed; next: remedy 0"),
+        ("ok+ warn+ ok warn+", "ready: 4 checks, none failed; look at: check 1, check 3; next: remedy 1"),
+        ("warn+ ok fail+ fail+", "not ready: 2 of 4 checks failed: check 2, check 3; next: remedy 2"),
+    ],
+)
+def test_the_last_line_is_the_verdict_and_the_next_step(
+    statuses: str, last: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings = tuple(
+        doctor.Finding(f"check {number}", cast(Any, text.rstrip("+")), "", f"remedy {number}" * text.endswith("+"))
+        for number, text in enumerate(statuses.split())
+    )
+    monkeypatch.setattr(doctor, "CHECKS", (lambda settings: findings,))
+    code = run_doctor()
+    assert capsys.readouterr().out.splitlines()[-1] == last
+    assert run_doctor("--json") == code == ("fail" in statuses)
+    answer = json.loads(capsys.readouterr().out)
+    assert f"{answer['verdict']}; next: {answer['next']}" == last
 
 
 def test_shm_only_prints_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -359,7 +385,8 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
 def test_what_was_tuned_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path))
     pretend(monkeypatch, NO_GPU, None)
-    assert "nothing is kept: `gpupipe tune DATA`" in doctor.check_tuning(doctor.RunSettings()).detail
+    nothing = doctor.check_tuning(doctor.RunSettings())
+    assert (nothing.detail, nothing.remedy) == ("nothing is kept", "gpupipe tune DATA")
     assert keep(torch.device("cpu"), Tuned("torch", 7, 2), cpus=9)
     found = doctor.check_tuning(doctor.RunSettings())
     assert (found.status, found.remedy) == ("ok", "")

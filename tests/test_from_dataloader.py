@@ -483,7 +483,7 @@ class TestAsWritten:
             assert made.dataset is loader.dataset
         with pytest.raises(ConfigError, match="strict=True") as caught:
             gpupipe.from_dataloader(loader, strict=True)
-        assert str(caught.value).endswith(f"not all is translated: {part}: {line(made, part).why}")
+        assert caught.value.args[0].endswith(f"not all is translated: {part}: {line(made, part).why}")
 
     def test_parts_with_different_transforms(self, folder: Path) -> None:
         parts = [

@@ -238,7 +238,7 @@ def test_what_no_sample_has_is_told(tmp_path: Path, root: Path, caplog: pytest.L
     assert re.search(message, caplog.text)
     with pytest.raises(DataError, match=r"no images in .* \(\.jpgg\): check the path and suffix; there are \.JPG \(c"):
         open_source(root, fields={"image": Image(folder="images", suffix=".jpgg")})
-    with pytest.raises(DataError, match=r"own: gpupipe\.Image\(folder='images'\)$"):  # images and masks are its images
+    with pytest.raises(DataError, match=r"own: gpupipe\.Image\(folder='images'\) \(docs"):  # masks are images, too
         open_source(root, fields={"image": Image(), "mask": PARALLEL["mask"]})
     caplog.clear()
     open_source(root, fields=PARALLEL)

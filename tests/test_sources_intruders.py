@@ -123,8 +123,9 @@ def test_an_image_that_is_replaced_by_one_later(tmp_path: Path, make: Make, what
     path = Path(source.location(2))
     path.unlink()
     make(path)
-    with pytest.raises(SampleError, match=what):
+    with pytest.raises(SampleError, match=what) as caught:
         source[2][0]
+    assert caught.value.remedy == "put the file back"  # indexing again would find the same
 
 
 @pytest.mark.parametrize("options", [dict(engine="torch", num_workers=0), dict(engine="dali", num_workers=2)])

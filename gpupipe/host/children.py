@@ -47,6 +47,8 @@ class ChildError(GpupipeError):
     code: its exit code, negative for a signal, where it has died. hangs: whether it did not answer in time.
     """
 
+    _page = ""  # it is a part of what others say
+
     def __init__(self, message: str, code: int | None = None, hangs: bool = False) -> None:
         super().__init__(message)
         self.code = code

@@ -24,7 +24,17 @@ from gpupipe.errors import GpupipeError
 from gpupipe.host.processes import state
 
 __all__ = [
-    *("folder_lock", "is_folder", "make_private", "not_regular", "open_own", "open_regular", "opened", "private"),
+    *(
+        "NOT_REGULAR",
+        "folder_lock",
+        "is_folder",
+        "make_private",
+        "not_regular",
+        "open_own",
+        "open_regular",
+        "opened",
+        "private",
+    ),
     *("read_own", "read_regular", "replacing", "unsafe"),
 ]
 
@@ -37,6 +47,7 @@ KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFDIR: "a folder",
 }
+NOT_REGULAR = "not a regular file"
 MORE_FILES = "raise `ulimit -n`, or close loaders and files that are not used"
 POLL = 0.1  # seconds between two looks at a lock
 BEAT = 1.0  # seconds between two signs of life
@@ -47,7 +58,7 @@ FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # the last two
 def not_regular(mode: int) -> str:
     """What a file of this `st_mode` is, where it is no regular one; else an empty string."""
     kind = stat.S_IFMT(mode)
-    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'of an unknown kind')}, not a regular file"
+    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'of an unknown kind')}, {NOT_REGULAR}"
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

@@ -528,7 +528,7 @@ class Loader(DataLoaderAttributes):
         """That iteration has begun."""
         self._iteration = weakref.ref(iteration)
         self.meter.begin()
-        self._tally.begin()
+        self._tally.begin(self._place.point.step)
 
     def _check_world(self) -> None:
         """Raise ConfigError where torch.distributed has been initialized with other ranks since."""

@@ -49,8 +49,9 @@ class Tally:
         self.total = 0  # of all iterations
         self.begin()
 
-    def begin(self) -> None:
-        """An iteration begins."""
+    def begin(self, step: int = 0) -> None:
+        """An iteration begins, at that step of its epoch: after a resume not the first one."""
+        self._step = step
         self._rows = self._count = 0
         self._first: list[SampleError] = []
 
@@ -69,8 +70,9 @@ class Tally:
         most = self._max_bad if isinstance(self._max_bad, int) else int(self._max_bad * of + 1e-6)
         if self._count > most:
             whole = "" if batches.is_endless else f" of its {of}"
+            which = f"{self._rows} samples from step {self._step} on" if self._step else f"first {self._rows} samples"
             raise TooManyBadError(
-                f"{self._count} of the first {self._rows} samples of epoch {epoch} were bad, and max_bad="
+                f"{self._count} of the {which} of epoch {epoch} were bad, and max_bad="
                 f"{self._max_bad} allows {most}{whole}: {_listed(self._first)}; look at the storage, repair or remove "
                 "them (`bad_samples` lists all), or pass a larger max_bad"
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpupipe.errors import ConfigError, TranslationError
+from gpupipe.errors import ConfigError, TranslationError, unlinked
 from gpupipe.migration.datasets import Files, check_depth, files_of
 from gpupipe.migration.report import Line, described
 from gpupipe.recipe import MultiCrop, Recipe
@@ -54,7 +54,7 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
             raise TranslationError("batch_size=None", "a recipe makes batches", "pass a batch_size to the DataLoader")
         files = files_of(dataset)
     except TranslationError as error:
-        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, str(error)))
+        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, unlinked(str(error))))
     part, was = "transform", ", ".join(dict.fromkeys(map(described, files.transforms)))
     lines = [Line("dataset", name, LISTED)]
     try:
@@ -71,12 +71,12 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
             recipe = replace(recipe, operations=(*recipe.operations, mixing))
             lines.append(Line(part, was, f"{described(mixing)}; a last batch that is not full stays unmixed"))
     except ConfigError as error:
-        failed = Line(part, was, AS_WRITTEN, str(error))
+        failed = Line(part, was, AS_WRITTEN, unlinked(str(error)))
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS), failed)
     try:
         check_depth(dataset, files)  # last, as it may index the files
     except TranslationError as error:
-        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, str(error)))
+        return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, unlinked(str(error))))
     if files.target_transform is not None:
         lines.append(Line("target_transform", described(files.target_transform), "called for each label"))
     if files.skips:
@@ -129,7 +129,8 @@ def _with_recipe(dataset: Any, name: str, collate: Any, overrides: Mapping[str, 
         files = files_of(dataset)
         check_depth(dataset, files)
     except TranslationError as error:
-        return Data(dataset, recipe, (Line("dataset", name, f"its items, to which the recipe is applied ({error})"),))
+        became = f"its items, to which the recipe is applied ({unlinked(str(error))})"
+        return Data(dataset, recipe, (Line("dataset", name, became),))
     return Data(files.source(dataset), recipe, (Line("dataset", name, LISTED), passed))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Field, Schema
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.cache import digest
-from gpupipe.host.files import is_folder, opened
+from gpupipe.host.files import NOT_REGULAR, is_folder, opened
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
 from gpupipe.sources.headers import DAMAGED, probe
@@ -240,7 +240,9 @@ class FolderSource(IndexedSource):
     def _bad(self, index: int, path: str, reason: str) -> SampleError:
         location = self.location(index)
         which = "" if printable(path) == location else f"{printable(path)} "
-        return SampleError(index, location, which + reason, self._remedy("it", self._place))
+        # A new index would have it too: what is not a regular file is none to look into.
+        remedy = "put the file back" if reason.endswith(NOT_REGULAR) else self._remedy("it", self._place)
+        return SampleError(index, location, which + reason, remedy)
 
 
 def open_folder(

@@ -15,13 +15,25 @@ from gpupipe.texts import MOST_MESSAGE, printable
 
 __all__ = ["main"]
 
-COMMANDS = ("bench", "cache", "doctor", "index", "pack", "plan", "profile", "show", "tune")
+COMMANDS = ("bench", "cache", "doctor", "index", "new", "pack", "plan", "profile", "show", "tune")
 USAGE, INTERRUPTED = 2, 130  # exit codes: as argparse has it, and as shells have it for SIGINT
 
 DESCRIPTION = """gpupipe feeds PyTorch vision training from encoded images, decoded on the GPU where there is one. These
 commands look at machines and data; `gpupipe COMMAND --help` says more of each."""
 CODES = """Exit code: 0 where all went well, 1 where the answer is a bad one, 2 where the command could not do its work
 (a wrong option, data that can't be used), 130 after Ctrl-C."""
+
+FIRST_STEPS = """\
+gpupipe feeds PyTorch vision training. What to try first, in this order:
+
+    gpupipe doctor                        is this machine ready?
+    gpupipe bench                         how fast is it here, beside plain torchvision? needs no data
+    gpupipe show DATA --html page.html    what is in your data, and what will a model see of it?
+    gpupipe new DATA -o train.py          a training script for your data
+
+DATA is a folder with a folder of images for each class, .tar shards, a table, Parquet, or a URL of these.
+`gpupipe --help` lists all commands.
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, or print the help where none is named; returns the exit code, see `CODES`."""
+    """Run one subcommand, or say what to try where none is named; returns the exit code, see `CODES`."""
     name = "gpupipe"
     try:
         logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -43,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         top = parser()
         args = top.parse_args(argv)
         if args.command is None:
-            top.print_help()
-            return USAGE
+            print(FIRST_STEPS, end="")
+            return 0
         name = f"gpupipe {args.command}"
         code = int(args.run(args))
         sys.stdout.flush()  # here, where a pipe that nobody reads any more is expected

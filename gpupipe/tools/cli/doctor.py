@@ -21,7 +21,8 @@ from gpupipe.host import system
 from gpupipe.host.checks import at_least
 from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
 from gpupipe.texts import MOST_MESSAGE, printable
-from gpupipe.tools.cli.options import Subparsers, add_command, add_fields, data_of, fields_of, option
+from gpupipe.tools.cli.options import Subparsers, add_command, add_fields, data_of, fields_of, option, say
+from gpupipe.tools.cli.readiness import next_step, verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,13 +57,14 @@ exit code:
 
 The settings say what the torch engine's workers will need in /dev/shm; the defaults are the Loader's, for batches of
 256 images of 224 x 224. Decoding is tried in child processes, so a crash or a hang there is a finding; what it gives on
-a GPU is kept for later loaders, which leave out what was ruled out.
+a GPU is kept for later loaders, which leave out what was ruled out. The last line says what it comes to, and the next
+step; --json has both as "verdict" and "next".
 """
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: `status` is "ok", "warn" or "fail"; `remedy` says what to do, empty where all is well."""
+    """What one check found: `status` is "ok", "warn" or "fail"; `remedy` says what to do, empty where nothing is."""
 
     name: str
     status: Status
@@ -300,7 +302,7 @@ def check_tuning(_: RunSettings) -> Finding:
     """What `gpupipe tune` has left for loaders on each kind of GPU here, or on the CPU."""
     names = sorted({gpu["name"] for gpu in selftest.machine_facts()["gpus"]}) or [""]
     found = "; ".join(one.text for name in names for one in kept(name))
-    return Finding("tuning", "ok", found or "nothing is kept: `gpupipe tune DATA` finds the fastest settings")
+    return Finding("tuning", "ok", found or "nothing is kept", "" if found else "gpupipe tune DATA")
 
 
 def check_cpu_decoding(_: RunSettings) -> tuple[Finding, ...]:
@@ -409,7 +411,8 @@ def run(args: argparse.Namespace) -> int:
         findings += data_findings(args)
     healthy = all(finding.status != "fail" for finding in findings)
     if args.json:
-        print(json.dumps({"healthy": healthy, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2))
+        told = {"healthy": healthy, "verdict": verdict(findings), "next": next_step(findings)}
+        print(json.dumps(told | {"findings": [dataclasses.asdict(finding) for finding in findings]}, indent=2))
     elif args.shm_only:  # for entry points and logs: whole lines, no table that wraps
         for finding in findings:
             print(f"{finding.name}: {finding.status}: {finding.detail}")
@@ -419,6 +422,7 @@ def run(args: argparse.Namespace) -> int:
         from rich.console import Console
 
         Console(file=sys.stdout).print(table(findings))
+        say(f"{verdict(findings)}; next: {next_step(findings)}")
     return 0 if healthy else 1
 
 

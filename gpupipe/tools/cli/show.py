@@ -25,6 +25,7 @@ from gpupipe.tools.cli.options import (
     say,
 )
 from gpupipe.tools.cli.own_file import load
+from gpupipe.tools.cli.presets import PRESETS
 
 if TYPE_CHECKING:
     from gpupipe.loader.loader import Loader
@@ -32,18 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 COLUMNS = 6
-
-# --recipe NAME -> the preset of gpupipe and its arguments.
-PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "train": ("imagenet_train", ()),
-    "eval": ("imagenet_eval", ()),
-    "resnet50-v2": ("resnet50_v2_train", ()),
-    "timm-a1": ("timm_a_train", ("A1",)),
-    "timm-a2": ("timm_a_train", ("A2",)),
-    "timm-a3": ("timm_a_train", ("A3",)),
-    "deit3": ("deit3_train", ()),
-    "dino": ("dino_train", ()),
-}
 
 DESCRIPTION = """Write a picture of the first samples of an epoch, cropped, augmented and mixed as the model will see
 them, with their labels and texts, masks, boxes and points drawn on them. Samples that are mixed show the share of each

@@ -1,0 +1,1 @@
+"""What `gpupipe new` writes: a training script for the user's data."""

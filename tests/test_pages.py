@@ -51,7 +51,7 @@ PARSED = {
     "yaml": lambda text: list(yaml.safe_load_all(text)),
 }
 FENCE = re.compile(r"^( *)(`{3,})(\w*)([^\n`]*)\n(.*?)^\1\2 *$|^#+ ([^\n]+)$", re.DOTALL | re.MULTILINE)
-SECONDS = 1500  # of one block of bash, on a machine that is busy with others
+SECONDS = 300  # of one block of bash, on a machine that is busy with others
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed.run
 from images import write_folder
+from servers.processes import free_port
 
 from gpupipe.tools import cli
 
@@ -28,8 +29,10 @@ STAND_INS = {
 echo $$ > step
 for ((task = 0; task < ${SLURM_NTASKS:-1}; task++)); do
     SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
+    tasks+=($!)
 done
-wait
+for task in "${tasks[@]}"; do wait "$task" || code=$?; done
+exit ${code:-0}
 """,
     "scontrol": """
 case $1 in
@@ -64,24 +67,25 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     for name, words in programs.items():
         (commands / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         (commands / name).chmod(0o755)
-    epoch, step = _stopped(folder)
-    assert (folder / "requeued").read_text() == "7\n"
+    job = free_port() - 10000  # from which the scripts take the port
+    epoch, step = _stopped(folder, job)
+    assert (folder / "requeued").read_text() == f"{job}\n"
     saved = torch.load("checkpoint.pt")["loader"]
     assert (saved["epoch"], saved["position"]) == (epoch, 4 * (step + 1))
-    _goes_on(folder, epoch, step)
+    _goes_on(folder, job, epoch, step)
 
 
-def _environment(folder: Path, **slurm: str) -> dict[str, str]:
+def _environment(folder: Path, job: int, **slurm: str) -> dict[str, str]:
     own = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "USER": "me"}
-    job = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_CPUS_PER_TASK": "1"}
-    return os.environ | own | job | {"OMP_NUM_THREADS": "1"} | slurm
+    one = {"SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_CPUS_PER_TASK": "1"}
+    return os.environ | own | one | {"SLURM_JOB_ID": str(job)} | {"OMP_NUM_THREADS": "1"} | slurm
 
 
-def _stopped(folder: Path) -> tuple[int, int]:
+def _stopped(folder: Path, number: int) -> tuple[int, int]:
     """The last step before SLURM asked the job to stop, on two processes."""
     command = ["bash", "train.sbatch", *TINY, "--workers", "1", "--epochs", "100000"]
     with (folder / "stopped.txt").open("w") as output:
-        job = subprocess.Popen(command, env=_environment(folder), stdout=output, stderr=output)
+        job = subprocess.Popen(command, env=_environment(folder, number), stdout=output, stderr=output)
         try:
             limit = time.monotonic() + SECONDS
             while (1, 0) not in _steps(folder / "stopped.txt"):
@@ -99,12 +103,12 @@ def _stopped(folder: Path) -> tuple[int, int]:
     return steps[-1]
 
 
-def _goes_on(folder: Path, epoch: int, step: int) -> None:
+def _goes_on(folder: Path, job: int, epoch: int, step: int) -> None:
     """By srun alone and on one process, to the end of that epoch."""
     variables = {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1"}
     done = subprocess.run(
         ["bash", "ranks.sbatch", *TINY, "--epochs", str(epoch + 1)],
-        env=_environment(folder, **variables),
+        env=_environment(folder, job, **variables),
         capture_output=True,
         text=True,
         timeout=SECONDS,

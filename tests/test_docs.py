@@ -32,7 +32,6 @@ def test_the_page_of_commands_has_each() -> None:
     assert sorted(re.findall(r"^## gpupipe (\w+)$", page, re.MULTILINE)) == sorted(COMMANDS)
 
 
-
 def test_what_is_guaranteed_names_tests_that_exist():
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (ROOT / "docs" / "guarantees.md").read_text())
     assert len(named) > 5

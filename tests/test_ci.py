@@ -19,6 +19,7 @@ STEPS = [
     "ruff check .",
     "ruff format --check .",
     "mypy",
+    "mkdocs build --strict --quiet",
     "pytest -n 2 -m trainers",
     "pip install -e .[bench]",
     "gpupipe bench",
@@ -35,7 +36,7 @@ fi
 """
 VENV = """#!/bin/sh
 [ "$1 $2" = "-m venv" ] && [ ! -e "$3" ] && mkdir -p "$3/bin" || exit 1
-for name in pip python ruff mypy pytest gpupipe; do cp "$(dirname "$0")/note" "$3/bin/$name"; done
+for name in pip python ruff mypy mkdocs pytest gpupipe; do cp "$(dirname "$0")/note" "$3/bin/$name"; done
 """
 MEASURED = "".join(
     f"{name},1.5,1.0\n"

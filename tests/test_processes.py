@@ -78,23 +78,6 @@ def test_a_hang_ends_by_default() -> None:
         assert loader.timeout == 300
 
 
-class Told(Numbered):
-    """A sample after which its worker is told to end, as a batch system tells all processes of a job."""
-
-    def touch(self, index: int) -> None:
-        if index in (5, 22):
-            os.kill(os.getpid(), signal.SIGTERM)
-        if index == 6:
-            program = subprocess.run(["sh", "-c", "kill -TERM $$; echo goes on"], capture_output=True)
-            assert (program.returncode, program.stdout) == (-signal.SIGTERM, b"")
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_sigterm_is_for_the_loaders_process(method: str) -> None:
-    with open_loader(Told(24), workers=1, multiprocessing_context=method) as loader:
-        assert [labels.tolist() for _, labels in loader] == [list(range(first, first + 4)) for first in range(0, 24, 4)]
-
-
 class Broken(Numbered):
     def touch(self, index: int) -> None:
         if index == 5:

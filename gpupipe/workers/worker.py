@@ -30,10 +30,6 @@ def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit 
     # workers with the signal blocked, so that none interrupts their imports either.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # So it is with SIGTERM, which a batch system sends to all processes of a job: that of the loader may want to save
-    # first. Workers are ended by SIGKILL, or by the watch below. Not SIG_IGN, which programs would inherit that a
-    # dataset starts, nor torch's handler, which ends the worker.
-    signal.signal(signal.SIGTERM, _wait_for_the_loader)
     signal.signal(signal.SIGBUS, signal.SIG_DFL)  # torch's handler blames shared memory; the loader's error says more
     threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
     show_dataset(dataset)
@@ -43,10 +39,6 @@ def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit 
         except StopIteration as error:  # torch would raise it again in the loader's process, as the end of an epoch
             raise RuntimeError("worker_init_fn raised StopIteration") from error
     board.open_row(worker)
-
-
-def _wait_for_the_loader(number: int, frame: Any) -> None:
-    """Nothing: the loader's process decides."""
 
 
 def _end_with(loader: Identity) -> None:

@@ -265,7 +265,7 @@ def test_the_score_of_a_segmentation_is_the_mean_intersection_over_union(work: P
     ],
 )
 def test_what_it_refuses(arguments: list[str], reason: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_folder(work / "tiny", classes=2, per_class=1)
+    write_folder(work / "tiny", classes=1, per_class=1)
     assert main(["new", *(["-o", "train.py"] if "-o" not in arguments else []), *arguments]) == 2
     assert reason in capsys.readouterr().err
     assert not Path("train.py").exists()

@@ -16,6 +16,11 @@ def test_public_names():
     assert set(gpupipe.__all__) <= set(dir(gpupipe))
 
 
+def test_the_kinds_of_fields_are_all_listed() -> None:
+    """As words, which type checkers understand, where a sum of lists would not be."""
+    assert set(gpupipe.batch.__all__) == {*gpupipe.batch.fields.__all__, "Images", "Ragged", "Schema"}
+
+
 def test_the_help_of_each_kind_leads_to_what_all_have():
     kinds = [kind for name in gpupipe.__all__ if isinstance(kind := getattr(gpupipe, name), type)]
     kinds = [kind for kind in kinds if issubclass(kind, gpupipe.Field) and kind is not gpupipe.Field]

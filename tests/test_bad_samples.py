@@ -478,13 +478,13 @@ def test_what_max_bad_can_be(folder):
 def test_after_a_resume_it_says_since_when(folder, tmp_path):
     """`folder` has no bad sample; one is made at the end of the epoch."""
     root = copied(folder, tmp_path)
-    with open_loader(root, batch_size=5, num_workers=0) as whole:
+    with open_loader(root, batch_size=5, num_workers=0, shuffle=False) as whole:
         iterator = iter(whole)
         for _ in range(3):
             next(iterator)
         state = whole.state_dict()
     sorted(root.glob("*/*.jpg"))[-1].write_bytes(b"no image")
-    with open_loader(root, batch_size=5, num_workers=0, on_error="skip", max_bad=0) as resumed:
+    with open_loader(root, batch_size=5, num_workers=0, shuffle=False, on_error="skip", max_bad=0) as resumed:
         resumed.load_state_dict(state)
         with pytest.raises(gpupipe.TooManyBadError, match=r"1 of the 10 samples from step 3 on of epoch 0 were bad"):
             list(resumed)

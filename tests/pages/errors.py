@@ -20,6 +20,6 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     blocks = re.findall(r"^```python.*?^```\n\n```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3
     for text in blocks:
-        assert text in names["printed"]
+        assert text in names["printed"], (text, names["printed"])
     assert "stopped: 1 of the first " in names["printed"]
     assert names["printed"].rstrip().endswith("(docs/errors.md#toomanybaderror)")

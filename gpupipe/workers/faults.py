@@ -35,8 +35,7 @@ CAUSES = {
     -7: "a file that the dataset maps was shortened, or /dev/shm is full: `gpupipe doctor` says what it holds",
     -11: "native code crashed, the dataset's or gpupipe's: read that sample in a process of its own to see which",
     -6: "native code gave up; what it printed says why",
-    -15: "something told it to end as it began, when a batch system's SIGTERM still reaches it; or the dataset's code has "
-    "put another handler in the place of gpupipe's, which takes no notice of it",
+    -15: "something told it to end; a batch system does so at its time limit",
 }
 SCRIPT_AT_START = (
     "what it printed says why; with spawn or forkserver the script has to begin its work below "

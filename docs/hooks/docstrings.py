@@ -11,7 +11,8 @@ from typing import Any
 
 import griffe
 
-ITEM = re.compile(r"(?P<names>(?:\*{0,2}[A-Za-z_][\w.]*(?:, )?)+):\s+(?P<text>\S.*)")
+NAME = r"\*{0,2}[A-Za-z_][\w.]*"
+ITEM = re.compile(rf"(?P<names>{NAME}(?:, {NAME})*):\s+(?P<text>\S.*)")
 
 
 class Plain(griffe.Extension):

@@ -3,16 +3,13 @@ its reference, and nothing is loaded from another host."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from sites import built_site
 
 import gpupipe
 from gpupipe import kernels
@@ -23,19 +20,7 @@ pytestmark = [pytest.mark.trainers("mkdocs", "mkdocstrings"), pytest.mark.slow, 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. Of pytest's processes the first builds it, the others wait."""
-    common = tmp_path_factory.getbasetemp()
-    common = common.parent if "PYTEST_XDIST_WORKER" in os.environ else common
-    built, made = common / "site", common / "site.new"
-    with (common / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.exists():
-            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(made)]
-            settings = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-            done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
-            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-            made.rename(built)
-    return built.resolve()
+    return built_site(tmp_path_factory)
 
 
 class Parsed(HTMLParser):

@@ -356,7 +356,7 @@ class TestFaults:
             DataError,
             match=r"default_collate raised RuntimeError: stack expects.*; the batch of 5 samples has "
             r"Made\[3\]: dict \('boxes': Tensor float32 \(1, 4\), 'name': str\); "
-            r"Made\[9\]: dict \('boxes': Tensor float32 \(2, 4\), 'name': str\)",
+            r"Made\[9\]: dict \('boxes': Tensor float32 \(2, 4\), 'name': str\) \(docs",
         ):
             made(Made(make))
 

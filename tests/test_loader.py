@@ -558,15 +558,20 @@ class TestLeavesNothingBehind:
             pids = {name: int(pid) for name in os.listdir("/dev/shm") for pid in re.findall(r"^torch_(\d+)_", name)}
             return {name for name, pid in pids.items() if pid == os.getpid() or not psutil.pid_exists(pid)}
 
+        def is_reading():  # for a loader of an earlier test, a second at most
+            return any(thread.name.startswith("gpupipe-") for thread in threading.enumerate())
+
         with open_loader(folder, **engine) as warm:
             collect(warm)
+        deadline = time.monotonic() + 10
+        while is_reading() and time.monotonic() < deadline:
+            time.sleep(0.05)
         before, files = resources(), left_in_memory()
         for _ in range(3):
             with open_loader(folder, **engine) as loader:
                 next(iter(loader))
                 collect(loader)
-        after = resources()
-        assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)  # others' threads end
+        assert resources() == before
         assert left_in_memory() <= files
 
     def test_closed_loaders_say_so(self, folder, engine):

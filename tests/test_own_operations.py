@@ -762,7 +762,7 @@ class TestNames:
 FLIP = RandomHorizontalFlip()
 MISPLACED = [
     ((CROP, PerImage(same), FLIP), "PerImage 'same' is operation 2 of 3, between crop and flip.*before the crop"),
-    ((CROP, OnBatch(same), FLIP), "OnBatch 'same' is operation 2 of 3, between crop and flip.*behind the flip"),
+    ((CROP, OnBatch(same), FLIP), "OnBatch 'same' is operation 2 of 3, between crop and flip.*behind the flip \\(docs"),
     ((OnBatch(same), CROP), "OnBatch 'same' is operation 1 of 2, before the crop.*take PerImage"),
     ((CROP, Normalize(), PerImage(same)), "operation 3 of 3, behind Normalize.*take OnBatch"),
     ((CROP, RandomErasing(), MixUp(), PerImage(same)), "behind RandomErasing, MixUp, where images are floats"),

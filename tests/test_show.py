@@ -339,7 +339,7 @@ def test_a_recipe_of_ones_own(folder: Path, own: Path, name: str, sides: list[in
         ("{}:number", r"number in .*/my\.py is a builtins\.int, 7, not a gpupipe\.Recipe"),
         ("{}:nothing", r"what nothing\(\) returned in .*/my\.py is a builtins\.NoneType"),
         ("{}:fails", r"my\.py, line 17 raised NameError: name 'unknown_name'"),
-        ("{}:plian", r"my\.py has no plian; the recipes in it: plain, pair"),
+        ("{}:plian", r"my\.py has no plian; the recipes in it: plain, pair \(docs"),
         ("{}", r"neither FILE\.py:NAME nor a preset: train, eval, .*, mae_train, "),
         ("{}:", r"not of the form FILE\.py:NAME"),
         ("beside.txt:plain", r"not of the form FILE\.py:NAME"),

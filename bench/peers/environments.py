@@ -35,6 +35,8 @@ print(json.dumps({name: known[plain(name)] for name in sys.argv[1:] if plain(nam
 class InstallError(GpupipeError):
     """A contender's requirements can't be installed."""
 
+    _page = ""  # which is no matter of the package's
+
 
 def requirements(name: str) -> tuple[str, ...]:
     """The tuple `REQUIREMENTS` of a contender's file, read without importing it; empty where it has none."""

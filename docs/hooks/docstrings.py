@@ -24,13 +24,8 @@ class Plain(griffe.Extension):
 
 
 def markdown(docstring: str) -> str:
-    paragraphs = re.split(r"\n[ \t]*\n", griffe_clean(docstring))
-    return "\n\n".join(_paragraph(text) for text in paragraphs)
-
-
-def griffe_clean(docstring: str) -> str:
-    """Without the indentation that all lines but the first have."""
-    return docstring.strip("\n")
+    """The docstring, which griffe has freed of its indentation."""
+    return "\n\n".join(map(_paragraph, re.split(r"\n[ \t]*\n", docstring.strip("\n"))))
 
 
 def _paragraph(text: str) -> str:
@@ -44,16 +39,12 @@ def _paragraph(text: str) -> str:
 
 def _is_list(lines: list[str]) -> bool:
     """Items alone, of which all but the first lines are indented."""
-    if not ITEM.fullmatch(lines[0]) or lines[0].startswith(" "):
-        return False
-    if len(lines) > 1 and not any(line.startswith("  ") or ITEM.fullmatch(line) for line in lines[1:]):
-        return False
-    return all(line.startswith("  ") or ITEM.fullmatch(line) for line in lines)
+    return bool(ITEM.fullmatch(lines[0])) and all(line.startswith("  ") or ITEM.fullmatch(line) for line in lines)
 
 
 def _item(line: str) -> str:
     match = ITEM.fullmatch(line)
-    if match is None or line.startswith(" "):
+    if match is None:
         return "    " + line.strip()
     names = ", ".join(f"`{name}`" for name in match["names"].split(", "))
     return f"- {names}: {match['text']}"

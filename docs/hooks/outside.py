@@ -27,7 +27,6 @@ PLACES = {
     "SECURITY.md": "security.md",
 }
 LANGUAGES = {".py": "python", ".sh": "bash", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml", "": "text"}
-OVERVIEWS = ("README.md", "results.md")
 PART = re.compile(r"(^ *```.*?^ *```$|`[^`\n]*`)|(?<=\]\()(?!\w+:|#|/)([^)\s#]+)(?=[^)]*\))", re.DOTALL | re.MULTILINE)
 
 
@@ -113,7 +112,7 @@ def _program(path: Path) -> str:
 
 
 def _folder(path: Path) -> str:
-    """Its own overview, if it has one, and a list of what lies in it."""
+    """A list of the pages, pictures and folders in it."""
     names = sorted(child.name for child in path.iterdir() if child.is_dir() or child.suffix in (".md", ".png", ".svg"))
     lines = [f"- [{name}]({name})" for name in names if name != "logs"]
     return "\n".join([f"# {path.relative_to(ROOT)}", "", *lines, ""])

@@ -45,6 +45,7 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     assert '\ngpupipe_images_total{loader="train",rank="0"} 24.0\n' in file
     assert set(names["instruments"]._loaders._loaders) == {"train", "val"}
     assert list((folder / "runs").glob("events.*"))
+    assert len(list((folder / "runs").iterdir())) == 1
     shown = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     for kind in ("HELP", "TYPE"):
         (line,) = [line for line in text.splitlines() if line.startswith(f"# {kind} gpupipe_images_total ")]

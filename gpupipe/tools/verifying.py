@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gpupipe.batch import Job
-from gpupipe.decode.choose import EngineSettings, made_by, open_engine
+from gpupipe.decode.choose import PREFETCH, EngineSettings, made_by, open_engine
 from gpupipe.decode.costs import check_limits
 from gpupipe.decode.seeding import worker_seeds
 from gpupipe.errors import REPAIR, DataError, SampleError, SkippedSampleError
@@ -39,7 +39,9 @@ def verify(source: Source, workers: int | None = None) -> list[SampleError]:
         keep_verdict(source, [])
     check_fields(RECIPE, source.fields)
     number = default_workers() if workers is None else workers
-    settings = EngineSettings("torch", torch.device("cpu"), BATCH, number, 2, False, False, PATIENCE, None)
+    settings = EngineSettings(
+        "torch", torch.device("cpu"), BATCH, number, PREFETCH["torch"], False, False, PATIENCE, None
+    )
     engine = open_engine(made_by(settings, source, (RECIPE,), None), settings, worker_seeds(0, 0))
     bad: list[SampleError] = []
     try:

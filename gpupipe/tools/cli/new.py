@@ -13,7 +13,6 @@ from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_fields,
 from gpupipe.tools.cli.presets import PRESETS
 
 if TYPE_CHECKING:
-    from gpupipe.batch import Schema
     from gpupipe.recipe import Recipe
 
 __all__ = ["add_parser", "run"]
@@ -45,6 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look at the data, write the script, say how to run it."""
+    from gpupipe.recipe import check_fields
     from gpupipe.tools.scripts.facts import find, task_of
     from gpupipe.tools.scripts.writing import installed, script
 
@@ -52,13 +52,11 @@ def run(args: argparse.Namespace) -> int:
     _check_output(path, args.force)
     fields = fields_of(args)
     task = task_of(args.task, fields)
-    recipes = recipes_of(args.recipe, args.size, task)
+    (train, recipe), (evaluation, _) = recipes_of(args.recipe, args.size, task)
     facts = find(data_of(args), args.val, fields, task, args.classes)
-    _check_recipe(recipes[0], facts.schema)
+    check_fields(recipe, facts.schema)
     library = installed(task)
-    calls = recipes[0][0], recipes[1][0]
-    text = script(facts, calls, library, path.name)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(script(facts, (train, evaluation), library, path.name), encoding="utf-8")
     names = f" ({', '.join(facts.names[:5])}{' ...' if len(facts.names) > 5 else ''})" if facts.names else ""
     say(f"{path}: {task} of {facts.classes} classes{names}, {facts.samples:,} samples, a model of {library}")
     say(f"evaluation: {f'on {facts.val}' if facts.val is not None else f'on {facts.parts[1]:.0%} of the samples'}")
@@ -103,12 +101,6 @@ def _made(preset: str, arguments: tuple[str, ...], sized: dict[str, int]) -> Mad
     assert "size" in signature(make).parameters, preset
     given = [f'"{one}"' for one in arguments] + [f"{key}={value}" for key, value in sized.items()]
     return f"gpupipe.{preset}({', '.join(given)})", make(*arguments, **sized)
-
-
-def _check_recipe(made: Made, schema: Schema) -> None:
-    from gpupipe.recipe import check_fields
-
-    check_fields(made[1], schema)
 
 
 def _check_output(path: Path, force: bool) -> None:

@@ -22,7 +22,7 @@ from gpupipe.sources import Source, open_source
 __all__ = ["TASKS", "Facts", "find", "task_of"]
 
 TASKS = ("classification", "segmentation")
-PARTS = (("train", ("val", "valid", "validation")), ("training", ("val", "valid", "validation")))
+TRAIN, VAL = ("train", "training"), ("val", "valid", "validation")
 IMAGES, MASKS = ("images", "image", "img", "imgs", "JPEGImages"), ("masks", "mask", "annotations", "SegmentationClass")
 LOOKED_AT = 200  # masks, whose highest number says how many classes there are
 FEW = 1000  # samples of which a fifth is kept for the evaluation, else a tenth
@@ -94,12 +94,12 @@ def _beside(data: Any) -> tuple[str, str] | None:
     if not isinstance(data, str) or "://" in data:
         return None
     path = Path(data).expanduser()
-    for train, others in PARTS:
+    for train in TRAIN:
         if path.is_dir() and (path / train).is_dir():
-            found = [str(Path(data, other)) for other in others if (path / other).is_dir()]
+            found = [str(Path(data, other)) for other in VAL if (path / other).is_dir()]
             return (str(Path(data, train)), found[0]) if found else None
         if path.stem == train:
-            found = [str(Path(data).with_stem(other)) for other in others if path.with_stem(other).exists()]
+            found = [str(Path(data).with_stem(other)) for other in VAL if path.with_stem(other).exists()]
             return (data, found[0]) if found else None
     return None
 

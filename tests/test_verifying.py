@@ -135,6 +135,18 @@ def test_what_may_mend_itself_is_told_and_not_kept(tmp_path: Path, monkeypatch: 
     assert open_source(root).verdict == {}
 
 
+def test_want_of_memory_is_no_fault_of_the_file(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*given: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("gpupipe.decode.rendering.render", no_memory)  # of what the kernel refuses, the two bad ones
+    source: Any = open_source(damaged)
+    bad = verifying.verify(source, workers=0)
+    assert {error.index: error.remedy for error in bad} == dict.fromkeys((2, 5), "raise the limit (ulimit -v)")
+    verifying.keep_verdict(source, bad)
+    assert open_source(damaged).verdict == {}  # type: ignore[attr-defined]
+
+
 def test_masks_are_decoded_too(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "data" / "images")
     for path in sorted(root.rglob("*.jpg")):

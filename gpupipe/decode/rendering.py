@@ -60,6 +60,7 @@ log = logging.getLogger("gpupipe")
 
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
+SMALLER = "make it smaller or remove it, or pass other limits=gpupipe.Limits(...)"
 FEW = 8  # boxes that may all lie outside of their crops by chance
 
 JUDGED: set[tuple[str, str]] = set()
@@ -242,13 +243,14 @@ def decode_images(fetched: Fetched, views: Views, crops: FieldCrops, out: Column
         field, images, planned, planes = fetched.source.fields[name], fetched.columns[name], crops[name], out[name]
         assert isinstance(field, Image)
         if not isinstance(field, Frames):
-            for row, reason in _decoded(fetched, field, images, views[0], planned, planes).items():
-                fetched.fail(row, said + reason)
+            for row, (reason, remedy) in _decoded(fetched, field, images, views[0], planned, planes).items():
+                fetched.fail(row, said + reason, remedy)
             continue
         each = [crop.repeat(field.count) for crop in planned], [view.flatten(0, 1) for view in planes]
-        for frame, reason in _decoded(fetched, field, images.flat, views[0], *each, frames=field.count).items():
+        bad = _decoded(fetched, field, images.flat, views[0], *each, frames=field.count)
+        for frame, (reason, remedy) in bad.items():
             row, at = divmod(frame, field.count)
-            fetched.fail(row, f"{said}frame {images.data[row].numbers[at]}: {reason}")
+            fetched.fail(row, f"{said}frame {images.data[row].numbers[at]}: {reason}", remedy)
 
 
 def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns, sizes: dict[str, tuple[Sizes, ...]]) -> None:
@@ -312,11 +314,11 @@ def _decoded(
     crops: list[Crops],
     out: Sequence[torch.Tensor],
     frames: int = 1,
-) -> dict[int, str]:
+) -> dict[int, tuple[str, str]]:
     """Make the images of one field whose bytes are there: by the kernel, what that refuses one by one. Why others can't
-    be made. frames: so many of them are a row of the job."""
+    be made, and what can be done, "" where the file is at fault. frames: so many of them are a row of the job."""
     assert images.sizes is not None
-    reasons: dict[int, str] = {}
+    reasons: dict[int, tuple[str, str]] = {}
     rest: Iterable[int] = range(len(images))
     files = [data if data.ndim == 1 else NOTHING for data in images.data]
     for row in fetched.failures:
@@ -332,7 +334,7 @@ def _decoded(
             limits=fetched.job.limits,
             threads=THREADS,
         ).failures
-        reasons = {row: bad.message for row, bad in refused.items() if bad.code == "limit"}  # for others too
+        reasons = {row: (bad.message, SMALLER) for row, bad in refused.items() if bad.code == "limit"}  # for others too
     for row in rest:
         data = images.data[row]
         if row in reasons or row // frames in fetched.failures:
@@ -340,7 +342,7 @@ def _decoded(
         note(int(fetched.job.indices[row // frames]))
         height, width, orientation = images.sizes[row].tolist()
         if height == 0:
-            reasons[row] = explain_damage(data.tobytes())
+            reasons[row] = explain_damage(data.tobytes()), ""
             continue
         if recipe.exif_orientation and orientation >= 5:
             height, width = width, height
@@ -349,9 +351,9 @@ def _decoded(
             views = [_row(view[row], planned, row) for view, planned in zip(out, crops, strict=True)]
             render(data, height, width, own, recipe.exif_orientation, views, field.background)
         except DecodeError as error:
-            reasons[row] = str(error)
+            reasons[row] = str(error), ""
         except MemoryError:
-            reasons[row] = f"there is no memory for its {width} x {height} pixels; raise the limit (ulimit -v)"
+            reasons[row] = f"there is no memory for its {width} x {height} pixels", "raise the limit (ulimit -v)"
     return reasons
 
 

@@ -40,7 +40,7 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     assert "s3://photos/" in printed.partition("written to train.index")[2]  # where to copy it to
     assert "cost" in printed
     first, second = re.findall(r"epoch \d: (\d+) requests, (\d+)% of the bytes from the disk", printed)
-    assert int(first[0]) > 0
+    assert int(first[0]) > 0, printed
     assert second[0] == first[0]  # the second epoch asks for nothing
     with gpupipe.Loader(
         names["after"]["The training"]["source"], gpupipe.imagenet_train(64), 8, num_workers=1

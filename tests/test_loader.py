@@ -57,6 +57,10 @@ def assert_equal(some, others):
         assert torch.equal(images, other_images)
 
 
+def check_variables(worker):
+    assert ("EARLIER" in os.environ, os.environ.get("LATER")) == (False, "yes")
+
+
 def interrupt(*arguments, **options):
     raise KeyboardInterrupt
 
@@ -604,6 +608,18 @@ class TestLeavesNothingBehind:
             expected = collect(plain)
         with open_loader(folder, engine="torch", num_workers=1, multiprocessing_context=context) as loader:
             assert_equal(collect(loader), expected)
+
+    @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+    def test_workers_have_the_variables_of_now(self, folder, context, monkeypatch):
+        """Where a storage's address or credentials stand; a forkserver has those that it was started with."""
+        monkeypatch.setenv("EARLIER", "yes")
+        with open_loader(folder, engine="torch", num_workers=1, multiprocessing_context=context) as loader:
+            collect(loader)
+        monkeypatch.delenv("EARLIER")
+        monkeypatch.setenv("LATER", "yes")
+        settings = {"num_workers": 1, "multiprocessing_context": context, "worker_init_fn": check_variables}
+        with open_loader(folder, engine="torch", **settings) as loader:
+            collect(loader)
 
     def test_a_dropped_loader_goes_at_once(self, folder, engine):
         loader = open_loader(folder, **engine)

@@ -138,7 +138,6 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "LINGER", 0.05)
     client = Asking()
     monkeypatch.setattr(module, "client", lambda: client)
-    monkeypatch.setattr(Reader, "_counted", None)
     monkeypatch.setattr(Reader, "_all", WeakValueDictionary())
     yield
     client.pool.shutdown(cancel_futures=True)
@@ -220,6 +219,23 @@ def test_what_is_announced_is_there_when_it_is_taken(
     assert (use.cache_hits, use.cache_misses, use.storage_bytes) == (0, 30, 30 * (SIZE - APART))
     assert use.storage_requests - use.storage_retries == 30  # a busy machine resets a connection now and then
     assert reading.usage().storage_bytes == 0
+
+
+def test_what_an_earlier_client_did_is_not_taken_off(
+    extents: list[Extent], opened: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have been forked since."""
+    first, later = jobs_of(extents)[:2]
+    reading = opened()
+    check(reading, first)
+    assert reading.usage().storage_bytes == sum(extent.size for extent in first)
+    with ThreadPoolExecutor(4) as pool:
+        another = Asking()
+        another.pool = pool
+        monkeypatch.setattr(module, "client", lambda: another)
+        check(reading, later)
+        use = reading.usage()
+    assert (use.storage_bytes, use.storage_requests) == (sum(extent.size for extent in later), another.requests)
 
 
 def test_what_nobody_announced_is_read_at_once_and_what_is_wanted_twice_once(

@@ -175,8 +175,9 @@ class TorchEngine:
             loader = self._loader = self._opened()
         if self._iterator is None:
             self._board.clear()
+            environment = dict(os.environ) if self._sent_by else None
             loader.worker_init_fn = partial(
-                start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn
+                start_worker, self._board, Identity.own(), self._dataset, self._worker_init_fn, environment
             )
         return iter(loader)
 

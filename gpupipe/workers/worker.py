@@ -21,11 +21,22 @@ WorkerInit = Callable[[int], Any]
 LOOK_EVERY = 1.0  # seconds
 
 
-def start_worker(board: Board, loader: Identity, dataset: Any, init: WorkerInit | None, worker: int) -> None:
+def start_worker(
+    board: Board,
+    loader: Identity,
+    dataset: Any,
+    init: WorkerInit | None,
+    environment: dict[str, str] | None,
+    worker: int,
+) -> None:
     """Make this process the worker of that number, for the process `loader`; `init` is the user's own part of it.
 
-    dataset: what the user's code finds in `torch.utils.data.get_worker_info()`.
+    dataset: what the user's code finds in `torch.utils.data.get_worker_info()`. environment: the loader's variables;
+    None in a fork of it. A forkserver's workers have those of its start else, which may be an earlier loader's.
     """
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     # A terminal sends SIGINT to the whole process group. The loader's process decides what becomes of it; it starts
     # workers with the signal blocked, so that none interrupts their imports either.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

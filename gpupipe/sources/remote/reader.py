@@ -28,7 +28,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import Coming, StorageUse
 from gpupipe.host.system import memory_limit, usable_cpus
 from gpupipe.sources.remote.cache import BlockCache, Cache, key_of
-from gpupipe.sources.remote.client import Counts, client
+from gpupipe.sources.remote.client import Client, Counts, client
 from gpupipe.sources.remote.objects import Extent, ReadError, shown
 
 __all__ = ["LOOKS_AHEAD", "MOST", "Reader", "Reading"]
@@ -226,7 +226,8 @@ class Reader:
     """
 
     _all: ClassVar[WeakValueDictionary[tuple[int, Cache | None], Reader]] = WeakValueDictionary()
-    _counted: ClassVar[Counts | None] = None  # what the process's client had done when it was last asked
+    _counted: ClassVar[WeakKeyDictionary[Client, Counts]] = WeakKeyDictionary()
+    """What the process's client had done when it was last asked. By client: a fork's has done nothing."""
 
     def __init__(self, cache: Cache | None, memory: int | None = None) -> None:
         self._pid = os.getpid()
@@ -370,8 +371,9 @@ class Reader:
                 self._waits_for_disk = DISK * SECTOR * (self._sectors - sectors) > use.cache_bytes
         if not use.cache_misses:
             return use
-        before, now = Reader._counted or NO_COUNTS, client().counts()
-        Reader._counted = now
+        asked = client()
+        before, now = Reader._counted.get(asked, NO_COUNTS), asked.counts()
+        Reader._counted[asked] = now
         requests, retries = now.requests - before.requests, now.retries - before.retries
         return use + StorageUse(
             storage_bytes=now.bytes - before.bytes, storage_requests=requests, storage_retries=retries
@@ -595,9 +597,9 @@ class Reader:
         asked = _Asked([part for part in parts if part.mine])
         if not parts:
             return
-        if Reader._counted is None:
-            Reader._counted = client().counts()
         asking, requests = client(), [_Request(self, part, asked) for part in parts]
+        if asking not in Reader._counted:
+            Reader._counted[asking] = asking.counts()
         for part, request in zip(parts, requests, strict=True):
             part.request = request
         try:

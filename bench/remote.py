@@ -12,9 +12,10 @@ the CPUs: what the server took is told.
 Before anything is timed, each loader has to give the images and labels of the folder, byte for byte, in a pass, and
 batches of the same shape, type and mean: all decode and crop with torchvision's code but gpupipe, whose pixels are
 compared in the tests. Then, for each latency, they are played in turn. Each time a loader is started anew with an
-empty cache: its first pass is the cold one, its second the warm one; of each the first batches are not counted, and
-what comes after `--seconds`. The cold pass then goes on for at most `--filling` seconds; where it does not come to its
-end there is no warm one, nor is there of loaders that keep nothing. Writes results.md, remote.csv and remote.json.
+empty cache: its first pass is the cold one, its second the warm one; before each, the system writes out what earlier
+ones have left. Of each the first batches are not counted, and what comes after `--seconds`. The cold pass then goes on
+for at most `--filling` seconds; where it does not come to its end there is no warm one, nor is there of loaders that
+keep nothing. Writes results.md, remote.csv and remote.json.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ class Bench:
         with self.child(name) as child, self.place(server) as place:
             entry.keeps = child.ask("open", place)
             for number in entry.passes:
+                os.sync()  # what an earlier pass has written goes to the disk now, not while this one is timed
                 before, lines = server.cpu_seconds, len(server.log())
                 times = (self.args.seconds, self.args.filling if number != entry.passes[-1] else 0.0)
                 taken = child.ask("run", self.args.skip, *times, extra_time=sum(times))

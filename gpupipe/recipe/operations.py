@@ -216,7 +216,10 @@ class Resize(Crop):
         if isinstance(self.shorter, list):
             object.__setattr__(self, "shorter", tuple(self.shorter))
         elif isinstance(self.shorter, int) and self.shorter > self.max_size:
-            raise ConfigError(f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}")
+            raise ConfigError(
+                f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}, as torchvision's Resize "
+                f"has it; give shorter=({self.shorter},), as its RandomShortestSize has it, where the longer side decides"
+            )
 
     @property
     def output_size(self) -> tuple[int, int]:

@@ -218,7 +218,7 @@ class Resize(Crop):
         elif isinstance(self.shorter, int) and self.shorter > self.max_size:
             raise ConfigError(
                 f"Resize: max_size={self.max_size} must be at least shorter={self.shorter}, as torchvision's Resize "
-                f"has it; give shorter=({self.shorter},), as its RandomShortestSize has it, where the longer side decides"
+                f"has it; where the longer side decides, give shorter=({self.shorter},), as RandomShortestSize has it"
             )
 
     @property

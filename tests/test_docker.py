@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from images import write_folder
 
 from gpupipe.host import system
 from gpupipe.kernels import native
@@ -209,10 +211,12 @@ def test_every_version_is_pinned_and_every_dependency_is_there() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     dependencies = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     extra = re.search(r"^bench = \[(.*)\]$", text, re.MULTILINE)
+    scraped = re.search(r'^metrics = .*("prometheus-client>=[0-9.]+")', text, re.MULTILINE)  # by compose.yaml's profile
     assert dependencies is not None
     assert extra is not None
-    asked = re.findall(r'"([A-Za-z0-9_.-]+)>=([0-9.]+)', dependencies[1] + extra[1])
-    assert len(asked) >= 10
+    assert scraped is not None
+    asked = re.findall(r'"([A-Za-z0-9_.-]+)>=([0-9.]+)', dependencies[1] + extra[1] + scraped[1])
+    assert len(asked) >= 11
     for name, floor in asked:
         assert normalized(name) in versions, f"{name} is missing in docker/requirements.txt"
         assert numbers(versions[normalized(name)]) >= numbers(floor), name
@@ -443,3 +447,52 @@ def test_entry_point_without_workers_needs_nothing(path_with_gpupipe: str, tmp_p
     refused = start(path_with_gpupipe, "true", GPUPIPE_WORKERS="1", SHM_PATH=missing)
     assert refused.returncode == 1
     assert f"{missing} is missing" in refused.stderr
+
+
+# The image, built and run for real by the commands of the README
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment in which buildah keeps all that it makes, some 40 GB, in a folder that goes with the test."""
+    folder = tmp_path / "storage"
+    folder.mkdir()
+    settings = folder / "storage.conf"
+    settings.write_text(f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n')
+    environment = os.environ | {"CONTAINERS_STORAGE_CONF": str(settings), "TMPDIR": str(folder)}
+    yield environment
+    for command in (["rm", "--all"], ["rmi", "--all", "--force"]):
+        subprocess.run(["buildah", *command], env=environment, capture_output=True)
+    shutil.rmtree(folder)
+
+
+def ended_well(command: str, environment: dict[str, str]) -> str:
+    """Output of a shell command that must succeed."""
+    result = subprocess.run(command, shell=True, cwd=ROOT, env=environment, **CAPTURED)
+    assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
+    return str(result.stdout)
+
+
+@pytest.mark.large
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(shutil.which("buildah") is None, reason="buildah is not installed")
+@pytest.mark.skipif("GPUPIPE_DOCKER_BASE" not in os.environ, reason="GPUPIPE_DOCKER_BASE names no image to build on")
+def test_the_image_builds_and_runs(storage: dict[str, str], tmp_path: Path) -> None:
+    lines = [line.strip() for line in (DOCKER / "README.md").read_text().splitlines()]
+    build, begin, doctor = [line for line in lines if line.startswith("buildah ")]
+    base = storage["GPUPIPE_DOCKER_BASE"]
+    built = ended_well(build.replace("buildah build ", f"buildah build --build-arg BASE='{base}' "), storage)
+    assert "No broken requirements found." in built
+    ended_well(begin, storage)
+    assert "ready: " in ended_well(doctor, storage)
+
+    data = write_folder(tmp_path / "data", per_class=8)
+    enter, _ = doctor.split("gpupipe doctor")
+    enter = enter.replace("buildah run ", f"buildah run --volume '{data}:/data:ro' ")
+    (uid,) = re.findall(r"\d+", next(rest for word, rest in stages()["final"] if word == "USER"))[:1]
+    assert ended_well(f"{enter} id -u", storage).strip() == uid
+    assert "doctor" in ended_well(f"{enter} gpupipe", storage)
+    bench = "gpupipe bench /data --batch-size 4 --size 32 --seconds 0.1 --rounds 1 --only gpupipe-torch torchvision-v2"
+    assert "written: bench-out/results.csv" in ended_well(f"{enter} {bench}", storage)
+    show = "import gpupipe.integrations.prometheus, prometheus_client; print(prometheus_client.__name__)"
+    assert ended_well(f"{enter} python -c '{show}'", storage).strip() == "prometheus_client"

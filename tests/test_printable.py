@@ -191,7 +191,7 @@ def test_what_is_replaced_is_logged_in_one_line(tmp_path: Path, make: Make, capl
         (bad,) = loader.bad_samples
     assert r"\x1b[31m\nFORGED" in bad.location
     assert not unprintable(bad.location)
-    assert any(record.getMessage().startswith("bad sample replaced") for record in caplog.records)
+    assert any(record.getMessage().startswith("gpupipe: bad sample replaced") for record in caplog.records)
     assert not [record.getMessage() for record in caplog.records if unprintable(record.getMessage())]
 
 

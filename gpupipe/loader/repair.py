@@ -134,7 +134,7 @@ class Repair:
         self._bad[error.index] = error.bare()
         batch.bad.append(self._bad[error.index])
         if self._replaces(error):
-            log.warning("bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
+            log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
         return error
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:

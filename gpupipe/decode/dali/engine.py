@@ -208,7 +208,7 @@ class DaliEngine(Engine):
             raise
         self._pipeline = None  # before another is built: on a GPU each takes much memory
         traceback.clear_frames(error.__traceback__)  # DALI's own, which hold it too
-        log.info("DALI refused sample %d; its pipeline is rebuilt without it", index)
+        log.info("gpupipe: DALI refused sample %d; its pipeline is rebuilt without it", index)
         self._again.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
         self._feeder.refuse(index, self._again)

@@ -17,6 +17,7 @@ from gpupipe.kernels.operations import (
     noise_key,
     perspective_matrix,
 )
+from gpupipe.kernels.plain import plain_sizes
 
 __all__ = [
     "BadImage",
@@ -40,6 +41,7 @@ __all__ = [
     "noise",
     "noise_key",
     "perspective_matrix",
+    "plain_sizes",
     "soft_targets",
     "walk_jpegs",
 ]

@@ -31,7 +31,7 @@ __all__ = [
     "variants",
 ]
 
-ABI = 22  # GP_ABI of cpu/api.h
+ABI = 23  # GP_ABI of cpu/api.h
 MESSAGE_BYTES = 200  # GP_MESSAGE of cpu/jpeg.h
 REMEDY = (
     "install a C++ compiler and the headers of libjpeg-turbo 2.1 or later (Debian, Ubuntu: apt-get install g++ "

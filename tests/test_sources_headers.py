@@ -10,8 +10,9 @@ import pytest
 from images import encode, picture
 from PIL import Image
 
+from gpupipe.kernels import native
 from gpupipe.sources import headers
-from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, probe, probe_bytes
+from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, header_of, headers_of, probe, probe_bytes
 
 HEIGHT, WIDTH = 37, 91
 PIXELS = picture(HEIGHT, WIDTH)
@@ -164,3 +165,31 @@ def test_headers_with_a_flipped_byte_are_read_as_by_pillow(monkeypatch: pytest.M
     for place, (mine, broken) in enumerate(zip(ours, flipped, strict=True), start=2):
         theirs = probe_bytes(bytes(broken))
         assert mine == theirs or theirs == DAMAGED, f"byte {place}"  # tables are checked when they are used
+
+
+@pytest.mark.parametrize("native_kernels", [True, False])
+def test_headers_of_many_are_those_of_each(native_kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native_kernels:
+        monkeypatch.setattr(native, "library", lambda: None)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    whole = encode(PIXELS, comment=b"some text")
+    files = [encode(PIXELS, exif=turned), encode(PIXELS, "PNG"), b"", b"\xff\xd8\xff", whole[:-40], whole + bytes(70)]
+    files += [encode(PIXELS, **options) for options in ({}, {"progressive": True}, {"comment": b"x" * 65_500})]
+    start_of_scan = whole.index(b"\xff\xda")
+    files += [whole[:place] for place in range(2, start_of_scan)]
+    for place in range(2, start_of_scan + 12):
+        for flips in (0x11, 0x80, 0xFF):
+            broken = bytearray(whole)
+            broken[place] ^= flips
+            files.append(bytes(broken))
+    images = [np.frombuffer(data, np.uint8) for data in files]
+    images += [PIXELS, np.frombuffer(whole, np.uint8).repeat(2)[::2]]  # pixels; bytes that lie apart
+    assert headers_of(images).tolist() == [list(header_of(np.ascontiguousarray(data))) for data in images]
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
+def test_nothing_but_the_kernel_looks_at_plain_jpegs(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [np.frombuffer(encode(PIXELS, **options), np.uint8) for options in ({}, {"progressive": True})]
+    monkeypatch.setattr(headers, "header_of", lambda data: 1 // 0)
+    assert headers_of(images).tolist() == [[HEIGHT, WIDTH, 1]] * 2

@@ -12,7 +12,7 @@ from gpupipe.decode.costs import too_many_pixels
 from gpupipe.errors import ConfigError
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import clips
-from gpupipe.sources.headers import explain_damage, header_of
+from gpupipe.sources.headers import Header, explain_damage, headers_of
 
 if TYPE_CHECKING:
     from gpupipe.decode.fetching import Fetched
@@ -58,7 +58,7 @@ def read_clips(fetched: Fetched, name: str, field: Frames, videos: Sequence[Vide
 
 def _size(clip: Clip) -> tuple[int, int, int]:
     """Height, width and orientation of all frames. Raises ValueError where they have several, or one is damaged."""
-    sizes = [header_of(frame) for frame in clip.frames]
+    sizes = [Header(*size) for size in headers_of(clip.frames).tolist()]
     for frame, number, size in zip(clip.frames, clip.numbers, sizes, strict=True):
         if size[0] == 0:
             raise ValueError(f"frame {number}: {explain_damage(frame.tobytes())}")

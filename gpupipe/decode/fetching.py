@@ -25,7 +25,7 @@ from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, Skippe
 from gpupipe.host.readers import Readers, StuckError
 from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
-from gpupipe.sources.headers import header_of
+from gpupipe.sources.headers import headers_of
 from gpupipe.sources.parts import datasets_of, is_users
 from gpupipe.sources.raised import as_raised
 
@@ -198,7 +198,7 @@ def _settle(fetched: Fetched, name: str, field: Field, each: Each) -> None:
             data = [NOTHING if data is None else data for data in column.data]
             column = fetched.columns[name] = Images(data, column.sizes)
         if column.sizes is None:
-            column.sizes = np.array([header_of(data) for data in column.data], np.int32).reshape(-1, 3)
+            column.sizes = headers_of(column.data)
     elif isinstance(column, list):
         missing = [row for row, value in enumerate(column) if value is MISSING]
     kind = SkippedSampleError if field.missing == "skip" else SampleError

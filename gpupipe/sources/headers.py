@@ -7,7 +7,7 @@ import importlib.util
 import io
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, _imaging, features
+
+from gpupipe.kernels import plain_sizes
 
 __all__ = [
     "DAMAGED",
@@ -24,6 +26,7 @@ __all__ = [
     "ReadRange",
     "explain_damage",
     "header_of",
+    "headers_of",
     "opened_image",
     "orientation_of",
     "probe",
@@ -73,6 +76,7 @@ class Header(NamedTuple):
 
 
 DAMAGED = Header(0, 0, 1)
+NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
 
 
 def probe(read: ReadRange, size: int) -> Header:
@@ -97,6 +101,16 @@ def probe_bytes(data: bytes | memoryview) -> Header:
 def header_of(data: NDArray[np.uint8]) -> Header:
     """Of an image's bytes (N,), or of its pixels (height, width, 3)."""
     return probe_bytes(data.data) if data.ndim == 1 else Header(data.shape[0], data.shape[1], 1)
+
+
+def headers_of(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.int32]:
+    """The same of each: (N, 3). Plain JPEGs by a kernel, in 2 us each and not 10."""
+    files = [data if data.ndim == 1 and data.flags.c_contiguous else NOTHING for data in images]
+    sizes = plain_sizes(files, MOST_PIXELS)
+    headers = np.concatenate([sizes, np.ones((len(files), 1), np.int32)], axis=1)
+    for row in np.flatnonzero(sizes[:, 0] == 0).tolist():
+        headers[row] = header_of(images[row])
+    return headers
 
 
 def explain_damage(data: bytes | memoryview) -> str:

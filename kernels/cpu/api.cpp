@@ -148,6 +148,13 @@ void gp_costs(int64_t count, const uint8_t* const* data, const int64_t* bytes, g
   for (int64_t row = 0; row < count; ++row) costs[row] = gp_cost_of(data[row], static_cast<size_t>(bytes[row]));
 }
 
+void gp_plain_files(int64_t count, const uint8_t* const* data, const int64_t* bytes, int64_t most_pixels,
+                    int32_t* sizes) {
+  for (int64_t row = 0; row < count; ++row, sizes += 2) {
+    gp_plain(data[row], static_cast<size_t>(bytes[row]), most_pixels, sizes, sizes + 1);
+  }
+}
+
 void gp_philox(int64_t count, uint64_t* words, uint32_t key0, uint32_t key1) {
   for (int64_t i = 0; i < count; ++i) {
     Words counter;

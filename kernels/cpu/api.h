@@ -6,9 +6,10 @@
 
 #include "cost.h"
 #include "jpeg.h"
+#include "plain.h"
 #include "walk.h"
 
-enum { GP_ABI = 22 };
+enum { GP_ABI = 23 };
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -145,6 +146,9 @@ int32_t gp_augment_batch(const gp_augment* batch);
 void gp_walk_files(const gp_walks* files);
 /* costs: (count,) written, see cost.h. */
 void gp_costs(int64_t count, const uint8_t* const* data, const int64_t* bytes, gp_cost* costs);
+/* sizes: (count, 2), height and width written where gp_plain finds them, see plain.h. */
+void gp_plain_files(int64_t count, const uint8_t* const* data, const int64_t* bytes, int64_t most_pixels,
+                    int32_t* sizes);
 /* Rows of a PNG image with a byte a pixel, a byte for the filter before each, to pixels (PNG 1.2, 6). out: (height + 1,
    width), of which the first row is zeros and stays. Returns 0, or -1 for an unknown filter. */
 int32_t gp_png_unfilter(int64_t height, int64_t width, const uint8_t* filtered, uint8_t* out);

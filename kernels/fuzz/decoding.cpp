@@ -296,6 +296,9 @@ void walk(const uint8_t* data, size_t size, int height, int width) {
   const int64_t bytes = static_cast<int64_t>(size);
   gp_cost cost;
   gp_costs(1, &data, &bytes, &cost);
+  int32_t size_of[2] = {0, 0};
+  gp_plain_files(1, &data, &bytes, int64_t{1} << 40, size_of);
+  require(size_of[0] == 0 || cost.height == 0 || (size_of[0] == cost.height && size_of[1] == cost.width), "two sizes of one file");
   gp_header header;
   if (gp_walk(data, size, 100, &header) != nullptr) {
     require(header.height == 0 && header.width == 0 && header.orientation == 0, "an odd file has a size");

@@ -120,6 +120,36 @@ def test_the_sdist_holds_what_a_build_reads(project: Path, tmp_path: Path) -> No
     assert {name for name in packed if name.endswith(".so") or name.startswith("tests/")} == set()
 
 
+BESIDE = """
+import importlib.util, site, sys
+site.addsitedir(sys.argv[1])  # as of an environment's site-packages: files of paths are read
+sys.path.insert(0, "")
+print(importlib.util.find_spec("gpupipe").origin)
+"""
+
+
+def test_an_editable_install_is_found_from_the_folder_that_the_clone_lies_in(project: Path, tmp_path: Path) -> None:
+    """There Python sees a folder of the package's name first."""
+    clone = tmp_path / "holds" / "gpupipe"
+    clone.parent.mkdir()
+    project.rename(clone)
+    environment = {**os.environ, **NO_COMPILER}
+    environment.pop("PYTHONPATH", None)
+    build = "import sys, setuptools.build_meta as meta; meta.build_editable(sys.argv[1])"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=clone, env=environment, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", BESIDE, str(tmp_path / "installed")],
+        cwd=clone.parent, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == str(clone / "gpupipe" / "__init__.py"), found.stderr
+
+
 def archive_of_libjpeg_turbo(folder: Path) -> Path:
     """What libjpeg_turbo.sh reads of the sources, of a version that never was."""
     source = folder / "libjpeg-turbo-9.8.7"

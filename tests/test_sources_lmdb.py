@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from images import picture
+from images import encode, picture
 from tars import jpeg
 
 import gpupipe
@@ -153,6 +153,15 @@ class TestKeys:
     def test_a_bad_image_among_good_ones(self, tmp_path: Path) -> None:
         source = open_source(write(tmp_path / "a", images() | {b"0_ant/x": b"no image"}))
         assert source.shapes(np.arange(5))[:, 0].tolist() == [40, 40, 40, 40, 0]
+
+    @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+    def test_all_that_are_looked_at_are_cut(self, tmp_path: Path, kind: str) -> None:
+        whole = images(20)
+        looked_at = sorted(whole)[::3]  # 7 of them
+        cut = {key: encode(picture(40, 60), kind)[:-40] for key in looked_at}
+        source = open_source(write(tmp_path / "a", whole | cut))
+        heights = dict(zip(sorted(whole), source.shapes(np.arange(20))[:, 0].tolist(), strict=True))
+        assert heights == {key: 0 if key in cut else 40 for key in whole}
 
 
 def varint(number: int) -> bytes:

@@ -27,7 +27,7 @@ from gpupipe.host.cache import digest
 from gpupipe.host.files import open_regular
 from gpupipe.host.whereabouts import note
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, scan_in_threads
-from gpupipe.sources.headers import DAMAGED, Header, ReadRange, probe
+from gpupipe.sources.headers import DAMAGED, Header, ReadRange, begins_as, probe
 from gpupipe.sources.indexed import IndexedSource, arrays_of, found
 from gpupipe.sources.reading import MOST_BYTES, OpenFiles, Stamp
 from gpupipe.sources.samples import NO_LABEL
@@ -46,6 +46,7 @@ META = re.compile(rb"__.*__|num-samples")
 NUMBERED = re.compile(r"\d{8,}_")  # as Caffe does it
 CHUNK = 256
 LOOKED_AT = 8  # values by which the layout is known
+SHOWN = 16  # bytes of those that are none: by so many an image format is known
 MOST_DIGITS = 18
 INTEGER = re.compile(rb"-?\d{1,18}")
 PICKLE = b"\x80"  # of protocol 2 and later
@@ -230,16 +231,19 @@ class _Store:
 
     def _is_datum(self, rows: Sequence[int]) -> bool:
         """Whether the values are Caffe's, and not images. Raises DataError for what is neither."""
-        head = b""
+        head, cut = b"", False
         for row in rows[:: -(-len(rows) // LOOKED_AT)]:
             offset, size = int(self.held.offsets[row]), int(self.held.sizes[row])
             if _header(self._from(offset), size) != DAMAGED:
                 return False
             with suppress(ValueError):
                 return read_datum(self._from(offset), size) is not None
-            head = self.read(offset, min(size, LOOKED_AT))
+            head = self.read(offset, min(size, SHOWN))
             if head[:1] == PICKLE or head[:4] in ARROW:
                 break
+            cut = cut or bool(begins_as(head))
+        if cut:  # damaged images are bad samples, of which even the first may all be
+            return False
         pickled = " (pickles, or objects by pyarrow: unpickling runs whatever a file says)"
         raise DataError(
             f"database {self.file} holds neither images nor Caffe's Datum: the first values begin with {head!r}"

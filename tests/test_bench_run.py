@@ -129,6 +129,7 @@ def test_a_hanging_contender_is_ended(folder: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"no answer to '(available|noise)' within 10 s", hanging.reason or "")
     assert hanging.rounds == []
     assert other.reason == "no such machine"  # its turn came
+    assert (hanging.failed, other.failed) == (True, False)
     assert len(steps) == 2 * (1 + settings.rounds)
     left = [child for child in psutil.Process().children(recursive=True) if "serve(" in " ".join(child.cmdline())]
     assert left == []

@@ -18,6 +18,7 @@ import pytest
 from images import write_folder
 
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch
+from gpupipe.tools.benchmark.measurement import Result, Round
 from gpupipe.tools.cli import COMMANDS, index, main, parser
 
 GPUPIPE = [sys.executable, "-m", "gpupipe"]
@@ -193,6 +194,18 @@ def test_a_table_by_its_fields(table: list[str], tmp_path: Path, capsys: pytest.
     assert main(["show", data, *fields[:2], "-o", sheet, "--engine", "torch", "--count", "3"]) == 0  # without labels
     assert main(["index", data, *fields[:2], "--field", "label=Scalar:score"]) == 0
     assert "labels are no class numbers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed", "code"), [("no CUDA device", False, 0), ("AttributeError: x", True, 1), (None, False, 0)]
+)
+def test_a_contender_that_fails_is_no_success(
+    reason: str | None, failed: bool, code: int, table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, other = Result("torchvision-pillow", rounds=[Round(9, 1.0, 1.0)]), Result("gpupipe-torch", reason, failed)
+    monkeypatch.setattr("gpupipe.tools.benchmark.runner.measure", lambda *args: [whole, other])
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *table, "--batch-size", "4", "--size", "32"]) == code
 
 
 def test_what_is_measured_is_image_and_label(

@@ -10,9 +10,11 @@ import pytest
 from images import encode, picture
 from PIL import Image
 
+from gpupipe.decode import headers as by_kernel
+from gpupipe.decode.headers import headers_of
 from gpupipe.kernels import native
 from gpupipe.sources import headers
-from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, header_of, headers_of, probe, probe_bytes
+from gpupipe.sources.headers import DAMAGED, PREFIX, Header, explain_damage, header_of, probe, probe_bytes
 
 HEIGHT, WIDTH = 37, 91
 PIXELS = picture(HEIGHT, WIDTH)
@@ -191,5 +193,5 @@ def test_headers_of_many_are_those_of_each(native_kernels: bool, monkeypatch: py
 @pytest.mark.skipif(native.library() is None, reason=f"without the C++ kernels: {native.problem()}")
 def test_nothing_but_the_kernel_looks_at_plain_jpegs(monkeypatch: pytest.MonkeyPatch) -> None:
     images = [np.frombuffer(encode(PIXELS, **options), np.uint8) for options in ({}, {"progressive": True})]
-    monkeypatch.setattr(headers, "header_of", lambda data: 1 // 0)
+    monkeypatch.setattr(by_kernel, "header_of", lambda data: 1 // 0)
     assert headers_of(images).tolist() == [[HEIGHT, WIDTH, 1]] * 2

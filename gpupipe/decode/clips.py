@@ -9,10 +9,11 @@ import numpy as np
 
 from gpupipe.batch import Clip, Frames, Images, Video
 from gpupipe.decode.costs import too_many_pixels
+from gpupipe.decode.headers import NOTHING, headers_of
 from gpupipe.errors import ConfigError
 from gpupipe.host.whereabouts import note
 from gpupipe.plan import clips
-from gpupipe.sources.headers import Header, explain_damage, headers_of
+from gpupipe.sources.headers import Header, explain_damage
 
 if TYPE_CHECKING:
     from gpupipe.decode.fetching import Fetched
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Each", "read_clips"]
 
 Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
-NOTHING = np.empty(0, np.uint8)
 UNKNOWN = (0, 0, 1)
 
 

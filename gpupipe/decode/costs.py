@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from gpupipe.batch import Clip, Image, Images
+from gpupipe.decode.headers import NOTHING
 from gpupipe.errors import ConfigError
 from gpupipe.host.limits import Limits
 from gpupipe.kernels import jpeg_costs
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from gpupipe.decode.fetching import Fetched
 
 __all__ = ["check_costs", "check_limits", "each_image", "too_many_pixels"]
-
-NOTHING = np.empty(0, np.uint8)
 
 # Bytes a pixel at the peak, of the whole image, by the CPU's decoder that needs most (see `Limits`); blocks of a JPEG
 # that are kept come to it.

@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from gpupipe.batch import MISSING, Array, Columns, Field, Frames, Image, Images, Job, Scalar, Schema, StorageUse, Text
 from gpupipe.batch.columns import array_of, assemble, take
-from gpupipe.decode.clips import NOTHING, Each, read_clips
+from gpupipe.decode.clips import Each, read_clips
 from gpupipe.decode.costs import check_costs
+from gpupipe.decode.headers import NOTHING, headers_of
 from gpupipe.decode.seeding import seeding
 from gpupipe.decode.texts import chosen, tokenized
 from gpupipe.errors import GpupipeError, LoaderTimeoutError, SampleError, SkippedSampleError
 from gpupipe.host.readers import Readers, StuckError
 from gpupipe.host.tracing import Span
 from gpupipe.sources import Source
-from gpupipe.sources.headers import headers_of
 from gpupipe.sources.parts import datasets_of, is_users
 from gpupipe.sources.raised import as_raised
 
-__all__ = ["NOTHING", "Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "in_time", "upright"]
+__all__ = ["Failures", "Fetched", "by_row", "check_shared_sizes", "fetch", "in_time", "upright"]
 
 YOURS = "the traceback above says which line of your dataset waits"
 

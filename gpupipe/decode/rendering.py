@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from gpupipe.batch import Batch, Boxes, Columns, Frames, Image, Images, Job, Mask, Points, Schema
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.batch.sized import Sizes, dense_rows
-from gpupipe.decode.fetching import NOTHING, Fetched, fetch, upright
+from gpupipe.decode.fetching import Fetched, fetch, upright
+from gpupipe.decode.headers import NOTHING
 from gpupipe.decode.masks import mask_pixels, move_masks
 from gpupipe.decode.merging import FieldCrops, Made, merged
 from gpupipe.decode.own import change_images, changed_whole

@@ -93,10 +93,14 @@ class Opened:
 
 @dataclass
 class Result:
-    """A contender's row: measured, or the reason why not. `memory_mb` is the highest of those after each round."""
+    """A contender's row: measured, or the reason why not. `memory_mb` is the highest of those after each round.
+
+    failed: it could take part here, and did not come to its end.
+    """
 
     name: str
     reason: str | None = None
+    failed: bool = False
     opened: Opened | None = None
     noise_std: float | None = None
     memory_mb: float | None = None

@@ -42,8 +42,10 @@ class Entrant:
         """Start it, ask whether it can take part, open it, and check what it makes."""
         self._process = self._start()
         with self._leaving():
-            if reason := self._process.ask("available"):
-                raise ChildError(reason)
+            self.result.reason = self._process.ask("available")
+            if self.result.reason:
+                self.end()
+                return
             if self._process.ask("prepare", [self.settings.data, noise], extra_time=PREPARATION):
                 self.end()  # what the preparation took would count as the contender's memory
                 self._process = self._start()
@@ -74,7 +76,7 @@ class Entrant:
         try:
             yield
         except ChildError as error:
-            self.result.reason = str(error)
+            self.result.reason, self.result.failed = str(error), True
             self.end()
 
 

@@ -21,7 +21,7 @@ USAGE, INTERRUPTED = 2, 130  # exit codes: as argparse has it, and as shells hav
 DESCRIPTION = """gpupipe feeds PyTorch vision training from encoded images, decoded on the GPU where there is one. These
 commands look at machines and data; `gpupipe COMMAND --help` says more of each."""
 CODES = """Exit code: 0 where all went well, 1 where the answer is a bad one, 2 where the command could not do its work
-(a wrong option, data that can't be used), 130 after Ctrl-C."""
+(a wrong option, data that can't be used), 3 where `index` found damaged images, 130 after Ctrl-C."""
 
 FIRST_STEPS = """\
 gpupipe feeds PyTorch vision training. What to try first, in this order:

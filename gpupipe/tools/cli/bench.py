@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the contenders, or measure them. Exit code 1 if none could be measured."""
+    """List the contenders, or measure them. Exit code 1 if one failed, or none could take part."""
     if args.list:
         for name in CONTENDERS:
             print(f"{name:<{max(map(len, CONTENDERS))}}  {describe(name)}")
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(report.table(measured, facts))
     for line in [*report.remarks(measured), f"written: {', '.join(str(path) for path in paths)}"]:
         console.print(line, highlight=False, soft_wrap=True, markup=False, emoji=False)
-    return 0 if any(result.rounds for result in results) else 1
+    return 0 if any(result.rounds for result in results) and not any(result.failed for result in results) else 1
 
 
 def settings_from(args: argparse.Namespace) -> BenchSettings:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -77,7 +77,7 @@ def loaders(script: dict[str, Any], size: int = 2) -> Iterator[tuple[gpupipe.Loa
     """Those that the script makes, but without processes, which take their time to start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpupipe, "Loader", partial(gpupipe.Loader, num_workers=0))
-        train, val = script["loaders"](Namespace(batch_size=size, seed=0), torch.device("cpu"))
+        train, val = script["loaders"](size, 0, torch.device("cpu"))
     with train, val:
         yield train, val
 
@@ -133,17 +133,48 @@ def test_killed_and_resumed_it_has_the_same_weights(task: str, work: Path) -> No
     again = finished("--resume", "--checkpoint", "cut.pt")
     assert again[-1].split(",")[:2] == lines[-1].split(",")[:2]  # loss and score
     assert equal(saved("cut.pt"), saved("whole.pt"))
-    assert finished("--resume", "--checkpoint", "cut.pt") == []  # there is nothing left to do
+    nothing = "nothing left: all 2 epochs are done; raise --epochs"
+    assert finished("--resume", "--checkpoint", "cut.pt") == [f"resumed from cut.pt: {nothing}"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_process_s_checkpoint_goes_on_by_two(work: Path) -> None:
+    """With the same options; without batch normalisation it comes to the same weights, up to the rounding of sums."""
+    write_folder(work / "more", classes=3, per_class=10)  # 12 steps an epoch
+    assert main(["new", "more", "--size", "32"]) == 0
+    text = Path("train.py").read_text()
+    model, cut = re.compile(r"models\.get_model\(.*\)"), "\n            step += 1"
+    assert model.search(text)
+    assert text.count(cut) == 1
+    text = model.sub("nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, CLASSES))", text)
+    Path("train.py").write_text(text)
+    whole = finished("--checkpoint", "whole.pt")
+    Path("train.py").write_text(text.replace(cut, f"{cut}\n            if step == 5:\n                os._exit(7)"))
+    with started("--save-every", "3") as running:
+        running.communicate(timeout=170)
+    assert running.returncode == 7
+    Path("train.py").write_text(text)
+    where, first, second = finished("--resume", ranks=2)
+    assert where == "resumed from checkpoint.pt: epoch 1, after step 3 of 24"
+    assert first == ", ".join(whole[0].split(", ")[:2])  # loss and score, and of 9 steps no images/s
+    assert second.split(", ")[:2] == whole[1].split(", ")[:2]
+    assert all(" images/s, " in line for line in (*whole, second))
+    one, two = saved("whole.pt"), saved("checkpoint.pt")
+    assert two["step"] == one["step"] == 24
+    assert two["loader"] == one["loader"]
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_ranks_share_an_epoch(work: Path) -> None:
     script = new("both", "--size", "32", "--recipe", "deit3")
-    lines = finished("--seed", "3", ranks=2)
+    lines = finished("--seed", "3", "--batch-size", "4", ranks=2)
     assert len(lines) == 2  # of one rank
     state = saved("checkpoint.pt")
-    assert state["step"] == 2 * 8 // (2 * 2)
+    assert state["step"] == 2 * 8 // 4
     assert state["loader"]["epoch"] == 2
     score = float(lines[-1].split("top-1 ")[1].split("%")[0])
     assert score in (0, 25, 50, 75, 100)  # of four samples, each counted once
@@ -159,6 +190,9 @@ def test_a_checkpoint_is_not_written_over(work: Path, monkeypatch: pytest.Monkey
     Path("checkpoint.pt").unlink()
     monkeypatch.setattr(sys, "argv", ["train.py", "--batch-size", "1000"])
     with pytest.raises(SystemExit, match="no batch is full with --batch-size 1000"):
+        script["main"]()
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(SystemExit, match="--batch-size 1000: pass a multiple of 3, the processes"):
         script["main"]()
 
 
@@ -273,11 +307,15 @@ def test_what_it_refuses(arguments: list[str], reason: str, work: Path, capsys: 
 
 def test_a_file_is_overwritten_by_force_alone(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text("mine")
-    assert main(["new", "photos", "-o", "train.py"]) == 2
+    assert main(["new", "photos"]) == 2  # train.py is the default
     assert "--output train.py exists: pass another name, or --force to overwrite it" in capsys.readouterr().err
     assert Path("train.py").read_text() == "mine"
-    assert main(["new", "photos", "-o", "train.py", "--force"]) == 0
-    assert "classification of 3 classes (class_0, class_1, class_2), 18 samples" in capsys.readouterr().out
+    assert main(["new", "photos", "--force"]) == 0
+    out = capsys.readouterr().out
+    assert "train.py: classification of 3 classes (class_0, class_1, class_2), 18 samples" in out
+    assert "next: python train.py --epochs 1\n" in out
+    assert "python train.py --epochs 10 --resume\n" in out
+    assert "Trains a classifier of 3 classes" in Path("train.py").read_text()
 
 
 def scripts(work: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

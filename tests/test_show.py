@@ -217,9 +217,18 @@ def test_a_missing_folder_and_a_bad_image_are_the_librarys_errors(
     assert not (tmp_path / "a.png").exists()
 
 
-def test_the_output_has_to_be_named(folder: Path) -> None:
+def test_without_a_name_it_is_a_page(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "show.html").write_text("an older one")
+    assert main(["show", str(folder), "--size", "32", "--count", "2", "--engine", "torch"]) == 0
+    assert capsys.readouterr().out == "2 samples written to show.html\n"
+    assert (tmp_path / "show.html").read_text().lower().startswith("<!doctype html>")
+    assert main(["show", str(folder), "-o", "sheet.png", "--size", "32", "--count", "2", "--engine", "torch"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sheet.png", "show.html"]
     with pytest.raises(SystemExit, match="2"):
-        main(["show", str(folder)])
+        main(["show", str(folder), "-o", "sheet.png", "--html", "page.html"])
 
 
 def shown(tile: Tile) -> dict[str, float]:

@@ -31,7 +31,9 @@ part is kept for the evaluation. The script is yours to change; it needs nothing
 def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "new", run, "write a training script for your data", description=DESCRIPTION)
     parser.add_argument("data", nargs="+", **DATA)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the script: train.py")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("train.py"), metavar="FILE", help="the script (default: train.py)"
+    )
     parser.add_argument("--task", metavar="TASK", help="classification or segmentation (default: what the fields are)")
     parser.add_argument("--val", metavar="DATA", help="for the evaluation (default: see above)")
     recipe = f"{', '.join(name for name in PRESETS if name not in ('eval', 'dino'))}, or a preset for training"
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     say(f"{path}: {task} of {facts.classes} classes{names}, {facts.samples:,} samples, a model of {library}")
     say(f"evaluation: {f'on {facts.val}' if facts.val is not None else f'on {facts.parts[1]:.0%} of the samples'}")
     say(f"next: python {path} --epochs 1")
+    say(f"to go on for more epochs: python {path} --epochs 10 --resume")
     return 0
 
 

@@ -46,9 +46,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "show", run, help, description=DESCRIPTION)
     parser.add_argument("data", nargs="+", **DATA)
     add_fields(parser)
-    output = parser.add_mutually_exclusive_group(required=True)
+    output = parser.add_mutually_exclusive_group()
     output.add_argument("-o", "--output", type=Path, metavar="FILE", help="a contact sheet: .png, .jpg or .webp")
-    output.add_argument("--html", type=Path, metavar="FILE", help="a page that needs no other files; here bad samples")
+    page = "a page that needs no other files, and lists bad samples (default: show.html, without -o)"
+    output.add_argument("--html", type=Path, default=Path("show.html"), metavar="FILE", help=page)
     recipes = f"{', '.join(PRESETS)}, another preset by its name, as mae_train, or one of yours as FILE.py:NAME: "
     option(parser, "--recipe", "train", "RECIPE", f"{recipes}a Recipe, a MultiCrop, or a function that returns one")
     parser.add_argument("--size", type=int, metavar="PX", help="side of the pictures (default: the preset's)")
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.sources import open_source
     from gpupipe.tools.showing.sheet import sheet_format
 
-    if args.output is not None:
+    sheet = args.output is not None
+    if sheet:
         sheet_format(args.output)  # a wrong name is better known before the work than after
     recipe = recipe_of(args)
     source = open_source(data_of(args), fields=_listed(fields_of(args)))
@@ -86,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
         device="cpu" if args.engine == "torch" else "auto",
         rank=0,
         world_size=1,
-        on_error="raise" if args.html is None else "skip",
-        max_bad=None if args.html is None else 1.0,
+        on_error="raise" if sheet else "skip",
+        max_bad=None if sheet else 1.0,
     )
     with loader:
         loader.set_epoch(args.epoch)
-        say(_write_sheet(args, loader) if args.html is None else _write_page(args, loader))
+        say(_write_sheet(args, loader) if sheet else _write_page(args, loader))
     return 0
 
 

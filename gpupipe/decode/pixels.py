@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ TURNS = (
 )
 
 JPEG = b"\xff\xd8"
+TAKEN = re.compile(rb"\xff\xd8|\x89PNG\r\n\x1a\n|RIFF....WEBP", re.DOTALL)
+"""How files begin of which nvImageCodec is asked at all: the header of a JPEG 2000 whose tiles have no width ends the
+process in its parser, by a division."""
 
 _local = threading.local()
 
@@ -200,7 +204,7 @@ def parse(encoded: Pixels, background: Background = None) -> Any | None:
     """What nvImageCodec reads in an image's header, a CodeStream; None where it refuses, or where its pixels, which are
     DALI's on a CPU too, may not be Pillow's."""
     codec = _codec()
-    if codec is None or not len(encoded):
+    if codec is None or not TAKEN.match(encoded[:12].tobytes()):
         return None
     try:
         with muted():

@@ -124,6 +124,8 @@ class _File:
 
 def read_at(descriptor: int, offset: int, size: int, head: bytes = b"") -> NDArray[np.uint8]:
     """`size` bytes of an open file from `offset` on, fewer where it ends before, behind `head`. Raises OSError."""
+    if offset < 0:  # preadv2(2) would read at the file's own position for -1
+        raise OSError(errno.EINVAL, f"offset {offset}")
     data = whole = np.empty(len(head) + size, np.uint8)
     if head:
         whole[: len(head)] = np.frombuffer(head, np.uint8)

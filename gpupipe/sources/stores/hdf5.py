@@ -62,7 +62,10 @@ class Hdf5File:
 
     def rows(self, name: str) -> Rows:
         dataset = self._dataset(name)
-        reason = self._unfit(dataset)
+        try:
+            reason = self._unfit(dataset)
+        except TypeError as error:  # of a kind that h5py does not know
+            reason = f"can't be read: {error}"
         if reason:
             raise DataError(f"{self.path}: {name!r} {reason}")
         is_text = self._h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.itemsize <= MOST_TEXT

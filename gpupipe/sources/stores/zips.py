@@ -72,6 +72,8 @@ def _unfit(entry: ZipInfo) -> str:
     parts = entry.filename.removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts):
         return "has a name that leads out of the archive"
+    if entry.header_offset < 0:
+        return "begins before the archive does, whose directory is damaged"
     if entry.flag_bits & ENCRYPTED:
         return "is encrypted, and gpupipe asks for no password"
     if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):

@@ -100,11 +100,11 @@ class Result:
 
     name: str
     reason: str | None = None
-    failed: bool = False
     opened: Opened | None = None
     noise_std: float | None = None
     memory_mb: float | None = None
     rounds: list[Round] = field(default_factory=list)
+    failed: bool = False
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,10 @@ def test_a_table_by_its_fields(table: list[str], tmp_path: Path, capsys: pytest.
 def test_a_contender_that_fails_is_no_success(
     reason: str | None, failed: bool, code: int, table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = [Result("torchvision-pillow", rounds=[Round(9, 1.0, 1.0)]), Result("gpupipe-torch", reason, failed=failed)]
+    results = [
+        Result("torchvision-pillow", rounds=[Round(9, 1.0, 1.0)]),
+        Result("gpupipe-torch", reason, failed=failed),
+    ]
     monkeypatch.setattr("gpupipe.tools.benchmark.runner.measure", lambda *args: results)
     monkeypatch.chdir(tmp_path)
     assert main(["bench", *table, "--batch-size", "4", "--size", "32"]) == code

@@ -162,6 +162,8 @@ class Ledger:
             if any(word in str(error) for word in ("locked", "full", "readonly", "I/O", "unable to open", "memory")):
                 raise Unwritable(str(error)) from None
             raise Damaged(self.path, str(error)) from None
+        except MemoryError:  # a damaged one may ask for any amount
+            raise Unwritable("SQLite has no memory for it; if that stays so: gpupipe cache --clear") from None
         except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:  # the latter of values that can't be
             raise Damaged(self.path, str(error)) from error
 

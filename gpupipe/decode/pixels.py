@@ -208,12 +208,13 @@ def parse(encoded: Pixels, background: Background = None) -> Any | None:
     codec = _codec()
     if codec is None or not TAKEN.match(encoded[:12].tobytes()):
         return None
-    if encoded[: len(PNG)].tobytes() == PNG and not _chunks_fit(encoded.tobytes()):
+    png = encoded.tobytes() if encoded[: len(PNG)].tobytes() == PNG else b""
+    if png and not _chunks_fit(png):
         return None
     try:
         with muted():
             stream = codec.module.CodeStream(encoded)
-        alike = _is_alike(stream, encoded, background)
+        alike = _is_alike(stream, png, background)
     except RuntimeError:
         return None
     return stream if alike else None
@@ -231,15 +232,14 @@ def _chunks_fit(content: bytes) -> bool:
     return False
 
 
-def _is_alike(stream: Any, encoded: Pixels, background: Background) -> bool:
+def _is_alike(stream: Any, png: bytes, background: Background) -> bool:
     """Whether the pixels are Pillow's: of JPEGs but CMYK, which without Adobe's marker is taken as if it were there;
     and where alpha is dropped of WebPs and of PNGs, but animated ones, of which it may be another frame."""
     if stream.codec_name == "jpeg":
         return bool(stream.num_channels in (1, 3))
     if background is not None or stream.codec_name not in ("png", "webp"):
         return False
-    content = encoded.tobytes() if stream.codec_name == "png" else b""
-    return bool(stream.height) and content.find(b"acTL", 0, content.find(b"IDAT")) < 0
+    return bool(stream.height) and png.find(b"acTL", 0, png.find(b"IDAT")) < 0
 
 
 def mentions_exif(encoded: Pixels) -> bool:

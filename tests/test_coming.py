@@ -137,6 +137,18 @@ def test_workers_are_told_of_what_they_read(workers: int, batch_size: int, tmp_p
         check(process, at_end=True)
 
 
+@pytest.mark.parametrize(("batch_size", "turns", "after"), [(2, 13, True), (5, 5, True), (10, 3, False)])
+def test_what_is_far_is_told_when_the_batch_before_has_been_read(
+    batch_size: int, turns: int, after: bool, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = dict(engine="torch", num_workers=1, device="cpu")
+    with gpupipe.Loader(Noting(tmp_path), RECIPE, batch_size, **options) as loader:
+        assert sum(len(batch["label"]) for batch in loader) == SAMPLES
+    process = max(notes(tmp_path), key=len)
+    second = [at for at, (what, _, _) in enumerate(process) if what == "asked"][1]
+    assert len([None for what, _, _ in process[:second] if what == "told"]) == turns + 1 + (not after)
+
+
 def test_dali_and_the_workers_beside_it_are_told_of_their_parts(tmp_path: Path) -> None:
     options: dict[str, Any] = dict(engine="dali", device="cpu", order=Sequential(SAMPLES))
     for decoders in (gpupipe.Decoders(), gpupipe.Decoders(cpu_share=0.5, cpu_workers=1)):

@@ -434,8 +434,9 @@ class Reader:
 
     def _taken(self, part: _Part, owner: list[_Told]) -> _Told:
         """It is taken for the next fetch of this owner's; another may have announced it, too."""
-        told = next((told for told in part.told if told in owner), part.told[0])
-        part.told.remove(told)
+        among = part.told
+        told = among[0] if len(among) == 1 else next((told for told in among if told in owner), among[0])
+        among.remove(told)
         told.left -= 1
         if not told.left:
             self._dropped(told)

@@ -430,6 +430,17 @@ def test_a_run_stops_above_a_rate_of_bad_samples(engine, caplog, max_bad, allowe
         assert until_too_many(iter(loader))[0]  # counted from 0
 
 
+def test_the_first_of_many_bad_samples_are_logged_and_then_no_more(engine, caplog):
+    with open_loader(Bad(3), shuffle=False, batch_size=4, on_error="skip", max_bad=1.0, **engine) as loader:
+        for _ in range(2):
+            collect(loader)
+        lines = [record.message for record in caplog.records if "bad sample" in record.message]
+        listed = {bad.index for bad in loader.bad_samples}
+    assert len(listed) == 26
+    assert len({line for line in lines[:20] if "bad sample replaced: sample " in line}) == 20
+    assert lines[20:] == ["gpupipe: bad samples after these 20 are not logged one by one; `bad_samples` lists all"]
+
+
 def test_bad_samples_that_are_few_go_on_and_are_counted_once(folder, tmp_path, caplog):
     root = copied(folder, tmp_path)
     sorted(root.glob("*/*.jpg"))[3].write_bytes(b"")

@@ -28,6 +28,7 @@ log = logging.getLogger("gpupipe")
 OnError = Literal["raise", "skip"]
 
 MAX_SUBSTITUTES = 1000  # bad samples in a row before the dataset as a whole is called unusable
+LOGGED = 20  # of 1.28 million samples one in a hundred may be bad: 12,800 lines on each rank
 
 
 def check_on_error(on_error: str) -> None:
@@ -49,6 +50,7 @@ class Repair:
         self._on_error = on_error
         self._most = most
         self._bad: dict[int, SampleError] = {}
+        self._logged = 0
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with every failed row made good, in place; its job then names the samples that are in it.
@@ -134,8 +136,16 @@ class Repair:
         self._bad[error.index] = error.bare()
         batch.bad.append(self._bad[error.index])
         if self._replaces(error):
-            log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
+            self._log(error)
         return error
+
+    def _log(self, error: SampleError) -> None:
+        """That it is replaced: of the first ones each, then that others are not told of."""
+        self._logged += 1
+        if self._logged <= LOGGED:
+            log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
+        if self._logged == LOGGED:
+            log.warning("gpupipe: bad samples after these %d are not logged one by one; `bad_samples` lists all", LOGGED)
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:
         for columns, own in ((batch.columns, one.columns), (batch.sizes, one.sizes)):

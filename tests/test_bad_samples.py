@@ -438,7 +438,7 @@ def test_the_first_of_many_bad_samples_are_logged_and_then_no_more(engine, caplo
         listed = {bad.index for bad in loader.bad_samples}
     assert len(listed) == 26
     assert len({line for line in lines[:20] if "bad sample replaced: sample " in line}) == 20
-    assert lines[20:] == ["gpupipe: bad samples after these 20 are not logged one by one; `bad_samples` lists all"]
+    assert lines[20:] == ["gpupipe: bad samples after these 20 are not logged, but `bad_samples` lists all"]
 
 
 def test_bad_samples_that_are_few_go_on_and_are_counted_once(folder, tmp_path, caplog):

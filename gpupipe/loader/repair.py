@@ -145,7 +145,7 @@ class Repair:
         if self._logged <= LOGGED:
             log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
         if self._logged == LOGGED:
-            log.warning("gpupipe: bad samples after these %d are not logged one by one; `bad_samples` lists all", LOGGED)
+            log.warning("gpupipe: bad samples after these %d are not logged, but `bad_samples` lists all", LOGGED)
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:
         for columns, own in ((batch.columns, one.columns), (batch.sizes, one.sizes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,11 @@ class Connector(Remote):
             [f"s3://files/{os.path.relpath(path, place.folder)}" for path in paths],
             region=S3["region"],
             endpoint=place.url,
-            transform=lambda reader: work(reader.read()),
+            transform=partial(_worked, work),
             s3client_config=S3ClientConfig(force_path_style=True),
         )
         yield from endless(DataLoader(Labelled(objects, labels), shuffle=True, **self.options(settings)))
+
+
+def _worked(work: Callable[[bytes], torch.Tensor], reader: Any) -> torch.Tensor:
+    return work(reader.read())

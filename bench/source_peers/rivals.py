@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +144,14 @@ class Tar(Rival):
             webdataset.WebDataset(shards, resampled=True)
             .shuffle(500)
             .to_tuple("jpg", "cls")
-            .map_tuple(lambda data: transform(decoded(data)), int)
+            .map_tuple(partial(_transformed, transform), int)
             .batched(settings.batch_size)
         )
         return DataLoaderStream(webdataset.WebLoader(dataset, batch_size=None, num_workers=settings.workers), "cpu")
+
+
+def _transformed(transform: Callable[[Any], Any], data: bytes) -> Any:
+    return transform(decoded(data))
 
 
 class Rows(Sequence[Sample]):

@@ -114,11 +114,7 @@ class Session:
     def claim(self, keys: Sequence[str], hold: bool) -> Claim:
         stock, bit = self.stock, self._bit if hold else 0
         ids = {block_id(key): key for key in keys}
-        if bit and stock.holds(keys, ids, bit):
-            return Claim(set(), set(keys), set())
-        there = stock.there(stock.ledger.rows, ids)
-        if len(there) == len(keys) and all(holders & bit == bit for holders in there.values()):
-            stock.touch(there)
+        if stock.holds(keys, ids, bit) if bit else len(self.find(keys)) == len(keys):
             return Claim(set(), set(keys), set())
         going = None
         while going is None or going:

@@ -434,9 +434,8 @@ class Reader:
 
     def _taken(self, part: _Part, owner: list[_Told]) -> _Told:
         """It is taken for the next fetch of this owner's; another may have announced it, too."""
-        among = part.told
-        told = among[0] if len(among) == 1 else next((told for told in among if told in owner), among[0])
-        among.remove(told)
+        told = next((told for told in part.told if told in owner), part.told[0])
+        part.told.remove(told)
         told.left -= 1
         if not told.left:
             self._dropped(told)
@@ -564,8 +563,6 @@ class Reader:
         passing = [key for key, part in keys.items() if part.keep is False]
         if passing:
             there |= cache.find(passing)
-        if len(there) == len(keys):
-            return list(keys.values()), asked
         now = time.monotonic()
         for key, part in keys.items():
             if key in there:

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from gpupipe.kernels import native
 
-__all__ = ["decode_png"]
+__all__ = ["SIGNATURE", "chunks", "decode_png"]
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
+"""What every PNG begins with."""
+
 GRAY, PALETTE = 0, 3  # colour types
 ANIMATED = (b"acTL", b"fcTL", b"fdAT")
 ANCILLARY = 0x20  # in the first letter: not needed for the pixels
@@ -49,7 +51,7 @@ def decode_png(encoded: NDArray[np.uint8], most: int = MOST_PIXELS) -> NDArray[n
 def _parts(data: bytes) -> tuple[tuple[int, int], bytes] | None:
     """Height, width and what is compressed."""
     header, compressed, ended = b"", [], False
-    for kind, content in _chunks(data):
+    for kind, content in _right_chunks(data):
         if (kind == b"IHDR") != (not header) or ended:
             return None
         if kind == b"IHDR":
@@ -67,15 +69,25 @@ def _parts(data: bytes) -> tuple[tuple[int, int], bytes] | None:
     return ((height, width), b"".join(compressed)) if plain and 0 < height * width <= MOST_PIXELS else None
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each, as long as they are whole."""
+def _right_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and content of each, as long as they are what their checksums say."""
+    for kind, begin, end in chunks(data):
+        if zlib.crc32(data[begin - len(kind) : end]) != struct.unpack_from(">I", data, end)[0]:
+            return
+        yield kind, data[begin:end]
+
+
+def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Kind of each chunk of a PNG, and where its content begins and ends, as long as they lie in the file with their
+    checksums, which are not looked at. None of another file."""
     place = len(SIGNATURE) if data.startswith(SIGNATURE) else len(data)
     while place + 12 <= len(data):
         (size,) = struct.unpack_from(">I", data, place)
-        end = place + 8 + size
-        if end + 4 > len(data) or zlib.crc32(data[place + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+        begin = place + 8
+        end = begin + size
+        if end + 4 > len(data):
             return
-        yield data[place + 4 : place + 8], data[place + 8 : end]
+        yield data[place + 4 : begin], begin, end
         place = end + 4
 
 

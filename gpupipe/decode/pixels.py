@@ -28,6 +28,7 @@ from gpupipe.host.limits import Limits
 from gpupipe.host.muted import muted
 from gpupipe.kernels import Crops, crop_resize, native
 from gpupipe.kernels.crops import folded
+from gpupipe.kernels.png import SIGNATURE as PNG, chunks
 from gpupipe.sources.headers import HAS_AVIF, explain_damage, opened_image, orientation_of
 from gpupipe.sources.rgb import Background, as_rgb
 
@@ -53,8 +54,6 @@ TURNS = (
 )
 
 JPEG = b"\xff\xd8"
-PNG = b"\x89PNG\r\n\x1a\n"
-CHUNK = 12  # bytes of a PNG's chunk beside its content
 TAKEN = re.compile(JPEG + b"|" + re.escape(PNG) + b"|RIFF....WEBP", re.DOTALL)
 """How files begin of which nvImageCodec is asked at all: the header of a JPEG 2000 whose tiles have no width ends the
 process in its parser, by a division."""
@@ -206,10 +205,11 @@ def parse(encoded: Pixels, background: Background = None) -> Any | None:
     """What nvImageCodec reads in an image's header, a CodeStream; None where it refuses, or where its pixels, which are
     DALI's on a CPU too, may not be Pillow's."""
     codec = _codec()
-    if codec is None or not TAKEN.match(encoded[:12].tobytes()):
+    begin = encoded[:12].tobytes()
+    if codec is None or not TAKEN.match(begin):
         return None
-    png = encoded.tobytes() if encoded[: len(PNG)].tobytes() == PNG else b""
-    if png and not _chunks_fit(png):
+    png = encoded.tobytes() if begin.startswith(PNG) else b""
+    if png and not _ends(png):
         return None
     try:
         with muted():
@@ -220,16 +220,10 @@ def parse(encoded: Pixels, background: Background = None) -> Any | None:
     return stream if alike else None
 
 
-def _chunks_fit(content: bytes) -> bool:
-    """Whether the chunks of a PNG lie in the file, up to its end: nvImageCodec takes as much memory as one claims to
-    need, 3.3 GB for a file of 823 bytes."""
-    at = len(PNG)
-    while at + CHUNK <= len(content):
-        end = at + CHUNK + int.from_bytes(content[at : at + 4], "big")
-        if content[at + 4 : at + 8] == b"IEND":
-            return end <= len(content)
-        at = end
-    return False
+def _ends(png: bytes) -> bool:
+    """Whether all chunks up to the last lie in the file: nvImageCodec takes as much memory as one claims to need,
+    3.3 GB for a file of 823 bytes."""
+    return any(kind == b"IEND" for kind, _, _ in chunks(png))
 
 
 def _is_alike(stream: Any, png: bytes, background: Background) -> bool:

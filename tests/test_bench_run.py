@@ -7,12 +7,12 @@ import json
 import os
 import re
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from images import write_folder
+from living import lives
 from PIL import Image
 
 from gpupipe.tools.benchmark.measurement import BenchSettings
@@ -75,14 +75,7 @@ def test_a_contender_stands_still_between_commands(folder: Path, tmp_path: Path)
             assert contender.ask("run", 0.2).images > 0
     finally:
         contender.end()
-    assert not any(map(runs, tree))
-
-
-def runs(process: psutil.Process) -> bool:
-    """Whether it does; one that has ended, and is yet to be reaped by the system's first process, does not."""
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
+    assert not any(lives(process.pid) for process in tree)
 
 
 def test_contenders_were_checked_to_make_the_same(measured: tuple[Path, dict]) -> None:

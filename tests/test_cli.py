@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from images import write_folder
+from living import lives
 
 from gpupipe.tools.benchmark.contenders.gpupipe_loader import GpupipeTorch
 from gpupipe.tools.benchmark.measurement import Result, Round
@@ -165,11 +166,11 @@ def _children(pid: int) -> list[str]:
 
 
 def _living(group: int) -> list[str]:
-    """The processes of a group; those that have ended don't count, which an init may leave lying about."""
+    """The processes of a group."""
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == group and lives(process.pid):
                 found.append(str(process))
     return found
 

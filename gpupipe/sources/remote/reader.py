@@ -11,6 +11,8 @@ when there is nothing to do, so that a source that is left leaves nothing behind
 
 What the cache has is read when it is taken, as files are: by the thread it would go through the memory once more than
 that. Only while the disk has to be waited for, as the page cache has not got it, the thread reads that ahead, too.
+Where it has all of a fetch, as from the second epoch on, whoever announces that sees so itself, and the thread sleeps:
+taking turns with it at the interpreter cost four percent of a decoding worker's time.
 """
 
 from __future__ import annotations
@@ -23,10 +25,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
-from itertools import repeat
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -180,7 +181,7 @@ class Reading:
     ) -> None:
         """These are taken when the samples of `coming` are fetched, so many of each as `counts` says. drop: what it
         says is to be dropped."""
-        keep = repeat(None) if coming.keep is None else np.repeat(coming.keep, counts).tolist()
+        keep = [None] * len(extents) if coming.keep is None else np.repeat(coming.keep, counts).tolist()
         reader, told = self._reader()
         reader.announce(told, extents, keep, drop, begins=not coming.turns)
 
@@ -246,6 +247,7 @@ class Reader:
         self._thread: threading.Thread | None = None
         self._ends = False
         self._hits = self._misses = self._cached = 0
+        self._warm = False  # the cache had all that was asked of it last
         self._sectors, self._waits_for_disk = _sectors_read(), False
         self._waited = 0.0
         self.gone: deque[list[_Told]] = deque()  # of sources that are no more
@@ -262,25 +264,38 @@ class Reader:
         self,
         owner: list[_Told],
         extents: Sequence[Extent],
-        keep: Iterable[bool | None],
+        keep: Sequence[bool | None],
         drop: Sequence[Extent],
         begins: bool,
     ) -> None:
         """See `Reading.announce`. begins: what was announced before is void."""
         told = _Told(drop)
+        blocks = self._stored(extents, keep)
         with self._lock:
-            for extent, kept in zip(extents, keep, strict=False):
+            for extent, kept in zip(extents, keep, strict=True):
                 if extent.size:
                     self._tell(told, extent, kept)
             if begins:
                 self._void(owner)
             while self.gone:
                 self._void(self.gone.popleft())
-            self._queue.append(told)
+            if blocks:
+                self._find(told.parts, blocks)
+            else:
+                self._queue.append(told)
             owner.append(told)
             if not told.parts:
                 self._dropped(told)
-            self._work()
+            if self._urgent or self._steps or self._queue:
+                self._work()
+
+    def _stored(self, extents: Sequence[Extent], keep: Sequence[bool | None]) -> list[str]:
+        """The blocks of a fetch that is to be kept, where the cache holds all of them; else none."""
+        if self._cache is None or not self._warm or self._waits_for_disk or not all(keep):
+            return []
+        blocks = [key_of(extent) for extent in extents if extent.size]
+        self._warm = all(blocks) and self._cache.holds(blocks)
+        return blocks if self._warm else []
 
     def take(self, owner: list[_Told], extents: Sequence[Extent], known: Mapping[Extent, _Part]) -> list[_Part]:
         """The parts, all begun; of those that are known, these."""
@@ -405,6 +420,12 @@ class Reader:
         told.parts.append(part)
         told.left += 1
         told.size += part.size
+
+    def _find(self, parts: list[_Part], blocks: list[str]) -> None:
+        """The cache has these."""
+        for part, block in zip(parts, blocks, strict=True):
+            if not part.begun:
+                part.begun, part.block, part.found = True, block, STORED
 
     def _commit(self, part: _Part) -> None:
         """It is begun."""
@@ -572,6 +593,7 @@ class Reader:
                 self._elsewhere.append(part)
             else:
                 asked.append(part)
+        self._warm = there >= keys.keys() and not asked
         return [part for key, part in keys.items() if key in there], asked
 
     def _there(self, parts: list[_Part]) -> list[_Part]:

@@ -111,10 +111,14 @@ class Session:
         self.stock.touch(there)
         return {ids[block] for block in there}
 
+    def holds(self, keys: Sequence[str]) -> bool:
+        """See `BlockCache`."""
+        return bool(self._bit) and self.stock.holds(keys, self._bit)
+
     def claim(self, keys: Sequence[str], hold: bool) -> Claim:
         stock, bit = self.stock, self._bit if hold else 0
         ids = {block_id(key): key for key in keys}
-        if stock.holds(keys, ids, bit) if bit else len(self.find(keys)) == len(keys):
+        if self.holds(keys) if bit else len(self.find(keys)) == len(keys):
             return Claim(set(), set(keys), set())
         going = None
         while going is None or going:

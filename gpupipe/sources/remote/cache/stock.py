@@ -94,11 +94,11 @@ class Stock:
         rows = ask(f"SELECT id, size, holders FROM blocks WHERE {AMONG}", listed(ids))
         return {block: holders for block, size, holders in rows if size == block_size(ids[block])}
 
-    def holds(self, keys: Sequence[str], ids: Iterable[int], bit: int) -> bool:
+    def holds(self, keys: Sequence[str], bit: int) -> bool:
         """Whether all of these can be read and a run holds them, as from a warm cache: one row, where `there` takes the
         interpreter's lock for each block."""
         query = f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM blocks WHERE {AMONG} AND holders & ?"
-        (found,) = self.ledger.rows(query, listed(ids), bit)
+        (found,) = self.ledger.rows(query, listed(map(block_id, keys)), bit)
         return found == (len(keys), sum(map(block_size, keys)))
 
     def touch(self, there: Mapping[int, int]) -> None:

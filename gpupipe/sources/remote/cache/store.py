@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -54,6 +54,15 @@ class BlockCache:
         """Those that can be read."""
         keys = list(keys)
         return self._ask(lambda session: session.find(keys), set()) if keys else set()
+
+    def holds(self, keys: Sequence[str]) -> bool:
+        """Whether all can be read and this run holds them. Said at once: False, too, where the cache would have to be
+        opened, or there is trouble, with which `claim` deals."""
+        session = self._session
+        try:
+            return session is not None and session.holds(list(dict.fromkeys(keys)))
+        except (OSError, Unwritable, Gone, Damaged):
+            return False
 
     def claim(self, keys: Iterable[str], hold: bool) -> Claim:
         """Say that blocks are to be kept, each with room of its own from now on, as far as there is.

@@ -136,6 +136,27 @@ def test_what_is_held_stays(cache: BlockCache, settings: Cache) -> None:
     assert sum(path.stat().st_blocks * 512 for path in files(settings)) == 6 * SPACE
 
 
+def test_what_a_run_holds_it_is_told_at_once(cache: BlockCache, settings: Cache, tmp_path: Path) -> None:
+    keys = keys_of(3)
+    assert not cache.holds(keys[:1])  # it is not open
+    fill(cache, keys[:2], hold=True)
+    fill(cache, keys[2:])
+    other = BlockCache(replace(settings, run="another"))
+    assert not other.holds(keys[:1])
+    assert other.size()
+    told = [cache.holds(each) for each in (keys[:2], [*keys[:2], keys[0]], keys, keys_of(1, first=9))]
+    assert told == [True, True, False, False]
+    assert not other.holds(keys[:2])
+    other.claim(keys[:1], hold=True)
+    assert other.holds(keys[:1])
+    other.close()
+    for ledger in tmp_path.glob("**/ledger-*"):
+        ledger.unlink()
+    assert not cache.holds(keys[:1])  # `claim` makes another
+    assert cache.claim(keys[:2], hold=True).there == set(keys[:2])
+    assert cache.holds(keys[:2])
+
+
 def test_a_run_drops_for_itself_alone(settings: Cache, tmp_path: Path) -> None:
     one, same = BlockCache(settings), BlockCache(settings)
     other = BlockCache(Cache(folder=tmp_path, size=6 * SPACE, reserve=0, run="another"))
@@ -392,6 +413,6 @@ def test_servers_with_one_bucket_name_are_told_apart(monkeypatch: pytest.MonkeyP
     named = []
     for endpoint in ("http://a:9000", "http://b:9000"):
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        monkeypatch.setattr(keys_module, "_sets", {})  # as in another process
+        keys_module._data_set.cache_clear()  # as in another process
         named += keys_of(1)
     assert len({*named}) == 2

@@ -95,6 +95,9 @@ class Blocks:
     def find(self, keys: Iterable[str]) -> set[str]:
         return set(keys) & set(self.there)
 
+    def holds(self, keys: Iterable[str]) -> bool:
+        return set(keys) <= set(self.there)
+
     def claim(self, keys: Iterable[str], hold: bool) -> Claim:
         keys = set(keys)
         there, elsewhere = self.find(keys), keys & self.elsewhere
@@ -434,6 +437,31 @@ class TestCache:
         use = reading.usage()
         assert (use.cache_hits, use.cache_misses, use.cache_bytes) == (22, 2, 22 * (SIZE - APART))
 
+    def test_where_it_holds_all_nobody_has_to_be_asked_for_it(
+        self, blocks: Blocks, storage: FaultServer, extents: list[Extent], opened: Callable[..., Reading]
+    ) -> None:
+        reading, jobs = opened(Cache()), jobs_of(extents[:24])
+        blocks.there = {key_of(each): DATA[each.offset :][: each.size] for each in extents[:24]}
+        reader = reading._here[1]
+        announce(reading, jobs[:1], keep=True)  # nobody knows yet
+        until(lambda: reader._thread is None)
+        assert blocks.asked == sorted(map(key_of, jobs[0]))
+        check(reading, jobs[0])
+        until(lambda: reader._thread is None)
+        announce(reading, jobs[1:3], keep=True)
+        for key in map(key_of, jobs[1][2:4]):  # others have made room, or cleared it
+            del blocks.there[key]
+        assert (reader._thread, reader._parts) == (None, {})
+        check(reading, jobs[1])
+        check(reading, jobs[2])
+        assert asked(storage) == 2
+        announce(reading, [[*jobs[3], *extents[24:26]]], keep=True)  # of which it has a part
+        check(reading, [*jobs[3], *extents[24:26]])
+        assert asked(storage) == 4
+        until(lambda: key_of(extents[25]) in blocks.there)
+        use = reading.usage()
+        assert (use.cache_hits, use.cache_misses) == (22, 4)
+
     def test_where_the_disk_has_to_be_waited_for_it_is_read_ahead(
         self,
         blocks: Blocks,
@@ -560,8 +588,12 @@ def test_by_chance(
             for number, job in enumerate(jobs[: draw.randint(1, 10)]):
                 first, last = (0 if number == 0 else number + turns), number + turns
                 for turn, coming in enumerate(jobs[first : last + 1], first - number):
-                    keep = np.array([draw.random() < 0.5 for _ in coming])
-                    reading.announce(coming, Coming(np.arange(len(coming)), keep, turns=turn), drop=draw.sample(job, 1))
+                    some = draw.random() < 0.5
+                    keep = np.array([not some or draw.random() < 0.5 for _ in coming])
+                    drop = draw.sample(job, 1) if some else []
+                    reading.announce(coming, Coming(np.arange(len(coming)), keep, turns=turn), drop=drop)
+                if draw.random() < 0.1:
+                    blocks.there = {}  # it is cleared by somebody
                 shares = [job[share::3] for share in range(draw.choice([1, 3]))] if len(job) > 2 else [job]
                 for share, found in zip(shares, pool.map(lambda share: list(reading.take(share)), shares), strict=True):
                     assert all(map(right, share, found))

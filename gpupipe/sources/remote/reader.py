@@ -248,6 +248,7 @@ class Reader:
         self._ends = False
         self._hits = self._misses = self._cached = 0
         self._warm = False  # the cache had all that was asked of it last
+        self._trusts = False  # once it had a fetch of which nobody else was told
         self._sectors, self._waits_for_disk = _sectors_read(), False
         self._waited = 0.0
         self.gone: deque[list[_Told]] = deque()  # of sources that are no more
@@ -270,32 +271,32 @@ class Reader:
     ) -> None:
         """See `Reading.announce`. begins: what was announced before is void."""
         told = _Told(drop)
-        blocks = self._stored(extents, keep)
+        there = not drop and self._is_held(extents, keep)
         with self._lock:
-            for extent, kept in zip(extents, keep, strict=True):
-                if extent.size:
-                    self._tell(told, extent, kept)
+            if not there:
+                for extent, kept in zip(extents, keep, strict=True):
+                    if extent.size:
+                        self._tell(told, extent, kept)
             if begins:
                 self._void(owner)
             while self.gone:
                 self._void(self.gone.popleft())
-            if blocks:
-                self._find(told.parts, blocks)
-            else:
+            if not there:
                 self._queue.append(told)
-            owner.append(told)
-            if not told.parts:
-                self._dropped(told)
+                owner.append(told)
+                if not told.parts:
+                    self._dropped(told)
             if self._urgent or self._steps or self._queue:
                 self._work()
 
-    def _stored(self, extents: Sequence[Extent], keep: Sequence[bool | None]) -> list[str]:
-        """The blocks of a fetch that is to be kept, where the cache holds all of them; else none."""
+    def _is_held(self, extents: Sequence[Extent], keep: Sequence[bool | None]) -> bool:
+        """Whether the cache has all of a fetch, and this run holds it: then nothing is to be done about it."""
         if self._cache is None or not self._warm or self._waits_for_disk or not all(keep):
-            return []
+            return False
         blocks = [key_of(extent) for extent in extents if extent.size]
         self._warm = all(blocks) and self._cache.holds(blocks)
-        return blocks if self._warm else []
+        self._trusts |= self._warm
+        return self._warm
 
     def take(self, owner: list[_Told], extents: Sequence[Extent], known: Mapping[Extent, _Part]) -> list[_Part]:
         """The parts, all begun; of those that are known, these."""
@@ -305,10 +306,8 @@ class Reader:
             for extent in extents:
                 part = known.get(extent)
                 if part is None:
-                    part = self._parts.get(extent) or _Part(extent, False)
-                    if not extent.size:
-                        part.found = NOTHING
-                    elif not part.begun:
+                    part = self._parts.get(extent) or self._new(extent)
+                    if not part.begun:
                         self._parts[extent] = part
                         self._commit(part)
                         now.append(part)
@@ -327,6 +326,15 @@ class Reader:
             if self._urgent or self._steps or self._queue:
                 self._work()
         return taken
+
+    def _new(self, extent: Extent) -> _Part:
+        """One that was not announced, or is held. Where some are, the cache is looked into before it is asked."""
+        part = _Part(extent, False)
+        if not extent.size:
+            part.begun, part.found = True, NOTHING
+        elif self._trusts and (block := key_of(extent)):
+            part.begun, part.block, part.found = True, block, STORED
+        return part
 
     def load(self, parts: list[_Part]) -> None:
         """From the cache, which has them. Those that it has not after all come from the storage."""
@@ -421,12 +429,6 @@ class Reader:
         told.left += 1
         told.size += part.size
 
-    def _find(self, parts: list[_Part], blocks: list[str]) -> None:
-        """The cache has these."""
-        for part, block in zip(parts, blocks, strict=True):
-            if not part.begun:
-                part.begun, part.block, part.found = True, block, STORED
-
     def _commit(self, part: _Part) -> None:
         """It is begun."""
         part.begun = True
@@ -455,7 +457,9 @@ class Reader:
 
     def _taken(self, part: _Part, owner: list[_Told]) -> _Told:
         """It is taken for the next fetch of this owner's; another may have announced it, too."""
-        told = next((told for told in part.told if told in owner), part.told[0])
+        told = part.told[0]
+        if len(part.told) > 1:
+            told = next((told for told in part.told if told in owner), told)
         part.told.remove(told)
         told.left -= 1
         if not told.left:

@@ -22,10 +22,12 @@ from gpupipe.sources.remote.cache.settings import TRAILER
 
 __all__ = ["BadBlock", "Blocks"]
 
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+# Another's file can't be opened so (EPERM), but by root. Without it the first to read a block has it written anew, too.
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 GET_FLAGS, SET_FLAGS, TOP = 0x80086601, 0x40086602, 0x20000  # ioctls of Linux, and FS_TOPDIR_FL: chattr +T
-NOT_ITS_OWN = (errno.ELOOP, errno.ENXIO, errno.EIO, errno.EISDIR)  # a link, a socket, a bad sector, a folder
+# A link, a socket, a bad sector, a folder, another user's.
+NOT_ITS_OWN = (errno.ELOOP, errno.ENXIO, errno.EIO, errno.EISDIR, errno.EPERM)
 
 
 class BadBlock(ValueError):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpupipe.host.heap import keep_freed
 from gpupipe.host.processes import Identity
 from gpupipe.workers.board import Board
 from gpupipe.workers.watched import show_dataset
@@ -43,6 +44,7 @@ def start_worker(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGBUS, signal.SIG_DFL)  # torch's handler blames shared memory; the loader's error says more
     threading.Thread(target=_end_with, args=(loader,), name="gpupipe-watch", daemon=True).start()
+    keep_freed()
     show_dataset(dataset)
     if init is not None:
         try:

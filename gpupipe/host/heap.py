@@ -16,8 +16,8 @@ def keep_freed() -> None:
     environment says otherwise.
 
     Encoded images come and go by the batch, and glibc gives memory at the end of its heap back to the system, from
-    which each page has to be had, and cleared, anew. Whether a worker's lies at the end is chance: of ten, three read
-    22 pages of each image so, and took 635 us for one instead of 595 (two cores of an AMD EPYC, ImageNet's sizes).
+    which each page has to be had, and cleared, anew. Whether a worker's lies at the end is chance: in one of three runs
+    22 pages of each image did, which then took 634 us of the CPU, and 570 and 595 in the others (AMD EPYC, Zen 5).
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version") or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):

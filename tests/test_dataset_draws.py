@@ -259,8 +259,9 @@ class TestWorkerInitFn:
         assert spawned == forked
 
     def test_a_stop_iteration_is_no_end_of_the_epoch(self) -> None:
+        fails = lambda worker: next(iter(()))  # noqa: E731
         with (
-            open_loader(worker_init_fn=lambda worker: next(iter(())), num_workers=1) as loader,
+            open_loader(worker_init_fn=fails, num_workers=1, multiprocessing_context="fork") as loader,
             pytest.raises(RuntimeError, match="worker_init_fn raised StopIteration"),
         ):
             list(loader)

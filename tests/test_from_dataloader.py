@@ -95,6 +95,11 @@ def same_batches(loader: DataLoader[Any], made: gpupipe.Loader, tolerance: float
         same(found, expected, tolerance)
 
 
+def forked(workers: int) -> dict[str, Any]:
+    """Workers that have what no pickle can carry, and the program's state; from Python 3.14 on others are the usual."""
+    return {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+
+
 def line(made: gpupipe.Loader, part: str) -> Any:
     """Of the report."""
     (found,) = [line for line in made.translation.lines if line.part == part]
@@ -289,7 +294,7 @@ class TestLabels:
         random.seed(5)
         drawn = []
         for workers in (0, 2):
-            with gpupipe.from_dataloader(DataLoader(dataset, 5, num_workers=workers), seed=1) as made:
+            with gpupipe.from_dataloader(DataLoader(dataset, 5, **forked(workers)), seed=1) as made:
                 drawn.append(torch.cat([labels for _, labels in made]))
         random_after = random.random()
         random.seed(5)
@@ -372,7 +377,7 @@ class TestMixing:
             images, labels = default_collate(batch)
             return images.flip(0), labels
 
-        loader = DataLoader(ImageFolder(folder, FLOATS), 4, collate_fn=collate, num_workers=1)
+        loader = DataLoader(ImageFolder(folder, FLOATS), 4, collate_fn=collate, **forked(1))
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
         assert "gpupipe can't read what it does" in line(made, "collate_fn").why
@@ -472,7 +477,7 @@ class TestAsWritten:
         folder: Path,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        loader = DataLoader(make(folder), batch_size=4, num_workers=workers)
+        loader = DataLoader(make(folder), batch_size=4, **forked(workers))
         with gpupipe.from_dataloader(loader) as made:
             assert f"{part} of the DataLoader runs as it is written: {line(made, part).why}" in caplog.text
             assert made.recipe is None
@@ -557,7 +562,7 @@ class TestAsWritten:
         both = lambda image, mask: (LEVELS(image), T.PILToTensor()(mask))  # noqa: E731
         dataset = VOCSegmentation(tmp_path, transforms=both)
         loader = DataLoader(
-            dataset, batch_size=2, num_workers=2, collate_fn=lambda items: tuple(zip(*items, strict=True))
+            dataset, batch_size=2, collate_fn=lambda items: tuple(zip(*items, strict=True)), **forked(2)
         )
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
@@ -596,7 +601,7 @@ class TestAsWritten:
             even = [item for item in items if item % 2 == 0]
             return torch.tensor(even) if even else None
 
-        loader = DataLoader(Subset(Numbers(9), [0, 1, 2, 3, 5, 7, 9 - 1]), 2, collate_fn=collate, num_workers=workers)
+        loader = DataLoader(Subset(Numbers(9), [0, 1, 2, 3, 5, 7, 9 - 1]), 2, collate_fn=collate, **forked(workers))
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
             assert [None if batch is None else batch.tolist() for batch in made] == [[0], [2], None, [8]]
@@ -610,7 +615,7 @@ class TestAsWritten:
             def __getitem__(self, index: int) -> int:
                 return index * state["scale"]
 
-        loader = DataLoader(Scaled(5), batch_size=3, num_workers=workers)
+        loader = DataLoader(Scaled(5), batch_size=3, **forked(workers))
         with gpupipe.from_dataloader(loader) as made:
             for state["scale"] in (1, 10):
                 assert torch.cat(list(made)).tolist() == [index * state["scale"] for index in range(5)]
@@ -622,7 +627,7 @@ class TestAsWritten:
                 return {"values": np.arange(index), "name": f"{index}"}
 
         for options in ({}, {"collate_fn": lambda item: (item["name"], len(item["values"]))}):
-            loader = DataLoader(Batches(5), batch_size=None, num_workers=workers, **options)
+            loader = DataLoader(Batches(5), batch_size=None, **forked(workers), **options)
             with gpupipe.from_dataloader(loader) as made:
                 same_batches(loader, made)
             assert "batch_size=None" in line(made, "dataset").why
@@ -1449,7 +1454,7 @@ class TestHuggingFace:
             return {"pixels": [LEVELS(image.convert("RGB")) for image in batch["image"]], "label": batch["label"]}
 
         rows.set_transform(apply)
-        loader = DataLoader(rows, batch_size=3, num_workers=workers)
+        loader = DataLoader(rows, batch_size=3, **forked(workers))
         with gpupipe.from_dataloader(loader) as made:
             same_batches(loader, made)
         assert line(made, "dataset").why.endswith("pass recipe=, which stands for it and takes the encoded images")

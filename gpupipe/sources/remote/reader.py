@@ -248,7 +248,7 @@ class Reader:
         self._ends = False
         self._hits = self._misses = self._cached = 0
         self._warm = False  # the cache had all that was asked of it last
-        self._trusts = False  # once it had a fetch of which nobody else was told
+        self._trusts = False  # it held a whole fetch: what was not announced may lie there
         self._sectors, self._waits_for_disk = _sectors_read(), False
         self._waited = 0.0
         self.gone: deque[list[_Told]] = deque()  # of sources that are no more

@@ -22,7 +22,7 @@ from gpupipe.sources.remote.cache.settings import TRAILER
 
 __all__ = ["BadBlock", "Blocks"]
 
-# Another's file can't be opened so (EPERM), but by root. Without it the first to read a block has it written anew, too.
+# O_NOATIME, or the first read of a block would change its inode; another user's file can't be opened so, but by root.
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 GET_FLAGS, SET_FLAGS, TOP = 0x80086601, 0x40086602, 0x20000  # ioctls of Linux, and FS_TOPDIR_FL: chattr +T

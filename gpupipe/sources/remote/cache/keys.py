@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
 from hashlib import blake2b
 
 from gpupipe.sources.remote.objects import is_web, shown, unsigned
@@ -23,7 +22,8 @@ FILE = re.compile(rf"([0-9a-f]{{{SET}}})([0-9a-f]{{{ID - SET}}})\.(\d{{1,18}})(?
 # Which of several a bucket's name is of: two servers may have one of a name each.
 SERVICES = (*ENDPOINTS, "AZURE_STORAGE_ACCOUNT_NAME")
 
-_names: dict[int, str] = {}  # a data set's hash as a number -> its folder, without secrets
+_sets: dict[str, tuple[str, str]] = {}  # folder -> hash, service
+_names: dict[int, str] = {}  # the same number -> folder, without secrets
 
 
 def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
@@ -39,13 +39,14 @@ def key_of(extent: tuple[tuple[str, int, str], int, int]) -> str:
     return f"{data_set}{blake2b(text, digest_size=16).hexdigest()}.{size}"
 
 
-@lru_cache(4096)
 def _data_set(url: str) -> tuple[str, str]:
     """Its hash, and what names the service that has it."""
     folder = "/".join(url.partition("?")[0].split("/")[:-1][:5])  # s3://bucket/a/b
-    hashed = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
-    _names[int(hashed, 16)] = shown(folder)
-    return hashed, "" if is_web(url) else "\0".join(os.environ.get(name, "") for name in SERVICES)
+    if folder not in _sets:
+        hashed = blake2b(folder.encode("utf-8", "surrogatepass"), digest_size=SET // 2).hexdigest()
+        _sets[folder] = hashed, "" if is_web(url) else "\0".join(os.environ.get(name, "") for name in SERVICES)
+        _names[int(hashed, 16)] = shown(folder)
+    return _sets[folder]
 
 
 def set_name(data_set: int) -> str:

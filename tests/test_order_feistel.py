@@ -90,11 +90,15 @@ def test_extreme_digits_agree_with_numpy() -> None:
 @pytest.mark.skipif(native.library() is None, reason="without the C++ kernels")
 @pytest.mark.parametrize("portable", BOTH)
 @pytest.mark.parametrize("largest", [3, 1000, 2**40])
-def test_the_kernel_leads_through_a_line_and_back_as_numpy_does(portable: bool, largest: int) -> None:
-    """Blocks and regions of all sizes, 0 among them, one alone as well."""
+@pytest.mark.parametrize("sizes", ["equal", "by chance", "ascending"])
+def test_the_kernel_leads_through_a_line_and_back_as_numpy_does(portable: bool, largest: int, sizes: str) -> None:
+    """Blocks and regions of all sizes, 0 among them, one alone as well. Whether many are as large as each other decides
+    where the kernel looks for them first."""
     rng = np.random.default_rng(largest)
-    for blocks, count in ((1, 1), (2, 5), (40, 129), (300, 1000)):
-        begins = np.concatenate([[0], np.cumsum(rng.integers(0, largest, blocks) + (np.arange(blocks) == 0))])
+    for blocks, count in ((1, 1), (2, 5), (40, 129), (300, 1000), (20_000, 1000)):
+        each = np.full(blocks, largest) if sizes == "equal" else rng.integers(0, largest, blocks)
+        each = np.sort(each) if sizes == "ascending" else each
+        begins = np.concatenate([[0], np.cumsum(each + (np.arange(blocks) == 0))])
         line, keys = lined_up(begins, 4 << 24, 1, 2), round_keys(5, 6, 7 << 24)
         ends = np.concatenate([[0], np.sort(rng.choice(begins, blocks // 3)), begins[-1:]])
         there, back = regions(line.begins, line.moves, ends, keys), regions(begins, moves_back(line), ends, keys)

@@ -535,7 +535,9 @@ class Data:
     def __getitem__(self, index):
         return files[index], index
 recipe = gpupipe.imagenet_train(16)
-options = dict(engine="torch", device="cpu", on_error="skip", max_bad=1.0, num_workers=int(sys.argv[2]))
+workers = int(sys.argv[2])  # forked, as another Python would not find the class
+options = dict(engine="torch", device="cpu", on_error="skip", max_bad=1.0, num_workers=workers)
+options["multiprocessing_context"] = "fork" if workers else None
 with gpupipe.Loader(Data(), recipe, 4, **options) as loader:
     for images, labels in loader:
         pass

@@ -93,7 +93,7 @@ class Ledger:
 
     def _connected(self) -> sqlite3.Connection:
         where = f"file:{quote(str(self.path))}?mode=rw"
-        database = sqlite3.connect(where, PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+        database = sqlite3.connect(where, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")
         return database

@@ -291,7 +291,7 @@ class Reader:
 
     def _is_held(self, extents: Sequence[Extent], keep: Sequence[bool | None]) -> bool:
         """Whether the cache has all of a fetch, and this run holds it: then nothing is to be done about it."""
-        if self._cache is None or not self._warm or self._waits_for_disk or not all(keep):
+        if self._cache is None or not self._warm or self._waits_for_disk or not extents or not all(keep):
             return False
         blocks = [key_of(extent) for extent in extents if extent.size]
         self._warm = all(blocks) and self._cache.holds(blocks)

@@ -117,9 +117,9 @@ class Session:
 
     def claim(self, keys: Sequence[str], hold: bool) -> Claim:
         stock, bit = self.stock, self._bit if hold else 0
-        ids = {block_id(key): key for key in keys}
         if self.holds(keys) if bit else len(self.find(keys)) == len(keys):
             return Claim(set(), set(keys), set())
+        ids = {block_id(key): key for key in keys}
         going = None
         while going is None or going:
             with stock.writing() as facts:

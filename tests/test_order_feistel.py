@@ -92,8 +92,7 @@ def test_extreme_digits_agree_with_numpy() -> None:
 @pytest.mark.parametrize("largest", [3, 1000, 2**40])
 @pytest.mark.parametrize("sizes", ["equal", "by chance", "ascending"])
 def test_the_kernel_leads_through_a_line_and_back_as_numpy_does(portable: bool, largest: int, sizes: str) -> None:
-    """Blocks and regions of all sizes, 0 among them, one alone as well. Whether many are as large as each other decides
-    where the kernel looks for them first."""
+    """Blocks and regions of all sizes, 0 among them, one alone as well."""
     rng = np.random.default_rng(largest)
     for blocks, count in ((1, 1), (2, 5), (40, 129), (300, 1000), (20_000, 1000)):
         each = np.full(blocks, largest) if sizes == "equal" else rng.integers(0, largest, blocks)

@@ -16,7 +16,7 @@ from gpupipe.host.muted import muted
 from gpupipe.sources import open_source
 from reliability import forms
 from reliability.contenders.base import Setup, Stored, Stream
-from reliability.contenders.stores import apart, settings_of
+from reliability.contenders.stores import TIMEOUT, apart, settings_of
 from reliability.data import JPEG
 
 __all__ = ["GpupipeDaliStream", "GpupipeStream"]
@@ -88,8 +88,8 @@ class GpupipeStream(Stream):
     def batches(cls, stored: Stored) -> Iterator[tuple[Tensor, Tensor]]:
         """Of numbers and images."""
         recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(stored.size, stored.size),), dtype="uint8")
-        options = {"num_workers": stored.workers, "on_error": "skip" if stored.skip else "raise", **stored.options}
-        options |= {"engine": cls.engine, "device": "cpu"}
+        options = {"num_workers": stored.workers, "on_error": "skip" if stored.skip else "raise", "timeout": TIMEOUT}
+        options |= {**stored.options, "engine": cls.engine, "device": "cpu"}
         with gpupipe.Loader(cls.source(stored), recipe, stored.batch, shuffle=True, **options) as loader:
             for images, labels in loader:
                 yield labels, images

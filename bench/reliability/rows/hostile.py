@@ -47,7 +47,9 @@ def shrinks(context: Context, least: float, most: float) -> None:
         for file, size in sizes.items():
             cut(file, size)
 
-    right_or_named(context, where, tuple(file.name for file in files), after=act)
+    # a dataset of the user's own reads its files itself: what is known of a sample is its place in it
+    names = (f"Photos[{int(file.stem)}]" if where.kind == "dataset" else file.name for file in files)
+    right_or_named(context, where, tuple(names), after=act)
 
 
 def index_shrinks(context: Context) -> None:
@@ -105,8 +107,12 @@ def put_in_place(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def intruder(context: Context, make: Callable[[Path], None], later: bool) -> None:
-    """In the place of a file of the data, before the loader is built or while it reads."""
-    where = laid(context, batch=2)
+    """In the place of a file of the data, before the loader is built or while it reads.
+
+    A dataset of the user's own is shown no device: it would read that until there is no memory left.
+    """
+    kinds = tuple(kind for kind in context.contender.kinds if (make, kind) != (device, "dataset"))
+    where = laid(context, kinds, batch=2)
     file = context.random.choice(files_of(where))
     act = partial(put_in_place, file, make)
     if not later:

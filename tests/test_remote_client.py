@@ -375,6 +375,14 @@ def test_a_server_says_how_long_to_wait(served, child, after):
     assert second.start - first.start > 0.9
 
 
+@pytest.mark.parametrize("after", ["soon", "\u00b2", "Wed, 21 Oct 2065 1099511627776:28:00 GMT"])
+def test_a_time_to_wait_that_is_none_is_as_if_none_were_said(served, child, after):
+    server, found = served
+    server.script("d/a.bin", *[Fault(429, headers={"Retry-After": after})] * 2, methods="GET HEAD")
+    parts, _, _ = child(read, [Extent(found, 0, 100)])
+    assert parts == [DATA[:100]]
+
+
 def test_more_patience_than_there_is_is_an_error(served, child):
     server, found = served
     server.script("d/a.bin", Fault(503, headers={"Retry-After": "3600"}), forever=True, methods="GET HEAD")

@@ -221,7 +221,7 @@ class Answer:
             return None
         try:
             changed = None if said.get("etag") else parsedate_to_datetime(said["last-modified"])
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):  # the last for an hour beyond C's integers
             return None
         found = found_of(int(whole), said.get("etag"), changed)
         self.found = found if found.etag else None

@@ -48,5 +48,5 @@ def _said(url: str) -> float:
         return 0.0
     try:
         return float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0

@@ -1,5 +1,9 @@
 """Settings of a Loader by which each engine is tried."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 import gpupipe
@@ -13,3 +17,8 @@ ENGINES = [
         id="dali-shared",
     ),
 ]
+
+
+def forked(workers: int) -> dict[str, Any]:
+    """Workers that have what no pickle can carry, and the program's state; from Python 3.14 on others are the usual."""
+    return {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}

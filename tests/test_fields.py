@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import forked
 from images import encode, picture
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
@@ -34,11 +35,11 @@ from gpupipe.sources import Source, SubsetSource, open_source
 
 ENGINES: dict[str, dict[str, Any]] = {
     "torch in the process": {"engine": "torch", "num_workers": 0},
-    "torch, workers": {"engine": "torch", "num_workers": 2},
+    "torch, workers": {"engine": "torch", **forked(2)},
     "DALI": {"engine": "dali", "num_workers": 2},
     "DALI and workers": {
         "engine": "dali",
-        "num_workers": 2,
+        **forked(2),
         "decoders": gpupipe.Decoders(cpu_share=0.4, cpu_workers=1),
     },
 }

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from engines import forked
 from images import encode, picture, write_folder
 from PIL import Image
 from programs import DataAugmentationDINO
@@ -93,11 +94,6 @@ def same_batches(loader: DataLoader[Any], made: gpupipe.Loader, tolerance: float
     assert len(made) == len(loader)
     for found, expected in zip(made, loader, strict=True):
         same(found, expected, tolerance)
-
-
-def forked(workers: int) -> dict[str, Any]:
-    """Workers that have what no pickle can carry, and the program's state; from Python 3.14 on others are the usual."""
-    return {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
 
 
 def line(made: gpupipe.Loader, part: str) -> Any:

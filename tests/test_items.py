@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import forked
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -189,7 +190,7 @@ class TestLoader:
         for kind in ("nested", "named tuple", "nothing"):
             dataset = Made(KINDS[kind])
             expected = list(DataLoader(dataset, 4))
-            with gpupipe.Loader(dataset, None, 4, num_workers=workers, device="cpu") as loader:
+            with gpupipe.Loader(dataset, None, 4, **forked(workers), device="cpu") as loader:
                 found = list(loader)
             same(found, expected)
 
@@ -201,7 +202,7 @@ class TestLoader:
 
         dataset = Made(KINDS["number"])
         expected = list(DataLoader(dataset, 4, collate_fn=collate))
-        with gpupipe.Loader(dataset, None, 4, num_workers=workers, device="cpu", collate_fn=collate) as loader:
+        with gpupipe.Loader(dataset, None, 4, **forked(workers), device="cpu", collate_fn=collate) as loader:
             same(list(loader), expected)
 
     def test_draws_are_those_of_the_position_on_any_number_of_ranks(self) -> None:
@@ -215,12 +216,12 @@ class TestLoader:
             expected = rows([next(batches)])
             state = loader.state_dict()
             expected += rows(batches)
-        with gpupipe.Loader(dataset, None, 4, True, num_workers=1, device="cpu") as loader:
+        with gpupipe.Loader(dataset, None, 4, True, **forked(1), device="cpu") as loader:
             loader.load_state_dict(state)
             assert rows(loader) == expected[4:]
         ranks = []
         for rank in range(2):
-            options = {"rank": rank, "world_size": 2, "num_workers": 1, "device": "cpu"}
+            options = {"rank": rank, "world_size": 2, **forked(1), "device": "cpu"}
             with gpupipe.Loader(dataset, None, 2, True, **options) as loader:
                 ranks.append(list(loader))
         assert rows(batch for step in zip(*ranks, strict=True) for batch in step) == expected
@@ -228,7 +229,7 @@ class TestLoader:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_bad_samples(self, workers: int) -> None:
         dataset = Made(lambda i: {"x": torch.full((2,), 10 // (i - 3))})
-        options = {"num_workers": workers, "device": "cpu"}
+        options = {**forked(workers), "device": "cpu"}
         with (
             gpupipe.Loader(dataset, None, 5, **options) as loader,
             pytest.raises(ZeroDivisionError, match=r"sample 3 \(Made\[3\]\)"),
@@ -240,12 +241,12 @@ class TestLoader:
         assert first["x"][:, 0].tolist() == [10 // (index - 3) for index in (0, 1, 2, 4, 4)]
 
     def test_a_function_of_the_users(self) -> None:
-        with gpupipe.Loader(Made(lambda i: i), None, 5, collate_fn=sum, num_workers=1, device="cpu") as loader:
+        with gpupipe.Loader(Made(lambda i: i), None, 5, collate_fn=sum, **forked(1), device="cpu") as loader:
             assert list(loader) == [10, 35]
 
     @pytest.mark.parametrize("workers", [0, 1, 2])
     def test_what_a_function_of_the_users_raises(self, workers: int) -> None:
-        options = {"collate_fn": _no_five, "num_workers": workers, "device": "cpu"}
+        options = {"collate_fn": _no_five, **forked(workers), "device": "cpu"}
         with gpupipe.Loader(Made(lambda i: (i, lambda: i)), None, 4, **options) as loader:
             batches = iter(loader)
             assert next(batches) == 6
@@ -363,7 +364,7 @@ class TestFaults:
     @pytest.mark.parametrize("workers", [0, 1])
     def test_it_is_of_the_type_that_collate_fn_raised(self, workers: int) -> None:
         """As torch's DataLoader has it; with arguments of its own, and as the text of a KeyError would be quoted."""
-        options: dict[str, Any] = {"num_workers": workers, "device": "cpu", "collate_fn": _refuse}
+        options: dict[str, Any] = {**forked(workers), "device": "cpu", "collate_fn": _refuse}
         with (
             gpupipe.Loader(Made(lambda i: i), None, 4, **options) as loader,
             pytest.raises(KeyError, match=r"^_refuse raised KeyError: 'no 3'; the batch of 4 samples has ") as caught,

@@ -130,12 +130,13 @@ def test_members_that_are_not_read(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", two(), zipfile.ZIP_BZIP2)
     with pytest.raises(DataError, match=r"'a/1\.jpg' is compressed by method 12"):
         open_source(path)
-    path = write_zip(tmp_path / "b.zip", two())
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\1\2") + 8] |= 1  # the flags of the first entry
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=r"'a/1\.jpg' is encrypted"):
-        open_source(path)
+    for bit, message in ((0, "is encrypted"), (5, "is a patch of another file"), (6, "is encrypted")):
+        path = write_zip(tmp_path / "b.zip", two())
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\1\2") + 8] |= 1 << bit  # the flags of the first entry
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=rf"'a/1\.jpg' {message}"):
+            open_source(path, rebuild=True)
 
 
 @pytest.mark.parametrize("cut", [0, 10, -1, -30])

@@ -25,7 +25,7 @@ Read = Callable[[int, int], Encoded]
 HEADER = 30  # bytes of a member's own header, before its name and what zip tools add: 28 bytes of times, 20 of zip64
 MAGIC = b"PK\3\4"
 GUESS = HEADER + 256
-ENCRYPTED, UNICODE = 1, 1 << 11
+ENCRYPTED, PATCHED, UNICODE = 1 | 1 << 6, 1 << 5, 1 << 11  # flags of a member (4.4.4 of PKWARE's APPNOTE)
 MOST_RATIO = 1032  # of deflate (zlib's technical details): what claims more is no image
 
 
@@ -76,6 +76,8 @@ def _unfit(entry: ZipInfo) -> str:
         return "begins before the archive does, whose directory is damaged"
     if entry.flag_bits & ENCRYPTED:
         return "is encrypted, and gpupipe asks for no password"
+    if entry.flag_bits & PATCHED:
+        return "is a patch of another file, and only whole ones are read"
     if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         return f"is compressed by method {entry.compress_type}, and only stored and deflated ones are read"
     return ""

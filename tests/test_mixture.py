@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import forked
 from images import Numbered, encode, picture, write_folder
 from tars import jpeg, write_samples
 from test_dataset_draws import Drawing
@@ -285,7 +286,7 @@ def test_labels_without_a_name_are_bad_samples(tmp_path: Path) -> None:
     assert repr(columns) == "[MISSING, 1]"
     with pytest.raises(SampleError, match=r"sample 3 \(Pets\[1\]\): its label -1 is none of the 2 classes .*'pets'"):
         source.fetch(np.array([2, 3]))
-    with loaded(source, 4, num_workers=1, on_error="skip") as loader:
+    with loaded(source, 4, **forked(1), on_error="skip") as loader:
         assert {label for _, labels in loader for label in labels.tolist()} <= {1, 2}
         assert {error.index for error in loader.bad_samples} <= {3, 4}
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engines import ENGINES
+from engines import ENGINES, forked
 from images import encode, picture
 from PIL import Image
 from pillow_reference import render_reference
@@ -328,6 +328,7 @@ class TestPerImage:
         marks = [tuple(image[0, 0]) for image in (wholes if place == "before" else plain)]
         assert marks.count(marks[6]) == 1
         recipe = uint8(operation, CENTRE) if place == "before" else uint8(CENTRE, operation)
+        engine = engine | forked(engine["num_workers"])
         with open_loader(folder, recipe, **engine) as loader:
             batches = iter(loader)
             next(batches)
@@ -428,6 +429,14 @@ class TestPerImage:
         recipe = uint8(CENTRE, PerImage(noisy), OnBatch(v2.RandomErasing(), whole=True))
         sent = pickle.loads(pickle.dumps(recipe))
         assert (repr(sent), sent.operations[1].fn) == (repr(recipe), noisy)
+
+    def test_spawned_workers_need_no_function_on_batches(self, folder: Path) -> None:
+        recipe = uint8(CENTRE, PerImage(noisy), OnBatch(lambda images, generator: 255 - images, name="negative"))
+        with open_loader(folder, recipe, num_workers=1, multiprocessing_context="spawn") as loader:
+            found = images_of(loader)
+        expected = images_of(open_loader(folder, uint8(CENTRE, PerImage(noisy))))
+        assert len(found) > 1
+        assert all(torch.equal(255 - one, other) for one, other in zip(found, expected, strict=True))
 
 
 class TestOnBatch:

@@ -251,12 +251,16 @@ def test_padding_is_the_list_top_left_with_a_value_around_it(engine: Any, dtype:
             assert torch.equal(batch["boxes"][row], images["boxes"][row])
 
 
+def turned(image: Any, generator: Any) -> Any:
+    return image[::-1, ::-1]
+
+
 OPERATIONS = {
     "flip": (FLIP,),
     "colors": (FLIP, gpupipe.ColorJitter(0.4, 0.4), gpupipe.GaussianBlur(5)),
     "moves": (FLIP, gpupipe.RandomRotation(30), gpupipe.RandomAffine(10, (0.2, 0.2))),
     "policy": (FLIP, gpupipe.RandAugment()),
-    "per image": (FLIP, gpupipe.PerImage(lambda image, rng: image[::-1, ::-1], name="turned", geometric=False)),
+    "per image": (FLIP, gpupipe.PerImage(turned, geometric=False)),
     "erasing": (FLIP, gpupipe.Normalize(), gpupipe.RandomErasing(0.9, value=3.0)),
     "noise": (FLIP, gpupipe.Normalize(), gpupipe.RandomErasing(0.9, value="random")),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engines import forked
 from images import write_folder
 from tars import jpeg, write_samples, write_tar
 from torch.utils.data import Subset
@@ -293,7 +294,7 @@ def test_draws_of_a_dataset_that_is_joined_follow_from_the_position(tmp_path: Pa
     joined = images(tmp_path).join(Named(Noise(), {"noise": gpupipe.Scalar()}))
     draws = []
     for batch_size, workers in ((2, 0), (3, 1)):
-        options = {"engine": "torch", "num_workers": workers, "seed": 5}
+        options = {"engine": "torch", **forked(workers), "seed": 5}
         with gpupipe.Loader(joined, gpupipe.imagenet_eval(16), batch_size, **options) as loader:
             draws.append([value for batch in loader for value in batch["noise"].tolist()])
     assert draws[0] == draws[1]

@@ -133,7 +133,7 @@ def test_queue_depth_counts_a_batch_that_waits_for_an_earlier_one() -> None:
                 time.sleep(1)
             return encode(picture(40, 40, index)), index
 
-    with loader(FirstIsSlow(), workers=2, prefetch_factor=1) as made:
+    with loader(FirstIsSlow(), workers=2, prefetch_factor=1, multiprocessing_context="fork") as made:
         batches = iter(made)
         next(batches)
         next(batches)  # the second came while the third was in the queue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -81,6 +82,11 @@ class Rendering:
         self.readers = readers
         self.layout = planes(source.fields, views)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker gets that is no fork: all but functions on batches, which it does not call, and which may so be
+        what can't be pickled."""
+        return vars(self) | {"views": tuple(_without_functions_on_batches(recipe) for recipe in self.views)}
+
     def here(self, readers: Readers) -> Rendering:
         """The same for the loader's own process, which can't be ended where a read does not end."""
         return Rendering(self.source, self.views, augmented=self.augmented, readers=readers)
@@ -108,6 +114,15 @@ class Rendering:
                 raise DataError("; ".join([str(error), *names])) from error
             batch.collated = True
         return batch
+
+
+def _without_functions_on_batches(recipe: Recipe) -> Recipe:
+    operations = (replace(one, fn=_called_elsewhere) if isinstance(one, OnBatch) else one for one in recipe.operations)
+    return replace(recipe, operations=tuple(operations))
+
+
+def _called_elsewhere(images: Any, generator: Any) -> Any:
+    raise NotImplementedError("the loader's process calls functions on batches")
 
 
 def planes(schema: Schema, views: Views) -> tuple[Plane, ...]:

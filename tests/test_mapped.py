@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from engines import forked
 from images import write_folder
 from tars import jpeg, write_samples
 
@@ -49,7 +50,8 @@ def stored(path: Path, array: Any) -> Any:
 
 
 def open_loader(data: Any, engine: str, workers: int) -> gpupipe.Loader:
-    return gpupipe.Loader(data, gpupipe.imagenet_eval(8), 4, engine=engine, num_workers=workers, device="cpu")
+    """Its workers have the file mapped, too: others than forks would be sent copies of what is in it."""
+    return gpupipe.Loader(data, gpupipe.imagenet_eval(8), 4, engine=engine, **forked(workers), device="cpu")
 
 
 def encoded() -> Any:

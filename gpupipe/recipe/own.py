@@ -98,9 +98,9 @@ class OnBatch(Own):
 
     It may stand anywhere behind crop and flip, also behind erasing and mixing, which then run by themselves where
     else they share a pass with `Normalize`. It runs under `torch.no_grad()`: on the CPU in the consumer's thread, and
-    for a GPU ahead in a thread of the loader's, on its stream. A recipe with transforms, whose generators the training
-    loop has as well, has all of that done in the consumer's thread. What `fn` raises is a DataError in the batch's
-    place, also of the type that it raised. Raises ConfigError.
+    for a GPU ahead in a thread of the loader's, on its stream. No worker calls it, so it need not be picklable. A
+    recipe with transforms, whose generators the training loop has as well, has all of that done in the consumer's
+    thread. What `fn` raises is a DataError in the batch's place, also of the type that it raised. Raises ConfigError.
     """
 
     _: KW_ONLY

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,8 @@ class HfDatasets(Peer):
 
     def open(self, settings: BenchSettings) -> BatchStream:
         """The workers start with the first batch."""
-        transform = TorchvisionPillow().transform(settings)
-
-        def apply(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            return {"image": [transform(image.convert("RGB")) for image in batch["image"]], "label": batch["label"]}
-
-        dataset = load_from_disk(str(converted(settings.data, "arrow") / "arrow")).with_transform(apply)
+        changed = partial(_changed, TorchvisionPillow().transform(settings))
+        dataset = load_from_disk(str(converted(settings.data, "arrow") / "arrow")).with_transform(changed)
         loader = DataLoader(
             dataset,
             settings.batch_size,
@@ -72,3 +69,7 @@ class HfDatasets(Peer):
         from torch.utils.data import default_collate
 
         return default_collate([(sample["image"], sample["label"]) for sample in samples])
+
+
+def _changed(transform: Callable[[Any], Any], batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {"image": [transform(image.convert("RGB")) for image in batch["image"]], "label": batch["label"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,23 @@ class SimplejpegTorch(ImageFolderContender):
 
     def reader(self) -> Callable[[str], Any]:
         """The file's bytes."""
-        return lambda path: Path(path).read_bytes()
+        return _read
 
     def transform(self, settings: BenchSettings) -> Callable[[Any], Any]:
         """From bytes to a tensor."""
+        return partial(_image_of, settings.size, settings.dtype)
 
-        def apply(data: bytes) -> torch.Tensor:
-            image = torch.from_numpy(simplejpeg.decode_jpeg(data, "RGB")).permute(2, 0, 1)
-            top, left, height, width = RandomResizedCrop.get_params(image, SCALE, RATIO)
-            crop = image[None, :, top : top + height, left : left + width]
-            size = (settings.size, settings.size)
-            image = interpolate(crop, size, mode="bilinear", antialias=True)[0]
-            image = image.flip(-1) if torch.rand(()) < 0.5 else image
-            if settings.dtype == "uint8":
-                return image.contiguous()
-            return normalize(to_dtype(image, torch.float32, scale=True), IMAGENET_MEAN, IMAGENET_STD)
 
-        return apply
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _image_of(side: int, dtype: str, data: bytes) -> torch.Tensor:
+    image = torch.from_numpy(simplejpeg.decode_jpeg(data, "RGB")).permute(2, 0, 1)
+    top, left, height, width = RandomResizedCrop.get_params(image, SCALE, RATIO)
+    crop = image[None, :, top : top + height, left : left + width]
+    image = interpolate(crop, (side, side), mode="bilinear", antialias=True)[0]
+    image = image.flip(-1) if torch.rand(()) < 0.5 else image
+    if dtype == "uint8":
+        return image.contiguous()
+    return normalize(to_dtype(image, torch.float32, scale=True), IMAGENET_MEAN, IMAGENET_STD)

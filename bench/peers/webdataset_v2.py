@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import webdataset
@@ -39,18 +42,17 @@ class WebDatasetV2(Peer):
 
     def open(self, settings: BenchSettings) -> BatchStream:
         """Batches are made in the workers."""
-        transform = TorchvisionV2().transform(settings)
-
-        def decode(data: bytes) -> torch.Tensor:
-            encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            return transform(decode_image(encoded, ImageReadMode.RGB))
-
+        image_of = partial(_image_of, TorchvisionV2().transform(settings))
         shards = sorted(str(path) for path in converted(settings.data, "shards").glob("*.tar"))
         dataset = (
             webdataset.WebDataset(shards, resampled=True)
             .shuffle(500)
             .to_tuple("jpg", "cls")
-            .map_tuple(decode, int)
+            .map_tuple(image_of, int)
             .batched(settings.batch_size)
         )
         return DataLoaderStream(webdataset.WebLoader(dataset, batch_size=None, num_workers=settings.workers), "cpu")
+
+
+def _image_of(transform: Callable[[Any], Any], data: bytes) -> Any:
+    return transform(decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB))

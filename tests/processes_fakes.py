@@ -130,7 +130,7 @@ def whole_group_stopped(context: Context) -> None:
 
 def slow_epoch(report: Any, context: Context) -> None:
     os.setpgid(0, 0)
-    with context.contender(setup(context, Numbered(SAMPLES, nap=0.2), timeout=3)) as stream:
+    with context.contender(setup(context, Numbered(SAMPLES, nap=0.2), "fork", timeout=3)) as stream:
         for step, _ in enumerate(stream):
             if step == 0:
                 report("first batch")
@@ -270,6 +270,7 @@ MESSAGES = [
         "kill -CONT",
         error=gpupipe.LoaderTimeoutError,
         timeout=3,
+        multiprocessing_context="fork",
     ),
     told(
         "hangs",
@@ -279,6 +280,7 @@ MESSAGES = [
         "py-spy dump --pid ",
         error=gpupipe.LoaderTimeoutError,
         timeout=3,
+        multiprocessing_context="fork",
     ),
     told("a child keeps the sentinel", partial(Deadly, die_with_a_child), "killed by SIGKILL at sample 9"),
 ]

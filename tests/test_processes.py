@@ -300,7 +300,7 @@ class Numbers(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return index
 
-loader = gpupipe.Loader(Numbers(), None, 4, num_workers=1)
+loader = gpupipe.Loader(Numbers(), None, 4, num_workers=1, multiprocessing_context="fork")
 iterator = iter(loader)
 begun = threading.Event()
 

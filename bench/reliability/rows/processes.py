@@ -31,7 +31,7 @@ __all__ = ["ROWS"]
 
 SAMPLES, BATCH, WORKERS = 48, 4, 2
 AT_ONCE = 5.0  # seconds within which an error counts as immediate
-TIMEOUT = 3  # seconds; workers have to have started by then, on a busy machine too
+TIMEOUT = 3  # seconds; workers have to have started by then, on a busy machine too: forks do
 
 Act = Callable[["Trap"], None]
 
@@ -218,7 +218,7 @@ def dies_in_a_thread(context: Context) -> None:
 
 def hangs(context: Context, act: Act) -> None:
     trap = Trap(somewhere(context), act, context.folder, once=True)
-    with context.contender(setup(context, trap, timeout=TIMEOUT)) as stream:
+    with context.contender(setup(context, trap, "fork", timeout=TIMEOUT)) as stream:
         expect_named(error_of(iter(stream), TIMEOUT + AT_ONCE), trap.pid, f"sample {trap.at}")
         expect_exact(stream)
 
@@ -226,7 +226,7 @@ def hangs(context: Context, act: Act) -> None:
 def slow(context: Context) -> None:
     """The timeout ends an epoch whose worker was only slow; it is resumed where it stood."""
     trap = Trap(somewhere(context), stall, context.folder, once=True)
-    with context.contender(setup(context, trap, timeout=TIMEOUT)) as stream:
+    with context.contender(setup(context, trap, "fork", timeout=TIMEOUT)) as stream:
         stream.set_epoch(0)
         given: list[int] = []
         state = stream.state()
@@ -235,7 +235,7 @@ def slow(context: Context) -> None:
                 given += batch
                 state = stream.state()
     expect(0 < len(given) < SAMPLES, f"{len(given)} samples came before the timeout")
-    with context.contender(setup(context, trap, timeout=10)) as stream:
+    with context.contender(setup(context, trap, "fork", timeout=10)) as stream:
         stream.load(state, 0)
         given += [number for batch in stream for number in batch]
     expect_equal(given, list(range(SAMPLES)), "both parts together")

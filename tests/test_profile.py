@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Pictures:
     """A dataset of one picture; `read` is called for every read of it."""
 
-    def __init__(self, side: int = 48, read: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, side: int = 48, read: Callable[[], Any] = list) -> None:
         self.encoded = encode(picture(side, side), quality=90)
         self.read = read
 

@@ -217,7 +217,7 @@ def test_what_the_jobs_raise_comes_after_the_batches_before_it(workers: int) -> 
 
 def test_what_a_stopped_worker_has_sent_is_there() -> None:
     """Large tensors, too: nothing has to be asked of it."""
-    engine = opened(Objects(), 2, timeout=2)
+    engine = opened(Objects(), 2, timeout=2, multiprocessing_context="fork")  # which starts in time
     try:
         stream = engine.stream(jobs(20))
         next(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Transformed(Dataset[Any]):
         self.samples = samples
         steps: list[Any] = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
         if samples.case == "boxes":
-            steps.append(v2.SanitizeBoundingBoxes(labels_getter=lambda sample: sample["classes"]))
+            steps.append(v2.SanitizeBoundingBoxes(labels_getter=itemgetter("classes")))
         self.transform = v2.Compose([*steps, v2.ToPureTensor()])
 
     def __len__(self) -> int:

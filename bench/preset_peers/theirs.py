@@ -104,6 +104,7 @@ class Theirs(Peer):
             sampler=EndlessShuffle(len(dataset)),
             num_workers=settings.workers,
             prefetch_factor=PREFETCH_FACTOR,
+            multiprocessing_context="fork",  # some of the originals are lambdas
             collate_fn=original.collate if self.preset.samples == "label" else dense,
             drop_last=True,
         )

@@ -76,6 +76,7 @@ class BehindDecode(Way):
             sampler=Endless(),
             num_workers=settings.workers,
             prefetch_factor=PREFETCH_FACTOR,
+            multiprocessing_context="fork",  # the collate function is a closure
             collate_fn=collate(recipe),
         )
         return FirstView(loader)

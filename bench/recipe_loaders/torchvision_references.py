@@ -60,6 +60,7 @@ class TorchvisionReferences(Way):
             sampler=EndlessShuffle(len(dataset)),
             num_workers=settings.workers,
             prefetch_factor=PREFETCH_FACTOR,
+            multiprocessing_context="fork",  # the collate function is a closure
             collate_fn=collate(self.entry.recipe(settings.size)),
         )
         return FirstView(loader)

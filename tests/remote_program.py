@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import multiprocessing
 import os
 import sys
 import threading
@@ -105,4 +106,5 @@ def main(remote: str, local: str, cache: str) -> None:
 
 
 if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")  # from Python 3.14 on another is usual
     main(*sys.argv[1:])

@@ -654,7 +654,9 @@ def test_a_fork_has_a_client_of_its_own_or_is_refused(served, when, says):
 
 
 def run(program, *arguments, code=0):
-    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
+    # from Python 3.12 on the interpreter warns of a program's own fork beside threads
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (code, "")
     return ran
 

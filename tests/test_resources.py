@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from engines import forked
 from images import write_folder
 from tars import write_samples
 
@@ -99,14 +100,14 @@ class TestMemory:
         monkeypatch.setattr(rendering.native, "library", lambda: None)  # Pillow makes all of it
         monkeypatch.setattr("gpupipe.decode.pixels.as_rgb", out_of_memory)
         said = r"sample 0 .*no memory for its 60 x 40 pixels; raise the limit"
-        with open_loader(shard, num_workers=workers) as loader, pytest.raises(SampleError, match=said):
+        with open_loader(shard, **forked(workers)) as loader, pytest.raises(SampleError, match=said):
             next(iter(loader))
 
     def test_for_a_batch(self, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
         shard = write_samples(tmp_path / "a.tar", count=8)
         monkeypatch.setattr(rendering, "crops_of", out_of_memory)
         said = r"step 0 of epoch 0, 4 samples \(0, 1, 2, 3\): memory ran out; raise the limit .* num_workers"
-        with open_loader(shard, num_workers=workers) as loader, pytest.raises(GpupipeError, match=said):
+        with open_loader(shard, **forked(workers)) as loader, pytest.raises(GpupipeError, match=said):
             next(iter(loader))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -161,12 +162,17 @@ def test_paths_are_below_the_root_or_absolute(root: Path, tmp_path: Path) -> Non
         open_source(Manifest(path, root="/nowhere"), fields=PATH)
 
 
+with pytest.raises(ValueError, match="embedded null") as refused:
+    os.open("a\0b", os.O_RDONLY)
+NULL = str(refused.value)  # versions of Python word it differently
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("gone.jpg", "gone.jpg can't be read: No such file"),
         (".", "it is a folder, not a regular file"),
-        ("a\\u0000b", "can't be read: .*embedded null (byte|character)"),
+        ("a\\u0000b", f"can't be read: {NULL}"),
     ],
 )
 def test_a_file_that_can_not_be_read_is_named(root: Path, path: str, message: str) -> None:

@@ -30,7 +30,7 @@ def write_all(plan: Plan, results: Sequence[Result], output: Path) -> str:
         writer = csv.DictWriter(file, [field.name for field in fields(Result)])
         writer.writeheader()
         writer.writerows(asdict(result) | {"reason": _first_line(result.reason)} for result in results)
-    not_passed = [asdict(result) for result in results if result.status != "passed"]
+    not_passed = [asdict(result) for result in results if result.status not in ("passed", "none")]
     settings = {"rows": plan.rows, "contenders": plan.contenders, "seeds": [plan.seeds.start, plan.seeds.stop]}
     content = {"environment": facts, "settings": settings, "not_passed": not_passed}
     (output / "results.json").write_text(json.dumps(content, indent=1) + "\n")

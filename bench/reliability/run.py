@@ -6,7 +6,8 @@
 
 Into --out it writes results.md (the table), results.csv (a line for each case and seed) and results.json (the reasons
 of all that failed or hung, the environment). Two cases run at a time, or --at-a-time, which is for rows that mostly
-wait, 34 to 50; those that measure time run alone. Each result is in played.jsonl at once: the same command goes on after it.
+wait, 34 to 50; those that measure time run alone. Each result is in played.jsonl at once: the same command goes on
+after it.
 """
 
 from __future__ import annotations

@@ -84,6 +84,8 @@ class TestSchemas:
                 "labels='classes', which is no field .*; add one .*'classes': gpupipe.Arr",
             ),
             ({"image": image, "boxes": Boxes(labels=("image",))}, "labels='image'"),
+            ({"image": image, "boxes": boxes, "classes": Scalar()}, "labels='classes', which is no field .* filtered"),
+            ({"image": image, "boxes": boxes, "classes": Text()}, "labels='classes', which is no field .* filtered"),
             (
                 {"image": image, "boxes": boxes, "points": Points(labels="classes"), "classes": Array()},
                 "'classes' is among the labels of 'boxes' and of 'points'",

@@ -87,7 +87,8 @@ class TestStack:
         refused(Array(), values, rf"{shapes}; pass collate='ragged', or gpupipe.Pad\(\)")
         refused(Array(), ["a", "b"], "row 0 is str, which makes no tensor; pass collate='list'")
         refused(Scalar(), [1, None], "row 1 is NoneType")
-        refused(Scalar(), [1, 2**63], "int64 and uint64, which no integer dtype holds")  # NumPy makes float64 of them
+        refused(Scalar(), [1, 2**63], "no integer dtype .*: int64 in row 0, uint64 in row 1")  # NumPy: float64
+        refused(Array(collate="ragged"), [[], [2**63], [1]], "all rows: uint64 in row 1, int64 in row 2")
         refused(Scalar(dtype="uint8"), [1, 300], "300")
         refused(Array(), [[1, 2], [[3], [4, 5]]], "inhomogeneous")
         refused(Text(collate="stack"), ["a"], "row 0 is str")

@@ -395,6 +395,21 @@ def test_bad_samples_are_replaced_in_all_fields(engine: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@pytest.mark.parametrize("name", ["classes", "boxes"])
+def test_one_number_in_the_place_of_rows_is_a_bad_sample(name: str, engine: dict[str, Any]) -> None:
+    class Bad(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            return super().sample(index) | ({name: 7} if index == 5 else {})
+
+    words = rf"sample 5 .*'boxes': '{name}' is one number, 7, where a row for each is wanted"
+    with pytest.raises(gpupipe.SampleError, match=words):
+        list(batches(Bad(), **engine))
+    seen = [index for _, indices in batches(Bad(), on_error="skip", **engine) for index in indices]
+    assert len(seen) == 14
+    assert 5 not in seen
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 def test_what_a_source_of_the_users_own_raises_is_about_its_sample(engine: dict[str, Any]) -> None:
     class Failing(Scenes):
         def sample(self, index: int) -> dict[str, Any]:

@@ -130,6 +130,7 @@ def one_by_one(wanted):
         (Fault(headers={"Connection": "close"}), [True, True]),
         (Fault(headers={"X-Long": "x" * 5000}), [True, False, False]),
         (Fault(headers={"ETag": "", "Last-Modified": ""}), [True, False, False]),
+        (Fault(headers={"X-Line": "ends\rX-Other: for some"}), [True, False, False]),
     ],
 )
 def test_ranges_of_the_web_are_read_by_sockets_of_our_own_where_answers_are_understood(served, child, fault, ours):

@@ -101,7 +101,8 @@ def _common(arrays: Arrays) -> np.dtype[Any]:
     kinds = {array.dtype for array in arrays}
     common = np.result_type(*kinds)
     if common.kind == "f" and all(kind.kind in "iu" for kind in kinds):
-        raise ValueError(f"the rows are {' and '.join(sorted(map(str, kinds)))}, which no integer dtype holds")
+        told = [str(array.dtype) if array.size else None for array in arrays]  # an empty list's is another row's
+        raise _unlike(told, "no integer dtype holds the values of all rows:")
     native: np.dtype[Any] = common.newbyteorder("=")
     return native
 
@@ -186,8 +187,8 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def _unlike(shapes: Sequence[Any], reason: str, remedy: str = "") -> CollationError:
-    """Between the two each shape that there is, with the first row that has it."""
-    rows = [shapes.index(shape) for shape in dict.fromkeys(shapes)]
+    """Between the two each shape that there is, with the first row that has it; None: a row that says nothing."""
+    rows = [shapes.index(shape) for shape in dict.fromkeys(shapes) if shape is not None]
     listed = [f"{tuple(one) if not isinstance(one := shapes[row], str) else one} in row {row}" for row in rows[:8]]
     return CollationError(f"{reason} {', '.join(listed + ['...'] * (len(rows) > 8))}{remedy}", rows[:8])
 

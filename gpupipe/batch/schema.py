@@ -161,7 +161,7 @@ class Schema(Mapping[str, Field]):
         if field.geometric and not self.images:
             raise ConfigError(f"fields: {name!r} is {type(field).__name__}, which follows an image, but there is none")
         for label in self.labels_of(name):
-            if label not in self or self[label].geometric:
+            if not isinstance(self.get(label), Array) or isinstance(self[label], Scalar):
                 raise ConfigError(
                     f"fields: {name!r} has labels={label!r}, which is no field that can be filtered; add one that has "
                     f"a row for each of {name!r}, as {label!r}: gpupipe.Array(...)"

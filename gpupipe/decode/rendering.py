@@ -555,6 +555,12 @@ def _mask_follower(
     return one
 
 
+def _length(name: str, rows: Any) -> int:
+    if not np.ndim(rows):
+        raise ValueError(f"{name!r} is one number, {np.asarray(rows).item()}, where a row for each is wanted")
+    return len(rows)
+
+
 def _shape_follower(
     columns: Columns,
     name: str,
@@ -575,8 +581,9 @@ def _shape_follower(
 
     def one(row: int) -> None:
         for key in labels:
-            if len(given[key][row]) != len(given[name][row]):
-                raise ValueError(f"there are {len(given[name][row])}, but {len(given[key][row])} of {key!r}")
+            count, labelled = (_length(which, given[which][row]) for which in (name, key))
+            if count != labelled:
+                raise ValueError(f"there are {count}, but {labelled} of {key!r}")
         for view, (planned, program) in enumerate(zip(crops, moves, strict=True)):
             moved_by = () if program is None else program.of(row)
             if isinstance(field, Boxes):

@@ -97,6 +97,9 @@ def as_array(field: Field, value: Any) -> Any:
     if isinstance(field, Boxes | Points) and not array.size:
         return np.zeros((0, 4 if isinstance(field, Boxes) else 2), np.float32)  # of an empty list
     if array.dtype.kind not in NUMBERS:
+        for one in array.flat if array.dtype.hasobject else ():
+            if type(one) is int:  # of which one that is too large makes an array of objects
+                as_int64(one)
         raise TypeError(f"{_described(value)} is no number and no array of numbers")
     return as_int64(int(array)) if not array.ndim and array.dtype.kind in "iu" else array
 

@@ -34,6 +34,7 @@ NAMES = {
     "jpegs": ("jpeg",),
     "images": ("headers", "images", "masks"),
     "archives": ("tar", "shard", "zip"),
+    "members": ("members",),
     "stores": ("lmdb", "npy", "npz", "hdf5"),
     "tables": ("parquet", "lists"),
     "kept": ("index", "cache", "state"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import re
 import socket
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -71,8 +70,6 @@ def check_of(scratch: Path) -> Callable[[bytes], Hashable]:
         if found is None:
             return "left to others"
         body, said = found
-        if re.search(rb"(?<!\r)\n", data[: data.find(b"\r\n\r\n")]):
-            return "read"  # which line ends the head is left open
         answer = http.client.HTTPResponse(Kept(data))  # type: ignore[arg-type]
         try:
             answer.begin()

@@ -245,6 +245,9 @@ class Answer:
         if end < 0:
             return
         self._begin, text = end + 4, head[: end + 2].decode("latin-1")
+        lines = text.replace("\r\n", "")
+        if "\r" in lines or "\n" in lines:
+            return  # which end a line for some; others are asked
         if text.startswith("HTTP/1.1 ") and text[9:12].isdecimal():
             self.status = int(text[9:12])
         self._said = {name.lower(): value.strip() for name, value in LINE.findall(text)}

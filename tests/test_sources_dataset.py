@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from images import Numbered, encode, picture, write_folder
+from PIL import Image as PillowImage
 from tars import jpeg, write_samples
 from torch.utils.data import default_collate
 
@@ -106,6 +107,7 @@ def test_the_users_own_exception_is_the_cause() -> None:
             (torch.zeros(3, 8, 8), 0),
             r"\(Tensor, int\); its field 'image': it is Tensor \(float32, 3 x 8 x 8\)",
         ),
+        ((PillowImage.new("RGB", (0, 3)), 0), r"\(Image, int\); its field 'image': it is Image \(uint8, 3 x 0 x 3\)"),
         ((b"x", "cat"), r"\(bytes, str\); its field 'label': str \('cat'\) is no number"),
         (("path.jpg", 0), r"\(str, int\); its field 'image': it is 'path.jpg', a path where the bytes belong"),
         ((b"x", 0, 1), r"\(bytes, int, int\); it must be \(image, label\), .*pass fields="),

@@ -190,11 +190,9 @@ def _image(value: Any, background: Background) -> NDArray[np.uint8]:
     """Encoded bytes (N,), or pixels (height, width, 3)."""
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
-    if isinstance(value, PIL.Image.Image):
-        return np.asarray(as_rgb(value, background))
     if isinstance(value, str | os.PathLike):
         raise TypeError(f"it is {value!r}, a path where the bytes belong: return Path(path).read_bytes()")
-    array = _array(value)
+    array = np.asarray(as_rgb(value, background)) if isinstance(value, PIL.Image.Image) else _array(value)
     if array.dtype != np.uint8:
         raise TypeError(
             f"it is {_described_array(value, array)}, and images are uint8, 0 to 255, or encoded bytes: leave out "

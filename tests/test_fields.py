@@ -26,7 +26,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
-from gpupipe import Array, Boxes, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
+from gpupipe import Array, Boxes, Bytes, Image, Index, Key, Mask, Pad, Points, Ragged, Scalar, Schema, Text
 from gpupipe.batch import MISSING, Columns, Coming, Images, Job
 from gpupipe.decode import rendering
 from gpupipe.decode.fetching import fetch
@@ -392,6 +392,30 @@ def test_bad_samples_are_replaced_in_all_fields(engine: dict[str, Any]) -> None:
         seen += indices
     assert len(seen) == 14
     assert not {3, 8, 11} & set(seen)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_batch_of_bad_samples_alone_has_each_field_of_their_substitutes(size: int, engine: dict[str, Any]) -> None:
+    class Bad(Scenes):
+        def sample(self, index: int) -> dict[str, Any]:
+            if index in (4, 5):
+                raise OSError("can't be read")
+            return Scenes().sample(index) | {
+                "first": f"first {index}",
+                "second": f"second {index}",
+                "raw": b"%d" % index,
+            }
+
+    fields = FIELDS | {"first": Text(), "second": Text(), "raw": Bytes()}
+    for batch, indices in batches(Bad(fields), EVAL, size, shuffle=False, on_error="skip", **engine):
+        assert not {4, 5} & set(indices)
+        for name in ("first", "second"):
+            assert batch[name] == [f"{name} {index}" for index in indices]
+        assert batch["raw"] == [b"%d" % index for index in indices]
+        assert batch["key"] == [Bad().key(index) for index in indices]
+        assert batch["index"].tolist() == indices
+        assert batch["label"].tolist() == [index % 3 for index in indices]
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))

@@ -208,8 +208,13 @@ def _whole(parts: Parts, count: int, schema: Schema) -> Columns:
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
     whole = assemble(count, parts)
+    return {name: whole[name] if name in whole else _none(count, name in schema.images) for name in schema}
+
+
+def _none(count: int, is_image: bool) -> Images | list[Any]:
+    """A column of its own for each field, into which substitutes are written."""
     none: list[Any] = [None] * count
-    return {name: whole.get(name, Images(none) if name in schema.images else none) for name in schema}
+    return Images(none) if is_image else none
 
 
 # What a sample lacks, and what is of the wrong kind.

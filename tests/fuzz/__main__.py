@@ -35,6 +35,7 @@ NAMES = {
     "images": ("headers", "images", "masks"),
     "archives": ("tar", "shard", "zip"),
     "members": ("members",),
+    "items": ("items",),
     "stores": ("lmdb", "npy", "npz", "hdf5"),
     "tables": ("parquet", "lists"),
     "kept": ("index", "cache", "state"),

@@ -419,6 +419,21 @@ def test_a_batch_of_bad_samples_alone_has_each_field_of_their_substitutes(size: 
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+def test_a_substitutes_array_of_another_shape_is_its_own(engine: dict[str, Any]) -> None:
+    class Stacked(Scenes):
+        def fetch(self, indices: NDArray[np.int64]) -> Columns:
+            if 4 in indices:
+                raise gpupipe.SampleError(4, self.location(4), "can't be read")
+            found = [np.full(1 if index == 5 else 3, index) for index in indices.tolist()]
+            alike = len({len(values) for values in found}) == 1
+            return super().fetch(indices) | {"embedding": np.stack(found) if alike else found}
+
+    source = Stacked(FIELDS | {"embedding": Array(collate="list")})
+    for batch, indices in batches(source, EVAL, 5, shuffle=False, on_error="skip", **engine):
+        assert [values.tolist() for values in batch["embedding"]] == [[n] * (1 if n == 5 else 3) for n in indices]
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 @pytest.mark.parametrize("name", ["classes", "boxes"])
 def test_one_number_in_the_place_of_rows_is_a_bad_sample(name: str, engine: dict[str, Any]) -> None:
     class Bad(Scenes):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Job
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
@@ -163,7 +164,11 @@ def _filled(column: Any, row: int, one: Any) -> Any:
     if isinstance(column, torch.Tensor):
         column[row].copy_(to_device(one[0], column.device))
         return column
-    if isinstance(column, np.ndarray) and (not isinstance(one, np.ndarray) or column.dtype != one.dtype):
+    if isinstance(column, np.ndarray) and not _is_alike(column, one):  # which NumPy would cast, or repeat
         column = list(column)
     column[row] = one[0]
     return column
+
+
+def _is_alike(column: NDArray[Any], one: Any) -> bool:
+    return isinstance(one, np.ndarray) and (column.dtype, column.shape[1:]) == (one.dtype, one.shape[1:])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +75,7 @@ def _bytes(image: object) -> bytes | None:
     return image.tobytes() if isinstance(image, np.ndarray) else None
 
 
+NUMBER = re.compile(r"-?[0-9]+([.][0-9]+)?")
 LINES = [f"a/{number}.jpg" for number in range(4)]
 
 
@@ -81,7 +85,10 @@ def list_seeds(scratch: Path) -> Sequence[bytes]:
         (scratch / name).write_bytes(FILES[number])
     comma = "image,label,text\n" + "".join(f'{name},{number},"t, {number}"\n' for number, name in enumerate(LINES))
     objects = [json.dumps({"image": name, "label": number, "text": "ü\n"}) for number, name in enumerate(LINES)]
-    return [b"c" + comma.encode(), b"j" + "\n".join(objects).encode()]
+    spread = comma.replace("\n", "\r\n").replace("t, ", 'a ""t""\n, ') + '"a/0.jpg",-1.50,\r\n\r\na/1.jpg,"2",""\r\n'
+    several = [*objects[:1], "", *(one.replace(": ", ":\t") for one in objects[1:]), '{"label": 2.5, "text": null}']
+    files = [comma.encode(), b"\xef\xbb\xbf" + spread.encode()]
+    return [*(b"c" + one for one in files), *(b"j" + "\n".join(lines).encode() for lines in (objects, several))]
 
 
 def list_check(scratch: Path) -> Callable[[bytes], Hashable]:
@@ -94,9 +101,44 @@ def list_check(scratch: Path) -> Callable[[bytes], Hashable]:
         images = [row["image"] for row in made if row is not None]
         if any(isinstance(image, np.ndarray) and image.tobytes() not in FILES for image in images):
             raise Finding("a file from elsewhere")
+        truth = READ[path.suffix](data[1:].decode("utf-8-sig"))
+        if len(truth) != len(made):
+            raise Finding(f"{len(made)} rows of {len(truth)}")
+        for row, there in zip(made, truth, strict=True):
+            if row is not None:
+                _compare(row, there)
         return len(made), sum(row is None for row in made)
 
     return check
+
+
+def _comma_separated(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """One behind the other: that each has a line is not asked for."""
+    found, at, decoder = [], 0, json.JSONDecoder()
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        one, at = decoder.raw_decode(text, at)
+        found.append(one)
+    return found
+
+
+READ = {".csv": _comma_separated, ".jsonl": _objects}
+
+
+def _compare(row: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """A row with what Python's own readers find."""
+    if isinstance(row["image"], np.ndarray) and (name := there["image"]) in LINES:
+        if row["image"].tobytes() != FILES[LINES.index(name)]:
+            raise Finding(f"another image than {name}")
+    if row["text"] is not MISSING and row["text"] != there["text"]:
+        raise Finding(f"another text than {there['text']!r:.100}: {row['text']!r:.100}")
+    if row["label"] is not MISSING and NUMBER.fullmatch(str(there["label"])):
+        if float(row["label"]) != float(there["label"]):
+            raise Finding(f"another label than {there['label']!r:.100}: {row['label']!r:.100}")
 
 
 JSON = (

@@ -115,7 +115,6 @@ def test_the_users_own_exception_is_the_cause() -> None:
         (None, r"NoneType; it must be \(image, label\)"),
         ({"jpg": b"x", "cls": 0}, r"dict; it has \['jpg', 'cls'\], but none of \['image', 'label'\]"),
     ],
-    ids=str,
 )
 def test_items_of_another_kind_are_refused(item: Any, said: str) -> None:
     kind, named = (SampleError, r"\): it") if "its field" in said else (DataError, "")

@@ -26,6 +26,7 @@ SHOWN = 300  # characters of a finding
 
 from fuzz import kernels  # noqa: E402
 from fuzz.harness import Target, run  # noqa: E402
+from gpupipe.kernels import native  # noqa: E402
 
 Outcome = dict[str, Any]
 """Of a target: inputs, seconds of CPU time, counts, findings."""
@@ -144,6 +145,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    if problem := native.problem():  # most targets are of the C++ kernels, or fall back to others without them
+        raise SystemExit(problem)
     if given.repeat:
         repeat(given.repeat[0], Path(given.repeat[1]))
         return 0

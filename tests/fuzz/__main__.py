@@ -37,6 +37,7 @@ NAMES = {
     "archives": ("tar", "shard", "zip"),
     "members": ("members",),
     "items": ("items",),
+    "loaders": ("loaders",),
     "stores": ("lmdb", "npy", "npz", "hdf5"),
     "tables": ("parquet", "lists"),
     "kept": ("index", "cache", "state"),

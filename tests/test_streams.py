@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import webdataset
+from engines import ENGINES
 from images import encode, picture
 from tars import write_samples
 from torch.utils.data import IterableDataset
@@ -124,6 +125,25 @@ class TestOrder:
             parts.append(found)
         assert [list(itertools.chain(*step)) for step in zip(*parts, strict=True)] == alone
         assert {len(part) for part in parts} == {len(alone)}
+
+    @pytest.mark.parametrize("options", [{}, {"epoch_samples": 29}], ids=str)
+    def test_crops_of_a_short_batch_are_those_of_one_rank(self, options: dict[str, Any]) -> None:
+        """They are drawn by position, which in a last batch of 5 begins elsewhere on each of 2, 3 or 6 ranks."""
+
+        def data(number: int) -> Iterator[Any]:
+            return itertools.islice(numbered(number), 29)
+
+        recipe = gpupipe.imagenet_train(8, dtype="uint8")
+        with Loader(Stream(data, **options), recipe, 12, device="cpu", num_workers=0) as whole:
+            alone = [images.clone() for images, _ in whole]
+        for ranks in (2, 3, 6):
+            parts = []
+            for rank in range(ranks):
+                settings = {"rank": rank, "world_size": ranks, "device": "cpu", "num_workers": 0}
+                with Loader(Stream(data, **options), recipe, 12 // ranks, **settings) as batches:
+                    parts.append([images.clone() for images, _ in batches])
+            for step, images in enumerate(alone):
+                assert torch.equal(torch.cat([part[step] for part in parts])[: len(images)], images)
 
     def test_drop_last(self) -> None:
         with loader(drop_last=True) as batches:
@@ -253,6 +273,38 @@ class TestBadInput:
             with loader(data, on_error="skip", num_workers=workers) as batches:
                 assert labels(batches) == [[0, 1, 2, 3], [4, 7, 7, 7], *rows(range(COUNT))[2:]]
                 assert sorted(error.index for error in batches.bad_samples) == [5, 6]
+
+    @pytest.mark.parametrize("options", ENGINES)
+    def test_what_stands_in_is_the_same_however_batches_are_cut(self, options: dict[str, Any]) -> None:
+        """The next good one of the epoch, as of data that has numbers; at its end those before it in the batch."""
+        bad = {3, 5, 6, 11, 26, 27, 28}
+
+        def data(number: int) -> Iterator[Any]:
+            for place, (image, label) in enumerate(itertools.islice(numbered(number), 29)):
+                yield (b"no image" if place in bad else image), label
+
+        recipe = gpupipe.imagenet_train(8, dtype="uint8")
+        settings = {"on_error": "skip", "max_bad": 1.0, "device": "cpu"} | options
+
+        def found(batch_size: int, ranks: int = 1, steps: int | None = None) -> tuple[list[int], torch.Tensor]:
+            rows: list[Any] = []
+            for rank in range(ranks):
+                with Loader(Stream(data), recipe, batch_size, rank=rank, world_size=ranks, **settings) as batches:
+                    rows += [
+                        (batches.last_step, rank, labels.tolist()[: len(labels) - batches.padding], images.clone())
+                        for images, labels in itertools.islice(batches, steps)
+                    ]
+            rows.sort(key=lambda row: row[:2])
+            kept = torch.cat([images[: len(labels)] for _, _, labels, images in rows])
+            return [label for _, _, labels, _ in rows for label in labels], kept
+
+        labels, images = found(12)
+        assert labels == [0, 1, 2, 4, 4, 7, 7, 7, 8, 9, 10, 12, *range(12, 26), 24, 24, 24]
+        for batch_size, ranks in ((4, 3), (2, 6), (1, 12)):
+            others, same = found(batch_size, ranks)
+            assert others == labels
+            assert torch.equal(same, images)
+        assert found(1, steps=24)[0] == labels[:24]  # also where a batch has no other sample
 
     def test_an_item_of_another_form(self) -> None:
         def data(number: int) -> Iterator[Any]:

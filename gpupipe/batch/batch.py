@@ -35,19 +35,25 @@ class Given:
     number.
 
     columns: as a source fetches them. failures: row -> why there is none. ends: the samples of the epoch, where this
-    job is its last; None: others follow, or it is known anyway. mark: where the stream stands, for a state.
+    job is its last; None: others follow, or it is known anyway. mark: where the stream stands, for a state. following:
+    the samples that come next in the epoch, which may stand in for bad ones, in this process.
     """
 
     columns: Columns
     failures: Mapping[int, SampleError]
     ends: int | None = None
     mark: Mapping[str, Any] | None = None
+    following: Job | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a worker process makes a batch of."""
+        return Given, (self.columns, self.failures, self.ends, self.mark)
 
     def take(self, rows: NDArray[np.int64]) -> Given:
         """Some of the rows."""
         places = {int(row): place for place, row in enumerate(rows)}
         failures = {places[row]: error for row, error in self.failures.items() if row in places}
-        return replace(self, columns=take(self.columns, rows), failures=failures)
+        return replace(self, columns=take(self.columns, rows), failures=failures, following=None)
 
 
 @dataclass(frozen=True)
@@ -121,11 +127,15 @@ class Job:
 
     def standing_in(self, row: int, other: Mapping[int, int]) -> Job:
         """The job of one row, in which others stand for some samples, by their numbers; where samples are given it is
-        one of this job's."""
+        one of this job's, or of those that follow."""
         index = int(self.indices[row])
         index = other.get(index, index)
-        at = row if self.given is None else int(np.flatnonzero(self.indices == index)[0])
-        one = replace(self.take(np.array([at])), positions=self.positions[row : row + 1], indices=np.array([index]))
+        of, at = self, row
+        if self.given is not None:
+            following = self.given.following
+            of = self if following is None or index in self.indices else following
+            at = int(np.flatnonzero(of.indices == index)[0])
+        one = replace(of.take(np.array([at])), positions=self.positions[row : row + 1], indices=np.array([index]))
         if one.partners is None:
             return one
         return replace(one, partners=np.array([[other.get(index, index) for index in one.partners[0].tolist()]]))

@@ -103,9 +103,10 @@ class Repair:
         return self._on_error == "skip" or isinstance(error, SkippedSampleError)
 
     def _candidates(self, job: Job, row: int) -> list[int]:
-        """The samples at the positions that follow; of those that are given the others of the job."""
+        """The samples at the positions that follow; where samples are given, of those that are there."""
         if job.given is not None:
-            return [*job.indices[row + 1 :].tolist(), *job.indices[:row].tolist()]
+            following = [] if job.given.following is None else job.given.following.indices.tolist()
+            return [*job.indices[row + 1 :].tolist(), *following, *job.indices[:row].tolist()]
         size, position = len(self._order), int(job.positions[row])
         if makes_batches(self._order):
             return self._alike(job, position % size)

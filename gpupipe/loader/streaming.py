@@ -35,6 +35,7 @@ log = logging.getLogger("gpupipe")
 END: Any = object()
 MARK = ("first", "total", "pass", "offset")
 REMEDY = "what it raises ends it: catch that in the iterator, which then leaves the item out"
+SPARE = 8  # samples that follow its own, which a rank keeps with each batch: so many bad ones in a row all replace alike
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
 
@@ -103,26 +104,33 @@ class StreamReader:
             if job.step >= self._failed.get(job.epoch, job.step + 1):
                 return
             try:
-                items, ends = cutting(job.step)
-                if not items:
+                rows = cutting(job.step)
+                if rows is None:
                     return
-                yield self._given(job, items, ends)
+                yield self._given(job, rows)
             except Exception:
                 self._failed[job.epoch] = job.step + 1
                 self._passes = None  # an iterator that has raised says that it is at its end
                 raise
 
-    def _given(self, job: Job, items: list[Item], ends: int | None) -> Job:
+    def _given(self, job: Job, rows: _Rows) -> Job:
+        """The job of these rows, with their samples."""
+        numbers, own = self._read(rows.items)
+        following, theirs = self._read(rows.following)
+        spare = replace(job, positions=following, indices=following, given=theirs)
+        given = replace(own, ends=rows.ends, mark=rows.items[0].mark, following=spare)
+        return replace(job, positions=rows.positions, indices=numbers, given=given)
+
+    def _read(self, items: list[Item]) -> tuple[Indices, Given]:
+        """Their numbers in the epoch, and what they hold."""
         numbers = np.array([item.number for item in items], np.int64)
-        positions = job.positions[0] + np.arange(len(items))
-        job = replace(job, positions=positions, indices=numbers)
         failures: Failures = {}
 
         def read(rows: Indices) -> dict[str, Any]:
             return self._source.columns(numbers[rows], [items[row].value for row in rows.tolist()])
 
         columns = by_row(read, len(items), self._source.fields, failures)
-        return replace(job, given=Given(columns, failures, ends, items[0].mark))
+        return numbers, Given(columns, failures)
 
     def _from(self, epoch: int) -> Callable[[int], Iterator[Item]]:
         """The samples of an epoch from a position on."""
@@ -153,6 +161,16 @@ class StreamReader:
         yield from map(items.__getitem__, places.tolist())
 
 
+class _Rows(NamedTuple):
+    """This rank's part of a global batch: its samples, their positions, and the samples that follow them in the epoch.
+    ends: the epoch's samples, where the batch shows to be the last."""
+
+    items: list[Item]
+    positions: Indices
+    following: list[Item]
+    ends: int | None
+
+
 class _Cutting:
     """Global batches of an epoch: this rank's rows of each. items: from a position on."""
 
@@ -161,35 +179,38 @@ class _Cutting:
         self._items = items
         self._feed: Iterator[Item] = iter(())
         self._at = -1  # the position of what comes next
-        self._ahead: list[Item] | Exception | None = None
+        self._ahead: list[Item] = []
+        self._error: Exception | None = None  # for the batch that it is in, not for those before
 
-    def __call__(self, step: int) -> tuple[list[Item], int | None]:
-        """The rows of that step, none where the epoch is over; its samples, where that shows to be the last."""
+    def __call__(self, step: int) -> _Rows | None:
+        """The rows of that step; None where the epoch is over."""
         batches = self._batches
         begin, count = batches.delivered(step), batches.samples(step)
         if self._at != begin:
-            self._feed, self._at, self._ahead = self._items(begin), begin, None
-        found = self._taken(count) if self._ahead is None else self._ahead
-        self._at, self._ahead = begin + count, None
-        if isinstance(found, Exception):
+            self._feed, self._at, self._ahead, self._error = self._items(begin), begin, [], None
+        self._read(count + max(SPARE, batches.samples(step + 1) if batches.is_endless else 0))
+        found, self._ahead = self._ahead[:count], self._ahead[count:]
+        self._at, whole = begin + count, len(found) == count
+        if self._error is not None and not whole:
             self._at = -1
-            raise found
-        if batches.is_endless:
-            self._ahead = self._taken(batches.samples(step + 1))
-        whole = len(found) == count
+            raise self._error
         if not found or (batches.drop_last and not whole):
-            return [], None
+            return None
         full = batches.samples(step + 1) if batches.drop_last else 1
-        last = batches.is_endless and not isinstance(self._ahead, Exception) and len(self._ahead or ()) < full
+        last = batches.is_endless and self._error is None and len(self._ahead) < full
         cut = batches if whole else replace(batches, size=begin + len(found))
-        rows = (cut.positions(step) - begin) % len(found)  # where it is short, the ranks are made equal by repeats
-        return [found[row] for row in rows.tolist()], begin + len(found) if last else None
+        positions = cut.positions(step)
+        rows = (positions - begin) % len(found)  # where it is short, the ranks are made equal by repeats
+        following = [*found[positions[-1] - begin + 1 :], *self._ahead[:SPARE], *found[:SPARE]][:SPARE]
+        return _Rows([found[row] for row in rows.tolist()], positions, following, begin + len(found) if last else None)
 
-    def _taken(self, count: int) -> list[Item] | Exception:
+    def _read(self, count: int) -> None:
+        """So many that come next, where there are so many."""
         try:
-            return list(islice(self._feed, count))
-        except Exception as error:  # for the batch that it is in, not for the one before
-            return error
+            for item in islice(self._feed, max(0, count - len(self._ahead))):
+                self._ahead.append(item)
+        except Exception as error:
+            self._error = error
 
 
 class _Passes:

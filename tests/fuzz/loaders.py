@@ -205,7 +205,12 @@ def settings_of(draw: random.Random) -> Settings:
     own = 0 if isinstance(order, gpupipe.Buckets | gpupipe.BudgetBatches) else batch_size
     items = [sample(draw, index) for index in range(count)]
     data: Any = Items(items)
-    if order is None and draw.random() < 0.5:
+    epoch = draw.choice((0, 1, 7, 2**20))
+    if order is None and not options["shuffle"] and draw.random() < 0.7:
+        readable = [item for item in items if not isinstance(item, Exception)]  # at which a pass would end
+        data = gpupipe.Stream(readable, draw.choice((0, 0, 3, 50)), draw.choice((None, None, 5, 2 * count)))
+        options["shuffle"], epoch = None, epoch % 3  # a stream has to be read up to there
+    elif order is None and draw.random() < 0.5:
         cut = draw.randint(1, count)
         parts = {"some": (Items(items[:cut]), draw.randint(1, 5)), "all": (data, [draw.randint(0, 5), 2])}
         data = gpupipe.Mixture(parts, draw.choice((None, count)))
@@ -215,7 +220,7 @@ def settings_of(draw: random.Random) -> Settings:
         fields_of(draw, recipe),
         own,
         options | {"order": order},
-        draw.choice((0, 1, 7, 2**20)),
+        epoch,
     )
 
 
@@ -238,7 +243,8 @@ def check_of(scratch: Path) -> Callable[[bytes], Hashable]:
         state = json.loads(json.dumps(states[begin]))
         expected = known[begin:] if begin < len(known) else known
         several_ranks(draw, settings, state if begin < len(known) else None, expected)
-        if begin < len(known) and draw.random() < 0.2 and settings.batch_size and not settings.mixes:
+        is_fixed = not settings.batch_size or settings.mixes or isinstance(settings.data, gpupipe.Stream)
+        if begin < len(known) and draw.random() < 0.2 and not is_fixed:
             another_batch(draw, settings, state, expected)
         if draw.randrange(6) == 0:
             with settings.loader(engine="dali") as loader:

@@ -35,7 +35,7 @@ log = logging.getLogger("gpupipe")
 END: Any = object()
 MARK = ("first", "total", "pass", "offset")
 REMEDY = "what it raises ends it: catch that in the iterator, which then leaves the item out"
-SPARE = 8  # samples that follow its own, which a rank keeps with each batch: so many bad ones in a row all replace alike
+SPARE = 8  # samples that follow its own, which a rank keeps with each batch: they stand in for bad ones on all ranks alike
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
 

@@ -35,7 +35,7 @@ log = logging.getLogger("gpupipe")
 END: Any = object()
 MARK = ("first", "total", "pass", "offset")
 REMEDY = "what it raises ends it: catch that in the iterator, which then leaves the item out"
-SPARE = 8  # samples that follow its own, which a rank keeps with each batch: they stand in for bad ones on all ranks alike
+SPARE = 8  # samples that follow its own, which a rank keeps with each batch to stand in for bad ones, as all ranks do
 RUN = 64  # samples that are not shuffled between two places at which the stream can be begun again
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-__all__ = ["SHM", "Usage", "held_elsewhere", "left_behind", "members", "own_shm", "shm_entries"]
+__all__ = ["SHM", "Usage", "held_elsewhere", "left_behind", "members", "own_shm", "shm_entries", "threads"]
 
 PROC, SHM = Path("/proc"), Path("/dev/shm")
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000  # mount(2)
@@ -61,7 +61,7 @@ class Usage:
     @classmethod
     def now(cls) -> Usage:
         """Of this process."""
-        return cls(Counter(_files()), Counter(_threads()), Counter(_children()))
+        return cls(Counter(_files()), Counter(threads()), Counter(_children()))
 
     def beyond(self, earlier: Usage) -> str:
         """What there is more of than there was, in words; empty if nothing."""
@@ -85,7 +85,8 @@ def _files() -> Iterator[str]:
                 yield re.sub(r"\[\d+\]", "", os.readlink(PROC / "self" / "fd" / name))
 
 
-def _threads() -> Iterator[str]:
+def threads() -> Iterator[str]:
+    """The names of this process's threads."""
     for task in os.listdir(PROC / "self" / "task"):
         with suppress(OSError):
             yield (PROC / "self" / "task" / task / "comm").read_text().strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,14 +36,14 @@ class Given:
 
     columns: as a source fetches them. failures: row -> why there is none. ends: the samples of the epoch, where this
     job is its last; None: others follow, or it is known anyway. mark: where the stream stands, for a state. following:
-    the samples that come next in the epoch, which may stand in for bad ones, in this process.
+    gives the samples that come next in the epoch, which may stand in for bad ones, in this process.
     """
 
     columns: Columns
     failures: Mapping[int, SampleError]
     ends: int | None = None
     mark: Mapping[str, Any] | None = None
-    following: Job | None = None
+    following: Callable[[], Job] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a worker process makes a batch of."""
@@ -133,7 +133,7 @@ class Job:
         of, at = self, row
         if self.given is not None:
             following = self.given.following
-            of = self if following is None or index in self.indices else following
+            of = self if following is None or index in self.indices else following()
             at = int(np.flatnonzero(of.indices == index)[0])
         one = replace(of.take(np.array([at])), positions=self.positions[row : row + 1], indices=np.array([index]))
         if one.partners is None:

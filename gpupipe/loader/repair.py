@@ -105,7 +105,7 @@ class Repair:
     def _candidates(self, job: Job, row: int) -> list[int]:
         """The samples at the positions that follow; where samples are given, of those that are there."""
         if job.given is not None:
-            following = [] if job.given.following is None else job.given.following.indices.tolist()
+            following = [] if job.given.following is None else job.given.following().indices.tolist()
             return [*job.indices[row + 1 :].tolist(), *following, *job.indices[:row].tolist()]
         size, position = len(self._order), int(job.positions[row])
         if makes_batches(self._order):

@@ -12,6 +12,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -115,10 +116,14 @@ class StreamReader:
 
     def _given(self, job: Job, rows: _Rows) -> Job:
         """The job of these rows, with their samples."""
-        numbers, own = self._read(rows.items)
-        following, theirs = self._read(rows.following)
-        spare = replace(job, positions=following, indices=following, given=theirs)
-        given = replace(own, ends=rows.ends, mark=rows.items[0].mark, following=spare)
+        numbers, given = self._read(rows.items)
+
+        @cache
+        def following() -> Job:  # read if it is needed: a PIL image costs milliseconds
+            later, samples = self._read(rows.following)
+            return replace(job, positions=later, indices=later, given=samples)
+
+        given = replace(given, ends=rows.ends, mark=rows.items[0].mark, following=following)
         return replace(job, positions=rows.positions, indices=numbers, given=given)
 
     def _read(self, items: list[Item]) -> tuple[Indices, Given]:

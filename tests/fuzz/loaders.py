@@ -23,8 +23,9 @@ from fuzz.items import SEED, Items, seeds
 SIDE = 16  # of what comes out, where the recipe has a size
 CLASSES = 5
 NEAR = 3.0  # levels of 0 to 255 in the mean of an image, between engines; in such small ones edges count for much
-GEOMETRIC = ("image", "mask", "boxes", "points", "classes")
+GEOMETRIC = ("image", "second", "mask", "boxes", "points", "classes")
 """Fields of which there are several in a batch where a recipe has several views."""
+PIXELS = {"image", "second"}
 
 Rows = list[dict[str, Any]]
 """The samples of a batch."""
@@ -43,7 +44,7 @@ class Settings:
 
     @property
     def mixes(self) -> bool:
-        return isinstance(self.recipe.operations[-1], MIXINGS)
+        return any(isinstance(recipe.operations[-1], MIXINGS) for recipe in recipes_of(self.recipe))
 
     def loader(self, rank: int = 0, ranks: int = 1, engine: str = "torch", workers: int = 0) -> gpupipe.Loader:
         loader = gpupipe.Loader(
@@ -80,8 +81,13 @@ def sample(draw: random.Random, index: int) -> Any:
         "classes": list(range(objects)),
         "points": corners.astype(np.float32),
         "mask": np.full((height, width), index, np.uint8),
-        "text": f"text {index}",
-    }
+        "text": f"text {index}\nanother",
+        "second": picture(height, width, index + 1),
+    } | ({"lacking": index} if draw.random() < 0.8 else {})
+
+
+def recipes_of(recipe: Any) -> tuple[Any, ...]:
+    return recipe.recipes if isinstance(recipe, gpupipe.MultiCrop) else (recipe,)
 
 
 def recipe_of(draw: random.Random) -> Any:
@@ -103,10 +109,19 @@ def recipe_of(draw: random.Random) -> Any:
         operations.append(draw.choice(MIXINGS)(CLASSES, alike=draw.choice((1, 2))))
     layout = draw.choice(("NCHW", "channels_last"))
     views = 1 if mixes or several else draw.choice((1, 1, 1, 2, 3))
-    return gpupipe.Recipe(tuple(operations), dtype, layout, exif_orientation=draw.random() < 0.5, views=views)
+    recipe = gpupipe.Recipe(tuple(operations), dtype, layout, exif_orientation=draw.random() < 0.5, views=views)
+    if mixes or several or draw.random() < 0.85:
+        return recipe
+    small = replace(recipe, operations=(gpupipe.RandomResizedCrop(8), *operations[1:]), views=draw.choice((1, 2)))
+    return gpupipe.MultiCrop((recipe, small))
 
 
-SIZED = (gpupipe.Resize((10, 12, 20), max_size=30), gpupipe.Resize(None, max_size=48))
+SIZED = (
+    gpupipe.Resize((10, 12, 20), max_size=30),
+    gpupipe.Resize(None, max_size=48),
+    gpupipe.ResizeToSequence(4, 20),
+    gpupipe.BucketCrop(((8, 20), (12, 12), (20, 8)), "random"),
+)
 CROPS = (
     gpupipe.RandomResizedCrop(SIDE),
     gpupipe.RandomResizedCrop((SIDE, 12), interpolation="random"),
@@ -148,24 +163,25 @@ AUGMENTATIONS = (
 
 def fields_of(draw: random.Random, recipe: Any) -> dict[str, gpupipe.Field]:
     """With sizes of their own images and masks are listed."""
-    listed = "list" if isinstance(recipe.crop, gpupipe.Resize) else None
+    first = recipes_of(recipe)[0]
+    listed = "list" if first.crop.varies else None
     kinds = {
         "label": gpupipe.Scalar(),
         "boxes": gpupipe.Boxes(labels="classes"),
         "points": gpupipe.Points(outside=draw.choice(("drop", "clip", "keep"))),
         "mask": gpupipe.Mask(collate=listed),
-        "text": gpupipe.Text(),
+        "text": gpupipe.Text(choose=draw.random() < 0.5),
+        "second": gpupipe.Image(geometry=draw.choice((None, "image")), collate=listed),
+        "lacking": draw.choice((gpupipe.Scalar(missing="skip"), gpupipe.Scalar(missing="default", default=-1))),
     }
-    mixes, by_boxes = (
-        isinstance(recipe.operations[-1], MIXINGS),
-        isinstance(recipe.operations[0], gpupipe.RandomIoUCrop),
-    )
-    needed = {"label"} if mixes else {"boxes"} if by_boxes or recipe.several else set()
-    left_out = {"boxes", "points", "mask"} if mixes else {"mask"} if recipe.several else set()
+    mixes, by_boxes = isinstance(first.operations[-1], MIXINGS), isinstance(first.crop, gpupipe.RandomIoUCrop)
+    needed = {"label"} if mixes else {"boxes"} if by_boxes or first.several else set()
+    left_out = {"boxes", "points", "mask"} if mixes else {"mask"} if first.several else set()
+    rare = {"second", "lacking", *left_out}
     chosen = {
         name: kind
         for name, kind in kinds.items()
-        if name in needed or (draw.random() < 0.5 and (name not in left_out or draw.random() < 0.1))
+        if name in needed or draw.random() < (0.06 if name in left_out else 0.2 if name in rare else 0.5)
     }
     if "boxes" in chosen:
         chosen["classes"] = gpupipe.Array()
@@ -308,17 +324,19 @@ def compare(made: Rows, known: Rows, where: str) -> None:
 def alike(made: Rows, known: Rows, settings: Settings, where: str) -> None:
     """The same, but for pixels that another decoder has made, of which augmentations may make anything."""
     compare(
-        [{name: value for name, value in row.items() if name != "image"} for row in made],
-        [{name: value for name, value in row.items() if name != "image"} for row in known],
+        [{name: value for name, value in row.items() if name not in PIXELS} for row in made],
+        [{name: value for name, value in row.items() if name not in PIXELS} for row in known],
         where,
     )
-    if any(isinstance(one, AUGMENTED) for one in settings.recipe.operations):
+    first, *_ = recipes = recipes_of(settings.recipe)
+    if any(isinstance(one, AUGMENTED) for recipe in recipes for one in recipe.operations):
         return
-    scale = 1.0 if settings.recipe.dtype == "uint8" else 255 * 0.226
+    scale = 1.0 if first.dtype == "uint8" else 255 * 0.226
     for row, (own, there) in enumerate(zip(made, known, strict=True)):
-        for some, other in zip(views_of(own["image"]), views_of(there["image"]), strict=True):
-            if some.shape != other.shape or (some.float() - other.float()).abs().mean() * scale > NEAR:
-                raise Finding(f"other pixels in row {row}, sample {there['index']}, {where}")
+        for name in PIXELS & set(there):
+            for some, other in zip(views_of(own[name]), views_of(there[name]), strict=True):
+                if some.shape != other.shape or (some.float() - other.float()).abs().mean() * scale > NEAR:
+                    raise Finding(f"other pixels of {name!r} in row {row}, sample {there['index']}, {where}")
 
 
 AUGMENTED = tuple({type(one) for one in AUGMENTATIONS})

@@ -90,29 +90,34 @@ def flips(draw: random.Random, lib: Any) -> list[Any]:
 
 
 def colours(draw: random.Random, lib: Any) -> list[Any]:
+    """Up to two; those that make much of a level's difference come first."""
     factor = round(draw.uniform(0.3, 1.9), 2)
     turned = round(draw.uniform(-60, 60), 1)
-    one = {
-        0: lambda: lib.ColorJitter(brightness=(factor, factor)),
-        1: lambda: lib.ColorJitter(contrast=(factor, factor)),
-        2: lambda: lib.ColorJitter(saturation=(factor, factor)),
-        3: lambda: lib.ColorJitter(hue=(factor / 4, factor / 4)),
-        4: lambda: lib.RandomGrayscale(1.0),
-        5: lambda: lib.Grayscale(draw.choice((1, 3, 3, 3))),
-        6: lambda: lib.RandomInvert(1.0),
-        7: lambda: lib.RandomPosterize(draw.randint(1, 8), 1.0),
-        8: lambda: lib.RandomSolarize(draw.randint(0, 255), 1.0),
-        9: lambda: lib.RandomAutocontrast(1.0),
-        10: lambda: lib.RandomEqualize(1.0),
-        11: lambda: lib.RandomAdjustSharpness(factor, 1.0),
-        12: lambda: lib.GaussianBlur(draw.choice((3, 5, (3, 5))), (factor, factor)),
-        13: lambda: lib.RandomRotation((turned, turned), NEAREST, fill=draw.choice((0, 9, (1, 2, 3)))),
-        14: lambda: lib.RandomAffine((turned, turned), None, (factor, factor), (9, 9), NEAREST),
-        15: lambda: lib.RandomApply([lib.RandomInvert(1.0), lib.RandomGrayscale(1.0)], draw.choice((0.0, 1.0))),
-        16: lambda: lib.RandomPerspective(0.5, 0.0),
-        17: lambda: lib.RandomChoice([lib.RandomSolarize(128, 1.0)]),
-    }
-    return [one[draw.randrange(len(one))]() for _ in range(draw.choice((0, 0, 0, 1, 1, 2)))]
+    fill = draw.choice((0, 9, (1, 2, 3)))
+    either: tuple[Callable[[], Any], ...] = (
+        lambda: lib.ColorJitter(brightness=(factor, factor)),
+        lambda: lib.ColorJitter(contrast=(factor, factor)),
+        lambda: lib.ColorJitter(saturation=(factor, factor)),
+        lambda: lib.ColorJitter(hue=(factor / 4, factor / 4)),
+        lambda: lib.RandomGrayscale(1.0),
+        lambda: lib.Grayscale(draw.choice((1, 3, 3, 3))),
+        lambda: lib.RandomInvert(1.0),
+        lambda: lib.RandomAdjustSharpness(factor, 1.0),
+        lambda: lib.GaussianBlur(draw.choice((3, 5, (3, 5))), (factor, factor)),
+        lambda: lib.RandomRotation((turned, turned), NEAREST, fill=fill),
+        lambda: lib.RandomAffine((turned, turned), None, (factor, factor), (9, 9), NEAREST),
+        lambda: lib.RandomApply([lib.RandomInvert(1.0), lib.RandomGrayscale(1.0)], draw.choice((0.0, 1.0))),
+        lambda: lib.RandomPerspective(0.5, 0.0),
+    )
+    first: tuple[Callable[[], Any], ...] = (
+        *either,
+        lambda: lib.RandomPosterize(draw.randint(1, 8), 1.0),
+        lambda: lib.RandomSolarize(draw.randint(0, 255), 1.0),
+        lambda: lib.RandomAutocontrast(1.0),
+        lambda: lib.RandomEqualize(1.0),
+        lambda: lib.RandomChoice([lib.RandomSolarize(128, 1.0)]),
+    )
+    return [draw.choice(kinds)() for kinds in (first, either)[: draw.choice((0, 0, 0, 1, 1, 2))]]
 
 
 def conversion(draw: random.Random, lib: Any, of_tensors: bool) -> list[Any]:

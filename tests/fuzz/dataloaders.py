@@ -38,7 +38,7 @@ KINDS = (
 )
 NEAREST = InterpolationMode.NEAREST  # else Pillow has other pixels at the border than tensors, which gpupipe follows
 MOST = {"bilinear": 1.001, "bicubic": 32.0}  # levels of 0 to 255, where Pillow 13 resizes columns first
-MEAN = (0.6, 8.0)  # levels, without and with operations on colours: of Pillow's hue there are 256, some 9 levels apart
+MEAN = (0.6, 8.0)  # levels, without and with operations on colours: Pillow has 256 hues, some colours are 9 levels off
 
 
 def folder_of(draw: random.Random, root: Path) -> Path:

@@ -81,6 +81,14 @@ class TestStack:
         for values in ([1, 2.5], [2.5, 1]):
             assert made(Scalar(), values).dtype == torch.float64
 
+    @pytest.mark.parametrize("collate", ["stack", "ragged", "list", gpupipe.Pad()], ids=str)
+    def test_integers_of_64_bits_without_a_sign(self, collate: Any) -> None:
+        """Of a list NumPy makes C's unsigned long long of them, which torch.from_numpy does not take."""
+        column = made(Array(collate=collate), [np.asarray([2**63]), np.asarray([2**64 - 1])])
+        rows = [column[row] for row in range(2)]
+        assert [row.dtype for row in rows] == [torch.uint64, torch.uint64]
+        assert [row.tolist() for row in rows] == [[2**63], [2**64 - 1]]
+
     def test_what_does_not_fit(self) -> None:
         shapes = r"\(3, 4\) in row 0, \(2, 4\) in row 2"
         values = [np.zeros((3, 4)), np.zeros((3, 4)), np.zeros((2, 4))]

@@ -316,6 +316,7 @@ HOSTILE = {
     "text among numbers": (Boxes("json"), b'[["a", 1, 2, 3]]', "is no number"),
     "a huge integer": (Scalar("json:a"), b'{"a": 18446744073709551616}', "has no place in int64"),
     "a huge integer in a list": (Array("json:a"), b'{"a": [1, 18446744073709551616]}', "551616 has no place in int64"),
+    "one of which NumPy makes a float": (Array("json:a"), b'{"a": [[9223372036854775808, 1]]}', "808 has no place"),
     "text for a number": (Scalar("json:a"), b'{"a": "5"}', r"str \('5'\) is no number"),
     "a number for a text": (Text("json:a"), b'{"a": 5}', r"int \(5\) is no text"),
     "no UTF-8": (Text("txt"), b"\xff\xfe", "can't decode byte"),

@@ -118,7 +118,7 @@ def _stacked(values: Any, dtype: str | None) -> torch.Tensor:
     stacked = np.empty((len(arrays), *shapes[0]), _common(arrays))
     for row, array in enumerate(arrays):
         stacked[row] = array
-    return torch.from_numpy(stacked)
+    return _from_numpy(stacked)
 
 
 def _alike(arrays: Arrays) -> Arrays:
@@ -139,7 +139,7 @@ def _ragged(arrays: Arrays) -> Ragged:
     values = np.concatenate(arrays, dtype=_common(arrays))
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
-    return Ragged(torch.from_numpy(values), torch.from_numpy(offsets))
+    return Ragged(_from_numpy(values), torch.from_numpy(offsets))
 
 
 def _padded(name: str, pad: Pad, by_rows: bool, arrays: Arrays) -> Columns:
@@ -157,7 +157,7 @@ def _padded(name: str, pad: Pad, by_rows: bool, arrays: Arrays) -> Columns:
     padded = np.full((len(arrays), *whole), _filling(name, pad.value, _common(arrays)))
     for row, array in enumerate(arrays):
         padded[row][tuple(map(slice, array.shape))] = array
-    made: Columns = {name: torch.from_numpy(padded)}
+    made: Columns = {name: _from_numpy(padded)}
     if pad.mask:
         made[f"{name}_mask"] = torch.from_numpy(np.arange(whole[0]) < sides[:, :1])
     return made
@@ -183,7 +183,12 @@ def _plain(value: Any, dtype: str | None) -> Any:
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
     """On the array's memory, where torch can use that."""
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    return _from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _from_numpy(array: NDArray[Any]) -> torch.Tensor:
+    """Of integers of 2**63 and more NumPy makes C's long long, which is its uint64, too, but none that torch takes."""
+    return torch.from_numpy(array.view(array.dtype.str))
 
 
 def _unlike(shapes: Sequence[Any], reason: str, remedy: str = "") -> CollationError:

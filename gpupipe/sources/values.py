@@ -96,20 +96,22 @@ def as_array(field: Field, value: Any) -> Any:
     array = array_of(value)
     if isinstance(field, Boxes | Points) and not array.size:
         return np.zeros((0, 4 if isinstance(field, Boxes) else 2), np.float32)  # of an empty list
-    if isinstance(value, list | tuple) and array.dtype.kind in "fO":
-        _check_integers(value, array)
+    _check_integers(value, array)
     if array.dtype.kind not in NUMBERS:
         raise TypeError(f"{_described(value)} is no number and no array of numbers")
     return as_int64(int(array)) if not array.ndim and array.dtype.kind in "iu" else array
 
 
-def _check_integers(value: list[Any] | tuple[Any, ...], array: NDArray[Any]) -> None:
-    """Raise ValueError for a list of integers of which NumPy makes floats, or objects, as one is too large."""
-    if array.dtype.hasobject or np.abs(array).max(initial=0) >= 2**63:
-        numbers = np.array(value, object).ravel()
-        if all(type(number) is int for number in numbers):
-            for number in numbers:
-                as_int64(number)
+def _check_integers(value: Any, array: NDArray[Any]) -> None:
+    """Raise ValueError where an integer is too large: NumPy makes an object of it, or floats of a list of integers."""
+    numbers = list(array.flat) if array.dtype.hasobject else []
+    if isinstance(value, list | tuple) and array.dtype.kind == "f" and np.abs(array).max(initial=0) >= 2**63:
+        numbers = np.array(value, object).ravel().tolist()
+        if not all(type(number) is int for number in numbers):
+            return
+    for number in numbers:
+        if type(number) is int:
+            as_int64(number)
 
 
 def _described(value: Any) -> str:

@@ -139,8 +139,8 @@ def conversion(draw: random.Random, lib: Any, of_tensors: bool) -> list[Any]:
     return [*floats, *normalized, *([lib.RandomErasing(0.0)] if is_float and draw.random() < 0.2 else [])]
 
 
-def transform_of(draw: random.Random) -> tuple[Any, int]:
-    """And how many of its operations are on colours."""
+def transform_of(draw: random.Random) -> tuple[Any, bool]:
+    """And whether some of its operations are on colours."""
     lib = draw.choice((v1, v2))
     of_tensors = lib is v2 and draw.random() < 0.3
     changed = colours(draw, lib)
@@ -149,7 +149,7 @@ def transform_of(draw: random.Random) -> tuple[Any, int]:
         draw.shuffle(steps)
     steps = [*changed, *steps] if draw.random() < 0.1 else [*steps, *changed]
     first = [draw.choice((v2.ToImage(), v2.PILToTensor()))] if of_tensors else []
-    return lib.Compose([*first, *steps, *conversion(draw, lib, of_tensors)]), len(changed)
+    return lib.Compose([*first, *steps, *conversion(draw, lib, of_tensors)]), bool(changed)
 
 
 def loader_of(draw: random.Random, dataset: Any) -> DataLoader[Any]:
@@ -189,8 +189,11 @@ def check_of(scratch: Path) -> Callable[[bytes], Hashable]:
     return check
 
 
-def compare(loader: gpupipe.Loader, expected: list[Any], coloured: int) -> None:
+def compare(loader: gpupipe.Loader, expected: list[Any], coloured: bool) -> None:
     made = list(loader)
+    recipe = loader.recipe if loader.translation.complete else None
+    most, mean = (0, 0) if recipe is None else (255 if coloured else MOST[recipe.crop.interpolation], MEAN[coloured])
+    normalize = recipe and recipe.normalize
     if len(loader) != len(expected) or len(made) != len(expected):
         raise Finding(f"{len(made)} batches of {len(loader)}, {len(expected)} of the DataLoader")
     for step, ((images, labels), (their_images, their_labels)) in enumerate(zip(made, expected, strict=True)):
@@ -200,11 +203,8 @@ def compare(loader: gpupipe.Loader, expected: list[Any], coloured: int) -> None:
             raise Finding(f"{images.dtype} {images.shape} at step {step}, {their_images.dtype} {their_images.shape}")
         apart = (images.double() - their_images.double()).abs()
         if images.dtype != torch.uint8:
-            normalize = loader.recipe.normalize if loader.translation.complete else None
             apart *= 255 * torch.tensor(normalize.std if normalize else (1.0,)).double().view(-1, 1, 1)
-        crop = loader.recipe.crop if loader.translation.complete else None
-        most = 255 if coloured else MOST[crop.interpolation] if crop else 0
-        if apart.max() > most or apart.mean() > (MEAN[coloured > 0] if crop else 0):
+        if apart.max() > most or apart.mean() > mean:
             raise Finding(f"pixels at step {step} are {apart.max():.2f} levels apart, {apart.mean():.3f} in the mean")
 
 

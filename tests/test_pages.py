@@ -132,6 +132,16 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Lightning's `ddp` leaves LOCAL_RANK behind, by which a later Trainer waits for ranks that nobody starts."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of `gpupipe` and `python`, which are those that the tests run with."""

@@ -192,7 +192,7 @@ def check_of(scratch: Path) -> Callable[[bytes], Hashable]:
 def compare(loader: gpupipe.Loader, expected: list[Any], coloured: bool) -> None:
     made = list(loader)
     recipe = loader.recipe if loader.translation.complete else None
-    most, mean = (0, 0) if recipe is None else (255 if coloured else MOST[recipe.crop.interpolation], MEAN[coloured])
+    most, mean = (0, 0) if recipe is None else (256 if coloured else MOST[recipe.crop.interpolation], MEAN[coloured])
     normalize = recipe and recipe.normalize
     if len(loader) != len(expected) or len(made) != len(expected):
         raise Finding(f"{len(made)} batches of {len(loader)}, {len(expected)} of the DataLoader")

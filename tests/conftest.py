@@ -22,6 +22,7 @@ from gpupipe.kernels import native
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: the interpreter runs it on CPU tensors
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # Ray's 30 s are too few where two cores are busy
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

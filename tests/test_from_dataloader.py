@@ -9,6 +9,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,16 @@ class TestFiles:
             same_batches(loader, made, 1e-6)
             images, labels = next(iter(made))
         assert (images.device.type, images.dtype, labels.dtype) == ("cpu", torch.float32, torch.int64)
+
+    def test_above_what_a_link_leads_to(self, tmp_path: Path) -> None:
+        """Where the system finds them, not in the folder that the link lies in."""
+        for place, seed in (("far", 1), ("near", 2)):
+            (tmp_path / place / "images" / "a").mkdir(parents=True)
+            Image.fromarray(picture(20, 20, seed)).save(tmp_path / place / "images" / "a" / "0.png")
+        (tmp_path / "far" / "deep").mkdir()
+        (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "deep")
+        loader = DataLoader(ImageFolder(str(tmp_path / "near/link/../images"), LEVELS))
+        same_batches(loader, gpupipe.from_dataloader(loader, strict=True))
 
     def test_workers_that_are_spawned(self, tmp_path: Path) -> None:
         loader = DataLoader(image_folder(tmp_path, transform=LEVELS), 4, num_workers=1, multiprocessing_context="spawn")
@@ -667,6 +678,31 @@ class Endless(Sampler[int]):
             yield 1
 
 
+class Rolling(Sampler[int]):
+    """Three samples an epoch, which goes on where the last one has left a list."""
+
+    def __init__(self) -> None:
+        self.waiting = list(range(10))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(3):
+            self.waiting.append(self.waiting.pop(0))
+            yield self.waiting[-1]
+
+
+class Pending(Rolling):
+    """The same of permutations: a new one is drawn where the last one's end was met."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(3):
+            if not self.waiting:
+                self.waiting[:] = torch.randperm(10).tolist()
+            yield self.waiting.pop()
+
+
 class TestSamplers:
     def test_in_turn(self) -> None:
         for options in (
@@ -746,6 +782,23 @@ class TestSamplers:
             sampler.set_epoch(7)
             assert made.epoch == 7
             assert flat([batch.tolist() for batch in made]) == [*range(7, 10), *range(7)]
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_of_ones_own_that_goes_on_in_each_epoch(self, workers: int) -> None:
+        def epochs(loader: Any, count: int) -> list[list[int]]:
+            return [flat([np.atleast_1d(batch).tolist() for batch in loader]) for _ in range(count)]
+
+        with gpupipe.from_dataloader(DataLoader(Numbers(10), 2, sampler=Rolling(), num_workers=workers)) as made:
+            assert made.order.fingerprint.startswith("sampler-Rolling")
+            assert epochs(made, 5) == epochs(DataLoader(Numbers(10), 2, sampler=Rolling()), 5)
+        batches = [Rolling(), Rolling()]
+        with gpupipe.from_dataloader(DataLoader(Numbers(10), batch_sampler=BatchSampler(batches[0], 3, False))) as made:
+            theirs = DataLoader(Numbers(10), batch_sampler=BatchSampler(batches[1], 3, False))
+            assert epochs(made, 5) == epochs(theirs, 5)
+        with gpupipe.from_dataloader(DataLoader(Numbers(10), 2, sampler=Pending(), num_workers=workers)) as made:
+            found = flat(epochs(made, 20))
+        assert [sorted(found[at : at + 10]) for at in range(0, 60, 10)] == [list(range(10))] * 6
+        assert len({tuple(found[at : at + 10]) for at in range(10, 60, 10)}) == 5
 
     def test_without_length(self) -> None:
         loader = DataLoader(Numbers(10), batch_size=4, sampler=Endless())
@@ -1107,6 +1160,14 @@ class TestRanks:
                 counts = [np.bincount(np.bincount(flat(found), minlength=size)) for found in steps]
                 np.testing.assert_array_equal(*counts)
 
+    def test_drop_last_that_is_passed_is_as_the_data_loaders(self) -> None:
+        """Where the sampler's padding fills a last batch, that is none that is dropped."""
+        sampler = DistributedSampler(range(9), 2, 0)
+        made = gpupipe.from_dataloader(DataLoader(Numbers(9), 5, sampler=sampler), drop_last=True)
+        assert [len(batch) for batch in made] == list(
+            map(len, DataLoader(Numbers(9), 5, sampler=sampler, drop_last=True))
+        )
+
     def test_set_epoch_of_the_sampler_is_the_loaders(self) -> None:
         sampler = DistributedSampler(range(12), 2, 1)
         made = gpupipe.from_dataloader(DataLoader(Numbers(12), 3, sampler=sampler))
@@ -1237,6 +1298,44 @@ class TestSettings:
         assert gpupipe.from_dataloader(DataLoader(Numbers(8))).timeout == 0
         plain = gpupipe.from_dataloader(DataLoader(Numbers(8), num_workers=1))
         assert (plain.timeout, plain.prefetch_factor, plain.persistent_workers) == (0, 2, False)
+
+    def test_a_worker_init_fn_of_the_worker_s_dataset(self, folder: Path) -> None:
+        def init(worker: int) -> None:
+            info = get_worker_info()
+            assert info is not None
+            info.dataset.transform = T.Compose([LEVELS, T.RandomInvert(1.0)])
+
+        loader = DataLoader(ImageFolder(folder, LEVELS), 4, num_workers=1, worker_init_fn=partial(partial(init)))
+        with gpupipe.from_dataloader(loader) as made:
+            assert "its code names the worker's dataset" in line(made, "dataset").why
+            same_batches(loader, made)
+        seeding = DataLoader(ImageFolder(folder, LEVELS), 4, num_workers=1, worker_init_fn=random.seed)
+        assert gpupipe.from_dataloader(seeding).translation.complete
+
+    def test_a_second_shuffled_loader_of_a_generator_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Its permutations are those of the first, where a DataLoader draws other ones."""
+
+        def build(generator: torch.Generator | None, **options: Any) -> gpupipe.Loader:
+            loader = DataLoader(Numbers(20), 5, generator=generator, **({"shuffle": True} | options))
+            return gpupipe.from_dataloader(loader)
+
+        said = "same permutations and draws, where DataLoaders draw on. Pass seed="
+        for generator in (torch.Generator().manual_seed(6), None):
+            caplog.clear()
+            torch.manual_seed(2**40 + 7)
+            first = build(generator)
+            build(generator, shuffle=False)
+            build(generator, shuffle=False, sampler=[3, 1])
+            build(torch.Generator().manual_seed(6))
+            assert said not in caplog.text
+            second = build(generator)
+            assert flat(indices(first)) == flat(indices(second))
+            build(generator)
+            assert caplog.text.count(said) == 1
+            caplog.clear()
+            torch.manual_seed(2**40 + 8)
+            gpupipe.from_dataloader(DataLoader(Numbers(20), 5, generator=generator, shuffle=True), seed=3)
+            assert said not in caplog.text
 
     def test_overrides_win(self, folder: Path) -> None:
         loader = DataLoader(ImageFolder(folder, FLOATS), 4, num_workers=2, prefetch_factor=4, persistent_workers=True)

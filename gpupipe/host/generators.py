@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["drawing", "global_generators", "kept", "own_generators", "peek", "seed_all"]
+__all__ = ["drawing", "global_generators", "kept", "own_generators", "peek", "seed_all", "states"]
 
 
 def global_generators() -> list[Any]:
@@ -68,6 +69,11 @@ def kept(generators: Sequence[Any]) -> Iterator[None]:
     finally:
         for (_, put_back), state in zip(access, before, strict=True):
             put_back(state)
+
+
+def states(generators: Sequence[Any]) -> list[bytes]:
+    """How the generators stand, to be compared with how they stood."""
+    return [pickle.dumps(get()) for get, _ in map(_access, generators)]
 
 
 @contextmanager

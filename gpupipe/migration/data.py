@@ -11,6 +11,7 @@ from gpupipe.migration.datasets import Files, check_depth, files_of
 from gpupipe.migration.report import Line, described
 from gpupipe.recipe import MultiCrop, Recipe
 from gpupipe.recipe.translation.alike import views_like
+from gpupipe.recipe.translation.code import names
 from gpupipe.recipe.translation.collating import mixing_of
 
 __all__ = ["Data", "data_of"]
@@ -42,7 +43,9 @@ class Alone:
         return self.collate(item)
 
 
-def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mapping[str, Any]) -> Data:
+def data_of(
+    dataset: Any, collate: Any, batch_size: int | None, worker_init_fn: Any, overrides: Mapping[str, Any]
+) -> Data:
     """What becomes of a dataset. collate: the user's own, or None; batch_size: None without automatic batching."""
     name = f"{type(dataset).__name__} of {len(dataset)} samples"
     if overrides.get("recipe") is not None:
@@ -52,6 +55,9 @@ def data_of(dataset: Any, collate: Any, batch_size: int | None, overrides: Mappi
             raise TranslationError("the dataset", "recipe=None was passed", "leave it out")
         if batch_size is None:
             raise TranslationError("batch_size=None", "a recipe makes batches", "pass a batch_size to the DataLoader")
+        if names(worker_init_fn, "dataset"):
+            own = described(worker_init_fn)
+            raise TranslationError(f"worker_init_fn {own}", "its code names the worker's dataset", "leave that out")
         files = files_of(dataset)
     except TranslationError as error:
         return _as_written(dataset, collate, batch_size, Line("dataset", name, ITS_ITEMS, unlinked(str(error))))

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from gpupipe.errors import ConfigError
@@ -15,6 +14,7 @@ from gpupipe.loader.loader import Loader
 from gpupipe.migration.data import data_of
 from gpupipe.migration.report import Line, Translation, described
 from gpupipe.migration.samplers import Sampling, batches_of, follow, sampling_of
+from gpupipe.migration.seeds import seed_of, warn_of_likes
 from gpupipe.order import Order, Sequential, Shuffled
 
 __all__ = ["from_dataloader"]
@@ -36,9 +36,10 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
 
     Orders are of the same kind as the sampler's, but other permutations. Ranks share an epoch where the sampler was a
     distributed one, whose `set_epoch` is the Loader's from then on; with any other each rank reads all, as before. The
-    seed is the generator's initial one, else the sampler's, else torch.initial_seed(). Batches are on the CPU, as those
-    of a DataLoader are; with device="cuda" they are made on the GPU, and a `.to(device)` costs nothing. Changes of the
-    dataset afterwards are not seen where it was translated.
+    seed is the generator's initial one, else the sampler's, else torch.initial_seed(), whatever has been drawn since:
+    two loaders of one generator have the same permutations and draws, which a warning says. Batches are on the CPU, as
+    those of a DataLoader are; with device="cuda" they are made on the GPU, and a `.to(device)` costs nothing. Changes
+    of the dataset afterwards are not seen where it was translated.
 
     strict: raise ConfigError, with all reasons, rather than run anything as it is written.
     overrides: Loader's arguments, which win. A `recipe` stands for the dataset's transform; None: all as it is written.
@@ -50,22 +51,24 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     ordered = {"order", "shuffle"} & set(overrides)
     sampler, batch_size, drop_last, sampling = _batches(loader, overrides)
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    data = data_of(loader.dataset, collate, batch_size, overrides)
+    data = data_of(loader.dataset, collate, batch_size, loader.worker_init_fn, overrides)
     options: dict[str, Any] = {name: getattr(loader, name) for name in (*CARRIED, "worker_init_fn")}
     options |= data.options | {"batch_size": batch_size or 1, "drop_last": drop_last, "device": "cpu"}
     options |= {"rank": sampling.rank, "world_size": sampling.world_size}
     options |= {} if ordered else _order(sampling.order, len(loader.dataset))  # type: ignore[arg-type]
-    seed, line = _seed(loader, sampling)
-    lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), line]
+    seed = seed_of(loader, sampling)
+    lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), seed.line]
     translation = Translation((*lines, *_rest(loader, sampling, overrides)))
     if strict and not translation.complete:
         reasons = "; ".join(f"{line.part}: {line.why}" for line in translation.untranslated)
         raise ConfigError(f"strict=True, and not all is translated: {reasons}")
     for line in () if "recipe" in overrides else translation.untranslated:
         log.warning("gpupipe: from_dataloader: %s of the DataLoader runs as it is written: %s", line.part, line.why)
-    made = Loader(data.data, **_merged(options | seed, overrides) | {"recipe": data.recipe})
+    made = Loader(data.data, **_merged(options | seed.options, overrides) | {"recipe": data.recipe})
     vars(made)["dataset"] = loader.dataset  # of which trainers ask the length, the classes, the targets
     made.translation = translation
+    if seed.generator is not None and not {"seed", "generator"} & set(overrides):
+        warn_of_likes(seed.generator, made)
     follow(sampling, made)
     return made
 
@@ -103,7 +106,8 @@ def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, i
     if {"order", "shuffle"} & set(overrides):
         sampling = _passed(sampler)
     elif hasattr(sampler, "__len__"):
-        sampling = sampling_of(sampler, batch_size if drop_last else None)
+        full = overrides.get("batch_size", batch_size) if overrides.get("drop_last", drop_last) else None
+        sampling = sampling_of(sampler, full)
     else:
         batches = BatchSampler(sampler, overrides.get("batch_size", batch_size) or 1, drop_last)
         sampling = batches_of(batches, len(loader.dataset))  # type: ignore[arg-type]
@@ -138,18 +142,6 @@ def _order(order: Order | None, size: int) -> dict[str, Any]:
     if order in (Sequential(size), Shuffled(size)):
         return {"shuffle": order == Shuffled(size)}
     return {"order": order}
-
-
-def _seed(loader: DataLoader[Any], sampling: Sampling) -> tuple[dict[str, Any], Line]:
-    """All ranks that share an epoch need the same: then it is the sampler's, or 0."""
-    generator = loader.generator
-    own = None if generator is None else generator.initial_seed() % 2**64
-    if own is not None and sampling.world_size == 1 and sampling.seed in (None, own):
-        return {"generator": generator}, Line("seed", "the generator's", str(own))
-    if sampling.seed is not None or sampling.world_size > 1:
-        return {"seed": sampling.seed or 0}, Line("seed", "the sampler's", str(sampling.seed or 0))
-    seed = torch.initial_seed() % 2**64
-    return {"seed": seed}, Line("seed", "drawn from torch's generator", f"torch.initial_seed(), {seed}")
 
 
 def _rest(loader: DataLoader[Any], sampling: Sampling, overrides: dict[str, Any]) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe.errors import ConfigError
-from gpupipe.host.generators import global_generators, kept, own_generators, seed_all
+from gpupipe.host.generators import global_generators, kept, own_generators, seed_all, states
 from gpupipe.kernels.philox import philox4x32, split64
 from gpupipe.order.protocol import Indices, as_array, digest
 
@@ -30,7 +30,8 @@ class SamplerOrder:
     """Any sized torch `Sampler` as an order: its sequence is listed once an epoch.
 
     The global generators of torch, numpy and random, and those that the sampler has as attributes, are seeded from
-    (seed, epoch) for the listing and put back after it, as are its lists and arrays, which some shuffle in place.
+    (seed, epoch) for the listing and put back after it, as are lists and arrays of its own that it has shuffled in
+    place. What else it changes in itself stays, such as a list that one epoch takes up where the last has left it.
     `set_epoch` is called where there is one, first of samplers that it is made of. So a sampler that draws from these
     gives the same sequence on every rank and after every resume. The listing has to hold whole indices for the whole
     world: pass a plain sampler, not a `DistributedSampler`, since the loader itself cuts the epoch into ranks.
@@ -82,14 +83,15 @@ class SamplerOrder:
         """The generators are those of an epoch, which the sampler is told."""
         parts = parts_of(self.sampler)
         generators = [*global_generators(), *(one for part in parts for one in own_generators(part))]
-        with LISTING, kept(generators), _in_order(parts):
+        with LISTING, kept(generators):
             before, _THREAD.lists = is_listing(), True
             try:
                 for part in reversed(parts):
                     if hasattr(part, "set_epoch"):
                         part.set_epoch(epoch)
                 seed_all(generators, philox4x32((0, 0, epoch, 0), split64(seed)).tolist())
-                yield
+                with _in_order(parts, generators):
+                    yield
             finally:
                 _THREAD.lists = before
 
@@ -149,8 +151,10 @@ def parts_of(sampler: Any) -> list[Any]:
 
 @contextmanager
 def unchanged(sampler: Any) -> Iterator[None]:
-    """Puts back what the sampler notes of itself, such as the epoch that it was told."""
-    before = [(part, dict(_attributes(part))) for part in parts_of(sampler)]
+    """Puts back what the sampler notes of itself, such as the epoch that it was told or what a list has left."""
+    parts = parts_of(sampler)
+    before = [(part, dict(_attributes(part))) for part in parts]
+    contents = _contents(parts)
     try:
         yield
     finally:
@@ -159,20 +163,36 @@ def unchanged(sampler: Any) -> Iterator[None]:
             now.update(attributes)  # never empty: another thread may ask for the length
             for name in now.keys() - attributes.keys():
                 del now[name]
+        for value, content in contents:
+            value[:] = content
 
 
 @contextmanager
-def _in_order(parts: list[Any]) -> Iterator[None]:
-    """Puts back what the samplers change in their lists and arrays, also in those that a list or dict has."""
-    held = [value for part in parts for value in _attributes(part).values()]
-    for value in [value for value in held if isinstance(value, dict | list)]:
-        held += value.values() if isinstance(value, dict) else value
-    before = [(value, value.copy()) for value in held if _is_changeable(value)]
+def _in_order(parts: list[Any], generators: list[Any]) -> Iterator[None]:
+    """Puts back what the samplers shuffle in place, or each epoch's order would depend on those before it."""
+    contents, began = _contents(parts), states(generators)
     try:
         yield
     finally:
-        for value, content in before:
-            value[:] = content
+        if states(generators) != began:
+            for value, content in contents:
+                if _is_reordered(value, content):
+                    value[:] = content
+
+
+def _contents(parts: list[Any]) -> list[tuple[Any, Any]]:
+    """The samplers' lists and arrays, also those that a list or dict has, and copies of them."""
+    held = [value for part in parts for value in _attributes(part).values()]
+    for value in [value for value in held if isinstance(value, dict | list)]:
+        held += value.values() if isinstance(value, dict) else value
+    return [(value, value.copy()) for value in held if _is_changeable(value)]
+
+
+def _is_reordered(value: Any, content: Any) -> bool:
+    """Whether it has the very elements that it had."""
+    if isinstance(value, list):
+        return sorted(map(id, value)) == sorted(map(id, content))
+    return np.array_equal(np.sort(value, axis=None), np.sort(content, axis=None))
 
 
 def _is_changeable(value: Any) -> bool:

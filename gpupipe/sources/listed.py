@@ -42,6 +42,13 @@ class ListedSource(FolderSource):
         return f"put {what} back, or build dataset and loader again: what has changed is indexed anew then"
 
 
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """As the system reads it: `link/..` is the folder above what the link leads to, which abspath takes for its own."""
+    path = os.fspath(path)
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name) if os.pardir in folder.split(os.sep) else os.path.abspath(path)
+
+
 def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) -> ListedSource:
     """The source for these files, whose headers are indexed once.
 
@@ -51,7 +58,7 @@ def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) 
     """
     if not paths:
         raise DataError("the dataset lists no files: check its root and split")
-    files = [os.path.abspath(path) for path in paths]
+    files = [_absolute(path) for path in paths]
     folders = {os.path.dirname(file) for file in files}
     root = os.path.commonpath(folders).rstrip("/")
     if not os.path.isdir(root or "/"):

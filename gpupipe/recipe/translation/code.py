@@ -1,12 +1,13 @@
-"""Whether a function does no more than one that stands here: then its bytecode is the same but for names."""
+"""What a function does, by its bytecode: no more than one that stands here, where it is the same but for names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-__all__ = ["handed_on", "mixed_with"]
+__all__ = ["handed_on", "mixed_with", "names"]
 
 inner: Any = None
 collate: Any = None
@@ -54,6 +55,19 @@ def mixed_with(collate_fn: Any) -> Any:
     else:
         return None
     return found if function.__globals__.get(collate) is torch.utils.data.default_collate else None
+
+
+def names(called: Any, name: str) -> bool:
+    """Whether the code of a function, or of functions within it, has this name of a global or an attribute."""
+    while isinstance(called, partial):
+        called = called.func
+    waiting = [getattr(_called(called)[1], "__code__", None)]
+    for code in waiting:  # which grows
+        if isinstance(code, CodeType):
+            if name in code.co_names:
+                return True
+            waiting += code.co_consts
+    return False
 
 
 def _called(called: Any) -> tuple[Any, Any]:

@@ -800,6 +800,11 @@ class TestSamplers:
         assert [sorted(found[at : at + 10]) for at in range(0, 60, 10)] == [list(range(10))] * 6
         assert len({tuple(found[at : at + 10]) for at in range(10, 60, 10)}) == 5
 
+    @pytest.mark.parametrize("name", ["order", "shuffle"])
+    def test_none_in_the_place_of_an_order_leaves_the_sampler(self, name: str) -> None:
+        loader = DataLoader(Numbers(10), batch_size=4, sampler=Backwards())
+        assert indices(gpupipe.from_dataloader(loader, **{name: None})) == [batch.tolist() for batch in loader]
+
     def test_without_length(self) -> None:
         loader = DataLoader(Numbers(10), batch_size=4, sampler=Endless())
         with pytest.raises(
@@ -1478,6 +1483,18 @@ class Longer(DataLoader):
         return 9
 
 
+class Halved(DataLoader):
+    @property
+    def _index_sampler(self) -> Any:
+        return [batch[::2] for batch in super()._index_sampler]
+
+
+def changed() -> DataLoader[Any]:
+    loader = DataLoader(Numbers(3))
+    loader._get_iterator = lambda: iter([])  # type: ignore[method-assign, assignment, return-value]
+    return loader
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("loader", "match"),
@@ -1488,6 +1505,8 @@ class TestRefusals:
             (DataLoader(Lines()), "Lines is an IterableDataset"),
             (Repeating(Numbers(3)), "Repeating has an __iter__ of its own"),
             (Longer(Numbers(3)), "Longer has an __len__ of its own"),
+            (Halved(Numbers(3)), "Halved has an _index_sampler of its own"),
+            (changed(), "DataLoader has an _get_iterator of its own"),
         ],
     )
     def test_what_is_no_dataloader_of_samples(self, loader: Any, match: str) -> None:

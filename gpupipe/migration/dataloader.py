@@ -22,6 +22,7 @@ __all__ = ["from_dataloader"]
 log = logging.getLogger("gpupipe")
 
 CARRIED = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout", "multiprocessing_context")
+ORDERS = {"order", "shuffle"}
 PROCESSES = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
@@ -48,7 +49,8 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     into ranks in a way of its own.
     """
     _check(loader)
-    ordered = {"order", "shuffle"} & set(overrides)
+    overrides = {name: value for name, value in overrides.items() if name not in ORDERS or value is not None}
+    ordered = ORDERS & set(overrides)
     sampler, batch_size, drop_last, sampling = _batches(loader, overrides)
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     data = data_of(loader.dataset, collate, batch_size, loader.worker_init_fn, overrides)
@@ -79,8 +81,8 @@ def _check(loader: Any) -> None:
             f"from_dataloader: {type(loader).__name__} is no torch.utils.data.DataLoader; pass the DataLoader itself, "
             "before anything is wrapped around it"
         )
-    for name in ("__iter__", "__len__", "_get_iterator"):
-        if getattr(type(loader), name) is not getattr(DataLoader, name):
+    for name in ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation"):
+        if name in vars(loader) or getattr(type(loader), name) is not getattr(DataLoader, name):
             raise ConfigError(
                 f"from_dataloader: {type(loader).__name__} has an {name} of its own, which would not be called; pass a "
                 "torch.utils.data.DataLoader, with persistent_workers=True where workers are to live on"
@@ -103,7 +105,7 @@ def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, i
         return own, *_grouped(own, loader, overrides)
     sampler = loader.sampler if own is None else own.sampler
     batch_size, drop_last = (None, False) if own is None else (own.batch_size, own.drop_last)
-    if {"order", "shuffle"} & set(overrides):
+    if ORDERS & set(overrides):
         sampling = _passed(sampler)
     elif hasattr(sampler, "__len__"):
         full = overrides.get("batch_size", batch_size) if overrides.get("drop_last", drop_last) else None
@@ -117,7 +119,7 @@ def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, i
 def _grouped(own: Any, loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[int, bool, Sampling]:
     """The same of a batch sampler that makes batches in a way of its own."""
     wanted = overrides.get("batch_size")
-    if {"order", "shuffle"} & set(overrides):
+    if ORDERS & set(overrides):
         if wanted is None:
             raise ConfigError(f"from_dataloader: batch_sampler is a {type(own).__name__}; with order= pass batch_size=")
         return wanted, False, _passed(own)

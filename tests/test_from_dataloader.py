@@ -451,6 +451,28 @@ def gray_again(image: Image.Image) -> Image.Image:
     return image.convert("L").convert("RGB")
 
 
+def to_mode(image: Image.Image, mode: str = "RGB") -> Image.Image:
+    """Its bytecode is that of a method which hands on."""
+    return image.convert(mode)
+
+
+class Static:
+    @staticmethod
+    def __call__(image: Image.Image, mode: str = "RGB") -> Image.Image:
+        return image.convert(mode)
+
+
+class OfTheClass:
+    transforms = T.Compose([T.RandomVerticalFlip(1.0), LEVELS])
+
+    def __init__(self) -> None:
+        self.transforms = LEVELS
+
+    @classmethod
+    def __call__(cls, image: Image.Image) -> Any:
+        return cls.transforms(image)
+
+
 def gray(path: str) -> Image.Image:
     return Image.open(path).convert("L")
 
@@ -472,8 +494,14 @@ class TestAsWritten:
             (lambda root: ImageFolder(root, lambda image: LEVELS(image)), "transform", "function"),
             (lambda root: ImageFolder(root, T.Compose([T.Lambda(gray_again), LEVELS])), "transform", "Lambda"),
             (lambda root: ImageFolder(root, T.Compose([LEVELS, T.Resize(8)])), "transform", "Resize"),
+            (lambda root: ImageFolder(root, T.Compose([to_mode, LEVELS])), "transform", "function"),
+            (lambda root: ImageFolder(root, T.Compose([Static(), LEVELS])), "transform", "Static"),
+            (lambda root: ImageFolder(root, OfTheClass()), "transform", "OfTheClass"),
         ],
-        ids=["own", "subset", "len", "loader", "wrapped", "function", "lambda", "unknown"],
+        ids=[
+            *("own", "subset", "len", "loader", "wrapped", "function", "lambda", "unknown"),
+            *("two arguments", "static", "of the class"),
+        ],
     )
     def test_what_is_not_known(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -34,7 +35,9 @@ def _closure(inner: Any) -> Callable[[Any], Any]:
 def handed_on(transform: Any) -> Any:
     """The one that `transform` calls with what it gets, where it does nothing else: `return self.transforms(img)`."""
     owner, function = _called(transform)
-    return getattr(owner, function.__code__.co_names[0]) if _same(function, _Wrapper.__call__) else None
+    if owner is None or not _same(function, _Wrapper.__call__):
+        return None
+    return getattr(owner, function.__code__.co_names[0], None)
 
 
 def mixed_with(collate_fn: Any) -> Any:
@@ -43,9 +46,9 @@ def mixed_with(collate_fn: Any) -> Any:
     import torch
 
     owner, function = _called(collate_fn)
-    if _same(function, _Collator.__call__):
+    if owner is not None and _same(function, _Collator.__call__):
         attribute, collate = function.__code__.co_names
-        found = getattr(owner, attribute)
+        found = getattr(owner, attribute, None)
     elif _same(function, _global):
         name, collate = function.__code__.co_names
         found = function.__globals__.get(name)
@@ -71,7 +74,8 @@ def names(called: Any, name: str) -> bool:
 
 
 def _called(called: Any) -> tuple[Any, Any]:
-    """What a call of it runs, and on what: a function, a method, a class's `__call__` or a torch Module's `forward`."""
+    """What a call of it runs, and as whose method: a function, which is none's, a method, a class's `__call__` or a
+    torch Module's `forward`. Nothing for a static method, a class's or what else is called without the object."""
     import torch
 
     if isinstance(called, MethodType):
@@ -80,7 +84,8 @@ def _called(called: Any) -> tuple[Any, Any]:
         return None, called
     kind = type(called)
     is_module = isinstance(called, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__
-    return called, kind.forward if is_module else getattr(kind, "__call__", None)  # noqa: B004
+    function = inspect.getattr_static(kind, "forward" if is_module else "__call__", None)
+    return called, function if isinstance(function, FunctionType) else None
 
 
 def _same(function: Any, template: Any) -> bool:

@@ -389,6 +389,18 @@ class TestMixing:
             same_batches(loader, made)
         assert "gpupipe can't read what it does" in line(made, "collate_fn").why
 
+    def test_by_what_gets_its_value_later(self, folder: Path) -> None:
+        """A name of the function around it, which has none when the loader is made."""
+
+        def collate(batch: Any) -> Any:
+            return later(*default_collate(batch))
+
+        loader = DataLoader(ImageFolder(folder, FLOATS), 4, collate_fn=collate)
+        made = gpupipe.from_dataloader(loader)
+        later = lambda images, labels: (images.flip(0), labels)  # noqa: E731
+        same_batches(loader, made)
+        assert "gpupipe can't read what it does" in line(made, "collate_fn").why
+
 
 class TestViews:
     """DINO's transform, which gives a list of views."""

@@ -54,7 +54,7 @@ def mixed_with(collate_fn: Any) -> Any:
         found = function.__globals__.get(name)
     elif _same(function, _closure(None)):
         (collate,) = function.__code__.co_names
-        found = function.__closure__[0].cell_contents
+        found = _content(function.__closure__[0])
     else:
         return None
     return found if function.__globals__.get(collate) is torch.utils.data.default_collate else None
@@ -86,6 +86,14 @@ def _called(called: Any) -> tuple[Any, Any]:
     is_module = isinstance(called, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__
     function = inspect.getattr_static(kind, "forward" if is_module else "__call__", None)
     return called, function if isinstance(function, FunctionType) else None
+
+
+def _content(cell: Any) -> Any:
+    """What a closure's cell holds; None while the name in it has no value yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _same(function: Any, template: Any) -> bool:

@@ -402,6 +402,48 @@ class TestMixing:
         assert "gpupipe can't read what it does" in line(made, "collate_fn").why
 
 
+@pytest.fixture
+def doubles() -> Iterator[None]:
+    """torch's default dtype is float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("doubles")
+class TestDefaultDtype:
+    @pytest.mark.parametrize("lib", ["torchvision", pytest.param("timm", marks=pytest.mark.trainers("timm"))])
+    def test_of_what_makes_floats_of_it(self, lib: str, folder: Path) -> None:
+        if lib == "torchvision":
+            convert: Any = T.ToTensor()
+        else:
+            from timm.data.transforms import MaybeToTensor
+
+            convert = MaybeToTensor()
+        transform = T.Compose([T.Resize(20), T.CenterCrop(16), convert])
+        loader = DataLoader(ImageFolder(folder, transform), 4)
+        made = gpupipe.from_dataloader(loader)
+        assert "torch's default dtype is float64" in line(made, "transform").why
+        same_batches(loader, made)
+
+    @pytest.mark.parametrize(
+        "converts",
+        [
+            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+            [T.PILToTensor(), T.ConvertImageDtype(torch.float32)],
+        ],
+    )
+    def test_of_what_names_its_own(self, converts: list[Any], folder: Path) -> None:
+        norm = T.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+        transform = T.Compose([T.Resize(20), T.CenterCrop(16), *converts, norm])
+        loader = DataLoader(ImageFolder(folder, transform, target_transform=float), 4)
+        same_batches(loader, gpupipe.from_dataloader(loader, strict=True), 1e-6)
+        mixup = v2.MixUp(num_classes=5)
+        mixed = DataLoader(ImageFolder(folder, transform), 4, collate_fn=lambda batch: mixup(*default_collate(batch)))
+        made = gpupipe.from_dataloader(mixed, strict=True)
+        assert [one.dtype for one in next(iter(made))] == [one.dtype for one in next(iter(mixed))]
+
+
 class TestViews:
     """DINO's transform, which gives a list of views."""
 

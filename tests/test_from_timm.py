@@ -278,6 +278,17 @@ def test_mixing_that_is_refused(made: Callable[[], Any], message: str) -> None:
         Recipe.from_timm(mixup=made(), **TRAIN)
 
 
+def test_labels_of_another_default_dtype_are_refused() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        _, labels = mixup()(torch.zeros(2, 3, 4, 4), torch.tensor([0, 1]))
+        with pytest.raises(gpupipe.TranslationError, match=r"Mixup can't .* its labels are of torch's default dtype"):
+            Recipe.from_timm(mixup=mixup(), normalize=False, **TRAIN | NO_COLOR)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert labels.dtype == torch.float64
+
+
 def test_erasing_after_mixing_is_refused() -> None:
     """The prefetcher erases what its collate_fn has mixed; Mixup mixes what the transform has erased."""
     with pytest.raises(gpupipe.TranslationError, match=r"FastCollateMixup with re_prob=0.2.*re_prob=0"):

@@ -315,6 +315,7 @@ NEAREST = {
 
 def _mixing(mixup: Any) -> Mixing:
     """The operation that does what timm's Mixup does. Raises TranslationError."""
+    import torch
     from timm.data import FastCollateMixup, Mixup
 
     if type(mixup) not in (Mixup, FastCollateMixup):
@@ -330,6 +331,9 @@ def _mixing(mixup: Any) -> Mixing:
         if not carried:
             said = f"{type(mixup).__name__}({setting}={getattr(mixup, setting)!r})"
             raise TranslationError(said, "a recipe does not mix so", alternative)
+    if torch.get_default_dtype() is not torch.float32:
+        reason = f"its labels are of torch's default dtype, {torch.get_default_dtype()}, and a recipe's float32"
+        raise TranslationError(type(mixup).__name__, reason, "call torch.set_default_dtype(torch.float32)")
     common: dict[str, Any] = {
         "num_classes": mixup.num_classes,
         "p": mixup.mix_prob,

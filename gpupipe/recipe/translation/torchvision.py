@@ -247,6 +247,13 @@ def _sampling(interpolation: Any) -> Any:
 
 
 def _to_tensor(reading: Reading) -> None:
+    """The one step whose floats are of torch's default dtype."""
+    import torch
+
+    default = torch.get_default_dtype()
+    if not reading.dtype and default is not torch.float32:
+        alternative = "take PILToTensor() and ConvertImageDtype(torch.float32) in its place"
+        raise reading.refuse(f"torch's default dtype is {_dtype(default)}, and a recipe's float32", alternative)
     _to(reading, "float32", "Tensor")
 
 

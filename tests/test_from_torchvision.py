@@ -864,6 +864,116 @@ def test_what_is_refused(transforms: list[Any], operation: str, alternative: str
     assert str(raised.value).startswith(f"{raised.value.operation} can't be translated: ")
 
 
+# What was changed after it was made, which torchvision's follow in part.
+
+
+def changed(transform: Any, **settings: Any) -> Any:
+    for name, value in settings.items():
+        setattr(transform, name, value)
+    return transform
+
+
+INVERT = [(("Invert", 1.0, None), ("Invert", 0.0, None))]
+SPACE = {"Invert": (lambda *_: None, False)}
+SHORTER = dict(list(v2.RandAugment._AUGMENTATION_SPACE.items())[:2])
+STALE = {
+    "policies": lambda: changed(v1.AutoAugment(), policies=INVERT),
+    "_policies": lambda: changed(v2.AutoAugment(), _policies=INVERT),
+    "_policies of another": lambda: changed(v2.AutoAugment(), policy=v1.AutoAugmentPolicy.SVHN),
+    "_AUGMENTATION_SPACE": lambda: changed(v2.TrivialAugmentWide(), _AUGMENTATION_SPACE=SPACE),
+    "_AUGMENTATION_SPACE of fewer": lambda: changed(v2.RandAugment(), _AUGMENTATION_SPACE=SHORTER),
+    "_fill of rotated": lambda: changed(v2.RandomRotation((45, 45)), fill=255),
+    "_fill of a crop": lambda: changed(v2.RandomCrop(90, pad_if_needed=True), fill=255),
+    "_fill of moved": lambda: changed(v2.RandomAffine((45, 45)), fill=255),
+    "_log_ratio of a crop": lambda: changed(v2.RandomResizedCrop(32, ratio=(1.0, 1.0)), ratio=(3.0, 3.0)),
+    "_log_ratio of a box": lambda: changed(v2.RandomErasing(1.0, ratio=(1.0, 1.0)), ratio=(3.0, 3.0)),
+    "size of v1": lambda: changed(v1.RandomResizedCrop(32, (0.5, 0.5), (2.0, 2.0)), size=24),
+    "size of v2": lambda: changed(v2.RandomResizedCrop(32, (0.5, 0.5), (2.0, 2.0)), size=24),
+    "_PARAMETER_MAX": lambda: changed(v2.AugMix(), _PARAMETER_MAX=5),
+}
+
+
+def placed(transform: Any) -> v1.Compose:
+    if "Crop" in type(transform).__name__:
+        return v1.Compose([transform, *F32])
+    behind = isinstance(transform, v2.RandomErasing)
+    return v1.Compose([v1.Resize((32, 32)), *([*F32, transform] if behind else [transform, *F32])])
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_what_was_changed_afterwards_is_refused(name: str) -> None:
+    transform = STALE[name]()
+    with pytest.raises(gpupipe.TranslationError) as raised:
+        translated(placed(transform))
+    assert raised.value.operation == f"{type(transform).__name__}.{name.split()[0]}"
+    assert "changed after" in raised.value.reason
+    assert isinstance(translated(placed(type(transform)(*STALE_ARGUMENTS.get(type(transform), ())))), gpupipe.Recipe)
+
+
+STALE_ARGUMENTS: dict[Any, tuple[Any, ...]] = {
+    **dict.fromkeys((v2.RandomRotation, v2.RandomAffine), (45,)),
+    **dict.fromkeys((v2.RandomCrop, v1.RandomResizedCrop, v2.RandomResizedCrop), (32,)),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "changes"),
+    [
+        ([v1.Resize((40, 44)), v1.CenterCrop(32)], [{}, {"size": (24, 28)}]),
+        ([v1.Resize(40), v1.CenterCrop(32)], [{"size": 50}, {}]),
+        ([v2.Resize((40, 44)), v2.ColorJitter((0.5, 0.5))], [{}, {"brightness": (1.5, 1.5)}]),
+        ([v1.Resize((40, 44)), v1.RandomInvert(0.0)], [{"note": "of the program's"}, {"p": 1.0}]),
+    ],
+)
+def test_what_they_follow_is_translated(first: list[Any], changes: list[dict[str, Any]]) -> None:
+    """Beside what torchvision's make of it."""
+    transform = v1.Compose([*(changed(one, **own) for one, own in zip(first, changes, strict=True)), *U8])
+    theirs = torch.stack([transform(opened(file)) for file in FILES])
+    assert (pixels(transform).int() - theirs.int()).abs().max() <= 2  # a level that the factor 1.5 makes of one
+
+
+def test_torchvision_goes_on_with_what_it_had() -> None:
+    """Why these are refused: the pixels are those of the old setting."""
+    image = Image.fromarray(picture(64, 64))
+    old, new = v2.RandomRotation((45, 45)), v2.RandomRotation((45, 45), fill=255)
+    stale = changed(v2.RandomRotation((45, 45)), fill=255)(image)
+    assert stale == old(image)
+    assert stale != new(image)
+
+
+@pytest.mark.parametrize("space", [SPACE, SHORTER], ids=["own", "fewer"])
+@pytest.mark.parametrize("kind", [v2.RandAugment, v2.TrivialAugmentWide, v2.AutoAugment, v2.AugMix])
+def test_other_operations_of_a_class_are_refused(kind: Any, space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = v1.Compose([v1.Resize((32, 32)), kind(), *F32])
+    assert isinstance(translated(transform), gpupipe.Recipe)
+    monkeypatch.setattr(kind, "_AUGMENTATION_SPACE", space)
+    with pytest.raises(gpupipe.TranslationError, match=rf"{kind.__name__}\._AUGMENTATION_SPACE can't be translated"):
+        translated(transform)
+
+
+@pytest.mark.parametrize("kind", [v2.MixUp, v2.CutMix])
+def test_an_alpha_that_was_changed_afterwards_is_refused(kind: Any) -> None:
+    """torchvision's go on with the old distribution."""
+    mixing = changed(kind(alpha=1000.0, num_classes=7), alpha=0.001)
+    _, labels = mixing(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]))
+    assert 0.4 < labels[0, 0] < 0.95  # a box of CutMix's may reach beyond the image
+    with pytest.raises(gpupipe.TranslationError, match=rf"{kind.__name__}\._dist can't be translated"):
+        translated(TRAINED, mixing)
+
+
+STATES = (
+    random.getstate,
+    lambda: torch.get_rng_state().tolist(),
+    lambda: np.random.mtrand._rand.get_state()[1].tolist(),
+)
+
+
+def test_a_check_takes_no_random_numbers() -> None:
+    before = [generator_state() for generator_state in STATES]
+    translated(v1.Compose([BOX, v2.RandAugment(), v2.ElasticTransform(), *F32]), MIXUP)
+    assert before == [generator_state() for generator_state in STATES]
+
+
 def test_a_double_normalization_names_the_one_that_does_both() -> None:
     first, second = v1.Normalize((0.1, 0.2, 0.3), (0.5, 1, 2)), v1.Normalize((0.4, 0.3, 0.1), (2, 3, 4))
     with pytest.raises(gpupipe.TranslationError) as raised:

@@ -8,7 +8,7 @@ from gpupipe.errors import TranslationError
 from gpupipe.recipe.mixing import CutMix, Mixing, MixUp, MixUpOrCutMix
 from gpupipe.recipe.translation.alike import mixing_like
 from gpupipe.recipe.translation.code import mixed_with
-from gpupipe.recipe.translation.reading import check_own
+from gpupipe.recipe.translation.untouched import check_made, check_own
 
 __all__ = ["mixing_of"]
 
@@ -72,4 +72,5 @@ def _settings(mixing: Any) -> tuple[str, float, tuple[int, float]]:
         raise TranslationError(
             f"{name}(labels_getter=...)", "gpupipe can't read it", "leave it out: labels come second"
         )
+    check_made(mixing, {"alpha": mixing.alpha, "num_classes": mixing.num_classes})
     return name, float(mixing.alpha), (int(mixing.num_classes), 1.0)

@@ -24,10 +24,10 @@ from gpupipe.recipe.operations import (
 from gpupipe.recipe.recipe import DTYPES, Recipe
 from gpupipe.recipe.translation.alike import Padded, augmentation_like, padding_like
 from gpupipe.recipe.translation.code import handed_on
+from gpupipe.recipe.translation.untouched import AS_IT_IS, check_made, check_own
 
-__all__ = ["AS_IT_IS", "Known", "Reader", "Reading", "check_own"]
+__all__ = ["Known", "Reader", "Reading"]
 
-AS_IT_IS = "gpupipe.PerImage takes it into a recipe as it is, gpupipe.from_dataloader runs the dataset as it is written"
 HALF = ("float16", "bfloat16")
 
 Reader: TypeAlias = Callable[..., None]
@@ -99,7 +99,9 @@ class Reading:
                 return
             said, self._said = self._said, kind.__name__
             if reader is not None:
-                reader(self, **self._parameters(transform, reader))
+                values = self._parameters(transform, reader)
+                reader(self, **values)
+                check_made(transform, values)
             elif isinstance(alike, Padded):
                 self.pad_below(alike)
             elif alike is not None:
@@ -356,12 +358,3 @@ def _names(kind: type) -> list[str]:
     """Dotted names by which a class may be known: with its module, and with each package that this is in."""
     parts = kind.__module__.split(".")
     return [".".join([*parts[:end], kind.__qualname__]) for end in range(len(parts), 0, -1)]
-
-
-def check_own(transform: Any) -> None:
-    """Raise TranslationError where something of the object's own replaces or surrounds what its class does."""
-    kind, own = type(transform), getattr(transform, "__dict__", {})
-    replaced = [name for name in own if callable(getattr(kind, name, None))]
-    hooks = [name for name, value in own.items() if name.endswith("_hooks") and value]
-    for name in (*replaced, *hooks):
-        raise TranslationError(f"{kind.__name__}.{name}", "this one was given its own, which can't be read", AS_IT_IS)

@@ -33,7 +33,8 @@ from gpupipe.recipe.geometric import (
 from gpupipe.recipe.operations import RandomErasing, RandomResizedCrop, Resize
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.collating import mixing_of
-from gpupipe.recipe.translation.reading import AS_IT_IS, Known, Reader, Reading
+from gpupipe.recipe.translation.reading import Known, Reader, Reading
+from gpupipe.recipe.translation.untouched import AS_IT_IS
 
 __all__ = ["ALTERNATIVES", "TORCHVISION", "recipe_from_torchvision"]
 

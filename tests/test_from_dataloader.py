@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 import random
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ import torch
 import torchvision
 from engines import forked
 from images import encode, picture, write_folder
-from PIL import Image
+from PIL import Image, ImageOps
 from programs import DataAugmentationDINO
 from torch.utils.data import (
     BatchSampler,
@@ -54,9 +56,11 @@ from vision_datasets import (
 
 import gpupipe
 from gpupipe.errors import ConfigError, DataError, SampleError, StateError
+from gpupipe.recipe.translation.untouched import replaced_in
 
 LEVELS = T.Compose([T.Resize(20), T.CenterCrop(16), T.PILToTensor()])
 FLOATS = T.Compose([T.Resize(20), T.CenterCrop(16), T.ToTensor(), T.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))])
+PIL_LOADER = torchvision.datasets.folder.pil_loader
 TRAIN = T.Compose([T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor()])
 
 
@@ -529,6 +533,144 @@ class OfTheClass:
 
 def gray(path: str) -> Image.Image:
     return Image.open(path).convert("L")
+
+
+def inverted(path: str) -> Image.Image:
+    return ImageOps.invert(Image.open(path).convert("RGB"))
+
+
+class Imitated(torchvision.datasets.vision.StandardTransform):
+    """A transform of both under the name of torchvision's."""
+
+    def __call__(self, image: Any, label: Any) -> Any:
+        return self.transform(image), label + 50
+
+
+Imitated.__name__ = "StandardTransform"
+
+
+class TestReplaced:
+    """What the program has put in the place of a library's functions: it is called, as in the DataLoader."""
+
+    def as_written(self, loader: DataLoader[Any], part: str, reason: str) -> None:
+        made = gpupipe.from_dataloader(loader)
+        assert reason in line(made, part).why
+        same_batches(loader, made)
+
+    def test_a_loader(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = DataLoader(ImageFolder(folder, LEVELS), 4)
+        (before, _), reason = next(iter(loader)), "folder.pil_loader was replaced"
+        monkeypatch.setattr("torchvision.datasets.folder.pil_loader", inverted)
+        assert not torch.equal(next(iter(loader))[0], before)
+        self.as_written(loader, "dataset", reason)
+        monkeypatch.setattr("torchvision.datasets.folder.pil_loader", functools.wraps(PIL_LOADER)(inverted))
+        self.as_written(loader, "dataset", reason)
+        named = functools.wraps(PIL_LOADER)(lambda path: inverted(path))
+        self.as_written(DataLoader(ImageFolder(folder, LEVELS, loader=named), 4), "dataset", "its loader is pil_loader")
+
+    @pytest.mark.parametrize("kind", [torchvision.datasets.DatasetFolder, ConcatDataset])
+    def test_a_datasets_items(self, kind: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        dataset: Any = ImageFolder(folder, LEVELS)
+        dataset = ConcatDataset([dataset]) if kind is ConcatDataset else dataset
+        own = kind.__getitem__
+
+        def items(self: Any, index: int) -> Any:
+            image, label = own(self, index)
+            return image, label + 100
+
+        monkeypatch.setattr(kind, "__getitem__", items)
+        loader = DataLoader(dataset, 4)
+        assert min(next(iter(loader))[1]) >= 100
+        self.as_written(loader, "dataset", f"{kind.__name__}.__getitem__ was replaced")
+
+    def test_a_transform(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader, own = DataLoader(ImageFolder(folder, LEVELS), 4), T.CenterCrop.forward
+        turned = lambda self, image: T.functional.vflip(own(self, image))  # noqa: E731
+        for forward in (turned, torch.no_grad()(turned), MagicMock(side_effect=lambda image: image.crop((0, 0, 9, 9)))):
+            with monkeypatch.context() as patch:
+                patch.setattr(T.CenterCrop, "forward", forward)
+                self.as_written(loader, "transform", "CenterCrop.forward can't be translated")
+        assert gpupipe.from_dataloader(loader, strict=True)
+
+    def test_what_v2s_draw(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        transform = v2.Compose([v2.Resize((16, 16)), v2.RandomHorizontalFlip(1.0), T.PILToTensor()])
+        monkeypatch.setattr(v2.RandomHorizontalFlip, "transform", lambda self, image, params: image)
+        self.as_written(DataLoader(ImageFolder(folder, transform), 4), "transform", "RandomHorizontalFlip.transform")
+
+    def test_transforms_of_a_torchvisions_name(self, tmp_path: Path) -> None:
+        loader = DataLoader(oxford_pets(tmp_path, transforms=Imitated(LEVELS)), batch_size=2)
+        self.as_written(loader, "dataset", "its transforms= is called with image and label together")
+
+    @pytest.mark.parametrize(
+        ("kind", "listed"),
+        [
+            (SequentialSampler, lambda self: iter([3, 1, 2, 0, 4, 5, 9, 8, 7, 6])),
+            (BatchSampler, lambda self: iter([[3, 1], [2, 0], [9, 8], [4, 5], [7, 6]])),
+        ],
+    )
+    def test_a_sampler(self, kind: Any, listed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        loader = DataLoader(Numbers(10), 2)
+        monkeypatch.setattr(kind, "__iter__", listed)
+        assert flat([batch.tolist() for batch in loader])[:4] == [3, 1, 2, 0]
+        same_batches(loader, gpupipe.from_dataloader(loader))
+
+    @pytest.mark.trainers("timm")
+    @pytest.mark.parametrize("name", ["ReaderImageFolder", "Mine"])
+    def test_a_reader_of_timms(self, name: str, folder: Path) -> None:
+        from timm.data import ImageDataset
+        from timm.data.readers.reader_image_folder import ReaderImageFolder
+
+        class Reader(ReaderImageFolder):
+            def __getitem__(self, index: int) -> Any:
+                file, label = super().__getitem__(index)
+                return file, label + 50
+
+        Reader.__name__ = name
+        dataset = ImageDataset(str(folder), reader=Reader(str(folder)), transform=LEVELS)
+        self.as_written(DataLoader(dataset, 4), "dataset", f"its reader is {__name__}.{name}")
+
+    @pytest.mark.trainers("timm")
+    def test_timms_reader_itself(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from timm.data import ImageDataset
+        from timm.data.readers.reader_image_folder import ReaderImageFolder
+
+        own = ReaderImageFolder.__getitem__
+        loader = DataLoader(ImageDataset(str(folder), transform=LEVELS), 4)
+        monkeypatch.setattr(ReaderImageFolder, "__getitem__", lambda self, index: own(self, index // 2))
+        self.as_written(loader, "dataset", "ReaderImageFolder.__getitem__ was replaced")
+
+    @pytest.mark.trainers("timm")
+    def test_timms_operations(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from timm.data import auto_augment, create_transform
+
+        arguments = {"is_training": True, "scale": (1, 1), "ratio": (1, 1), "hflip": 0, "color_jitter": None}
+
+        def reason() -> str:
+            made = gpupipe.from_dataloader(DataLoader(ImageFolder(folder, transform), 4))
+            return "" if made.translation.complete else line(made, "transform").why
+
+        for policy in ("rand-m9-n1", "3a", "augmix-m5-w2"):
+            transform = copy.deepcopy(create_transform(16, auto_augment=policy, **arguments))
+            assert reason() == ""
+            (policy_of,) = [one for one in transform.transforms if type(one).__module__ == auto_augment.__name__]
+            op = policy_of.policy[0][0] if policy == "3a" else policy_of.ops[0]
+            with monkeypatch.context() as patch:
+                patch.setattr(op, "aug_fn", auto_augment.invert if policy == "3a" else lambda image, *_, **__: image)
+                assert f"(op='{op.name}') can't be translated: it does something else" in reason()
+            with monkeypatch.context() as patch:
+                patch.setitem(auto_augment.NAME_TO_OP, op.name, lambda image, *_, **__: image)
+                assert "it does something else" in reason()
+                transform = create_transform(16, auto_augment=policy, **arguments)
+                assert "it does something else" in reason()
+            with monkeypatch.context() as patch:
+                patch.setattr(auto_augment.AugmentOp, "__call__", lambda self, image: image)
+                assert "AugmentOp.__call__ can't be translated" in reason()
+
+    def test_nothing_is_replaced_as_it_comes(self) -> None:
+        rooms = (T, v2, torchvision.datasets, torch.utils.data, torch.utils.data.distributed)
+        kinds = [kind for room in rooms for kind in vars(room).values() if isinstance(kind, type)]
+        assert len(kinds) > 150
+        assert [name for kind in kinds if (name := replaced_in(kind))] == []
 
 
 class TestAsWritten:

@@ -16,6 +16,7 @@ from gpupipe.migration.report import Line, Translation, described
 from gpupipe.migration.samplers import Sampling, batches_of, follow, sampling_of
 from gpupipe.migration.seeds import seed_of, warn_of_likes
 from gpupipe.order import Order, Sequential, Shuffled
+from gpupipe.recipe.translation.untouched import replaced_in
 
 __all__ = ["from_dataloader"]
 
@@ -101,7 +102,7 @@ def _check(loader: Any) -> None:
 def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, int | None, bool, Sampling]:
     """Sampler or batch sampler, batch_size (None: no automatic batching), drop_last, and the order."""
     own: Any = loader.batch_sampler
-    if own is not None and type(own) is not BatchSampler:
+    if own is not None and (type(own) is not BatchSampler or replaced_in(BatchSampler)):
         return own, *_grouped(own, loader, overrides)
     sampler = loader.sampler if own is None else own.sampler
     batch_size, drop_last = (None, False) if own is None else (own.batch_size, own.drop_last)

@@ -17,6 +17,7 @@ from PIL import ImageFile
 
 from gpupipe.errors import TranslationError
 from gpupipe.host.generators import global_generators, kept
+from gpupipe.recipe.translation.untouched import is_foreign, replaced_in
 from gpupipe.sources import DatasetSource, Source, SubsetSource
 from gpupipe.sources.listed import MAYBE_DEEP, open_listed
 from gpupipe.sources.raised import as_raised, form_of
@@ -122,6 +123,7 @@ def files_of(dataset: Any) -> Files:
 
 def _files_of(dataset: Any) -> Files:
     kind = type(dataset)
+    _check_class(dataset, kind)
     if kind is torch.utils.data.Subset:
         return _chosen(dataset, _files_of(dataset.dataset))
     if kind is torch.utils.data.ConcatDataset:
@@ -142,6 +144,13 @@ def _files_of(dataset: Any) -> Files:
 def _library(kind: type) -> str:
     library, _, rest = kind.__module__.partition(".")
     return library if (library, rest.partition(".")[0]) in (("torchvision", "datasets"), ("timm", "data")) else ""
+
+
+def _check_class(dataset: Any, kind: type) -> None:
+    """Raise TranslationError where the program has replaced what a library's class does."""
+    method = replaced_in(kind)
+    if method:
+        raise _refused(dataset, f"{method} was replaced by another, which can't be read")
 
 
 def _refused(dataset: Any, reason: str, alternative: str = AS_IT_IS) -> TranslationError:
@@ -217,8 +226,10 @@ def _check_loader(dataset: Any) -> None:
     backend = sys.modules["torchvision"].get_image_backend()
     name = getattr(loader, "__name__", "")
     known = getattr(loader, "__module__", "") == "torchvision.datasets.folder" and name in RGB_LOADERS
-    if loader is not None and not known:
+    if loader is not None and (not known or is_foreign(loader)):
         raise _refused(dataset, f"its loader is {name or loader}", "leave loader out, which opens images by Pillow")
+    if name == "default_loader" and is_foreign(sys.modules["torchvision.datasets.folder"].pil_loader):
+        raise _refused(dataset, "torchvision.datasets.folder.pil_loader was replaced by another, which can't be read")
     if name == "default_loader" and backend != "PIL":
         raise _refused(dataset, f"torchvision's image backend is {backend}", "call set_image_backend('PIL')")
 
@@ -246,15 +257,18 @@ def _transforms(dataset: Any, name: str) -> tuple[Any, Transform | None]:
     both = dataset.transforms
     if both is None:
         return None, None
-    if type(both).__name__ != "StandardTransform":
+    _check_class(dataset, type(both))
+    if type(both).__name__ != "StandardTransform" or not _library(type(both)):
         raise _refused(dataset, "its transforms= is called with image and label together", "pass transform=")
     return both.transform, both.target_transform
 
 
 def _of_timm(dataset: Any) -> Files:
     reader: Any = getattr(dataset, "reader", None)
-    if type(dataset).__name__ != "ImageDataset" or type(reader).__name__ != "ReaderImageFolder":
-        raise _refused(dataset, f"its reader is {type(reader).__name__}, which is no folder's")
+    kind = type(reader)
+    if type(dataset).__name__ != "ImageDataset" or kind.__name__ != "ReaderImageFolder" or _library(kind) != "timm":
+        raise _refused(dataset, f"its reader is {kind.__module__}.{kind.__name__}, which is no folder's of timm's")
+    _check_class(dataset, kind)
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None):
         raise _refused(dataset, "it has load_bytes, additional_features or another input_img_mode than RGB")
     paths, labels = _apart(reader.samples)

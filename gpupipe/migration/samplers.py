@@ -28,6 +28,7 @@ from gpupipe.order import (
     Weighted,
 )
 from gpupipe.order.sampler import is_listing, parts_of
+from gpupipe.recipe.translation.untouched import replaced_in
 
 __all__ = ["Sampling", "batches_of", "follow", "sampling_of"]
 
@@ -57,6 +58,8 @@ def sampling_of(sampler: Any, full: int | None = None) -> Sampling:
     full: how many samples a batch has to have, or None where it may have fewer.
     """
     kind = type(sampler)
+    if replaced_in(kind):  # by the program, of torch's class
+        return _listed(sampler)
     if kind is SequentialSampler:
         return Sampling(Sequential(len(sampler)), "Sequential")
     if kind is RandomSampler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from gpupipe.recipe.own import PerImage
 from gpupipe.recipe.recipe import Recipe
 from gpupipe.recipe.translation.reading import Known, Reading
 from gpupipe.recipe.translation.torchvision import ALTERNATIVES, TORCHVISION
+from gpupipe.recipe.translation.untouched import AS_IT_IS, check_own, is_foreign
 
 __all__ = ["recipe_from_timm", "recipe_in_part"]
 
@@ -162,6 +164,7 @@ def _erasing(erasing: Any) -> Any:
     """Of one image; `num_splits` has a meaning for batches alone."""
     from torchvision.transforms import RandomErasing
 
+    check_own(erasing)
     if erasing.rand_color:
         reason, alternative = "each box would have a random color", "pass re_mode='pixel' or 'const'"
         raise TranslationError(f"RandomErasing(re_mode={erasing.mode!r})", reason, alternative)
@@ -246,6 +249,7 @@ def _auto_augment(reading: Reading, policy: Any) -> None:
     if drawn != THREE_AUGMENT:
         reason, alternative = "a recipe has another searched policy", f"{RAND}, '3a', or take gpupipe.AutoAugment()"
         raise reading.refuse(reason, alternative, policy=policy[:1])
+    _check_functions(reading, [op for group in policy for op in group])
     reading.augment(ThreeAugment())
 
 
@@ -267,6 +271,7 @@ def _aug_mix(reading: Reading, ops: Any, alpha: float, width: int, depth: int, b
 def _check_ops(reading: Reading, ops: Any, translate: float) -> None:
     """The settings that have to be alike and that a recipe does not have."""
     first = ops[0]
+    _check_functions(reading, ops)
     if len({str((op.prob, op.magnitude, op.hparams, op.kwargs)) for op in ops}) > 1:
         raise reading.refuse("its operations have different settings", "make them alike", ops=ops)
     if first.magnitude_max not in (None, 10):
@@ -274,6 +279,23 @@ def _check_ops(reading: Reading, ops: Any, translate: float) -> None:
     share = first.hparams.get("translate_pct", 0.45)
     if share != translate:
         raise reading.refuse(f"images move by {translate}", "let create_transform set it", translate_pct=share)
+
+
+def _check_functions(reading: Reading, ops: Any) -> None:
+    """That operations do what timm's of their names do."""
+    from timm.data import auto_augment
+
+    for op in ops:
+        check_own(op)
+        functions = op.aug_fn, op.level_fn
+        known = auto_augment.NAME_TO_OP[op.name], auto_augment.LEVEL_TO_ARG[op.name]
+        if is_foreign(functions) or list(map(_unpacked, functions)) != list(map(_unpacked, known)):
+            raise reading.refuse("it does something else than timm's of that name", AS_IT_IS, op=op.name)
+
+
+def _unpacked(function: Any) -> Any:
+    """A partial's parts, as two of the same are not equal."""
+    return (function.func, function.args, function.keywords) if isinstance(function, partial) else function
 
 
 def _moving(reading: Reading, op: Any) -> Any:
@@ -320,6 +342,7 @@ def _mixing(mixup: Any) -> Mixing:
 
     if type(mixup) not in (Mixup, FastCollateMixup):
         raise TranslationError(f"mixup={mixup!r}", "it is no Mixup of timm's own", "pass a timm.data.Mixup")
+    check_own(mixup)
     alike = {"batch": None, "pair": 2, "elem": 1}
     for setting, carried, alternative in (
         ("mode", mixup.mode in alike, "pass mode='batch', 'pair' or 'elem'"),

@@ -4,8 +4,10 @@ be told from its settings."""
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,29 @@ import numpy as np
 from gpupipe.errors import TranslationError
 from gpupipe.host.generators import global_generators, kept
 
-__all__ = ["AS_IT_IS", "check_made", "check_own", "of_package"]
+__all__ = ["AS_IT_IS", "check_made", "check_own", "is_foreign", "replaced_in"]
 
 AS_IT_IS = "gpupipe.PerImage takes it into a recipe as it is, gpupipe.from_dataloader runs the dataset as it is written"
 
+LIBRARIES = ("torch", "torchvision", "timm")
+KNOWN = {*LIBRARIES, "typing_extensions", *sys.stdlib_module_names} - {"unittest"}  # of which a mock would be
+CALLED = ("__call__", "__getattr__", "_call_impl", "_wrapped_call_impl", "forward")
+"""Of torch.nn.Module. Other libraries replace its other methods, which a transform's call does not come to."""
+MAKING = ("__delattr__", "__init__", "__new__", "__repr__", "__setattr__", "extra_repr", "find_classes", "make_dataset")
+"""What is over once an object is made; Lightning replaces `__setattr__` while it asks for loaders."""
+
 
 def check_own(transform: Any) -> None:
-    """Raise TranslationError where something of the object's own replaces or surrounds what its class does."""
+    """Raise TranslationError where something of the object's own replaces or surrounds what its class does, or of the
+    program's what a library's class does."""
     kind, own = type(transform), getattr(transform, "__dict__", {})
     replaced = [name for name in own if callable(getattr(kind, name, None))]
     hooks = [name for name, value in own.items() if name.endswith("_hooks") and value]
     for name in (*replaced, *hooks):
         raise TranslationError(f"{kind.__name__}.{name}", "this one was given its own, which can't be read", AS_IT_IS)
+    method = replaced_in(kind)
+    if method:
+        raise TranslationError(method, "the class was given another, which can't be read", AS_IT_IS)
 
 
 def check_made(transform: Any, values: Mapping[str, Any]) -> None:
@@ -63,18 +76,41 @@ SPACES: dict[tuple[str, str], set[str]] = {
 def _check_spaces(kind: type) -> None:
     """Raise TranslationError where a class of torchvision.transforms.v2 was given operations of the program's own."""
     for (known, name), operations in SPACES.items():
-        space = vars(kind).get(name)
-        if kind.__name__ == known and isinstance(space, Mapping):
-            foreign = [key for key, (strengths, _) in space.items() if not of_package(strengths, "torchvision")]
-            if foreign or space.keys() != operations:
-                raise TranslationError(f"{known}.{name}", "its class was given others, which can't be read", AS_IT_IS)
+        space = vars(kind).get(name) if kind.__name__ == known else None
+        if space is not None and space.keys() != operations:
+            raise TranslationError(f"{known}.{name}", "the class was given another, which can't be read", AS_IT_IS)
 
 
-def of_package(function: Any, package: str) -> bool:
-    """Whether a function, and what it wraps, was written in a package's modules."""
-    name = getattr(function, "__globals__", {}).get("__name__", "")
-    inner = getattr(function, "__wrapped__", None)
-    return name.partition(".")[0] == package and (inner is None or of_package(inner, package))
+def replaced_in(kind: type) -> str:
+    """The first of what torch's, torchvision's and timm's classes do, of those that it is derived from, that was
+    replaced by a function from elsewhere; "" if there is none."""
+    import torch
+
+    for base in kind.__mro__:
+        if _package(base.__module__) not in LIBRARIES:
+            continue
+        names = CALLED if base is torch.nn.Module else vars(base).keys() - MAKING
+        found = [name for name in sorted(names) if is_foreign(vars(base).get(name))]
+        if found:
+            return f"{base.__name__}.{found[0]}"
+    return ""
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether it is, has in it or wraps a function from elsewhere than torch, torchvision, timm and Python."""
+    if isinstance(value, Mapping | list | tuple):
+        return any(map(is_foreign, value.values() if isinstance(value, Mapping) else value))
+    if isinstance(value, property):
+        return is_foreign((value.fget, value.fset))
+    inner = next((getattr(value, name) for name in ("__func__", "func", "__wrapped__") if hasattr(value, name)), None)
+    if not callable(value) or isinstance(value, type):
+        return is_foreign(inner) if isinstance(value, staticmethod | classmethod) else False
+    module = value.__globals__.get("__name__", "") if isinstance(value, FunctionType) else type(value).__module__
+    return _package(module) not in KNOWN or is_foreign(inner)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 # How a class is given what it keeps in another form, by class and parameter.

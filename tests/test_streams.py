@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,20 @@ class Counted(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for item in itertools.islice(numbered(self.number), self.at, None):
             self.at, self.read = self.at + 1, self.read + 1
+            yield item
+
+
+class Once:
+    """The same; the first time that it comes to one item of pass 0, it raises an error."""
+
+    def __init__(self, place: int, error: BaseException) -> None:
+        self.place, self.error, self.raised = place, error, False
+
+    def __call__(self, number: int) -> Iterator[Any]:
+        for place, item in enumerate(numbered(number)):
+            if (number, place) == (0, self.place) and not self.raised:
+                self.raised = True
+                raise self.error
             yield item
 
 
@@ -329,6 +344,35 @@ class TestBadInput:
             assert "catch that in the iterator" in str(raised.value)
             assert list(turns) == []
             assert next(iter(batches))[1].tolist() == [1000, 1001, 1002, 1003]
+
+    @pytest.mark.parametrize("options", ENGINES)
+    def test_what_it_raises_once_is_read_again(self, options: dict[str, Any]) -> None:
+        """From the step at which it came, from one before, and from one behind that another loader has come to."""
+        with loader(Once(COUNT, ConnectionError("lost")), **options) as batches:
+            states = [batches.state_dict() for _ in batches]
+        for delivered in (5, 3, 7):
+            with loader(Once(22, ConnectionError("lost")), **options) as batches:
+                with pytest.raises(ConnectionError):
+                    list(batches)
+                batches.load_state_dict(states[delivered - 1])
+                assert labels(batches) == rows(range(COUNT))[delivered:]
+                assert batches.epoch == 1
+
+    @pytest.mark.parametrize("options", ENGINES[1:])
+    def test_what_it_raises_ahead_of_a_loop_that_goes_back(self, options: dict[str, Any]) -> None:
+        """Nobody has seen it, so that the epoch has all its batches."""
+        data = Once(22, ConnectionError("lost"))
+        with loader(data, **options | {"prefetch_factor": 8}) as batches:
+            turns = iter(batches)
+            next(turns)
+            state = batches.state_dict()
+            next(turns)
+            deadline = time.monotonic() + 20
+            while not data.raised and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert data.raised
+            batches.load_state_dict(state)
+            assert labels(batches) == rows(range(COUNT))[1:]
 
     def test_epochs_of_their_own_do_not_pass_over_what_it_raises(self) -> None:
         """The iterator that has raised is not taken for one that has ended: no item behind that is left out unseen."""

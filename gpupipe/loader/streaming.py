@@ -83,6 +83,7 @@ class StreamReader:
     def load(self, mark: Mapping[str, Any] | None) -> None:
         """Go on from what a state has of the stream. Raises StateError where that is none."""
         self._passes, self._loaded = None, None
+        self._failed.clear()
         if mark is None:
             return
         kept = [mark.get(name) for name in MARK]
@@ -100,9 +101,9 @@ class StreamReader:
             if epoch != job.epoch:
                 cut = batches if epoch is None else replace(batches, origin=0)
                 epoch, cutting = job.epoch, _Cutting(cut, self._from(job.epoch))
-            if job.step == 0:
-                self._failed.pop(job.epoch, None)
-            if job.step >= self._failed.get(job.epoch, job.step + 1):
+            if job.step < self._failed.get(job.epoch, 0):  # it is read again, and may come this time
+                del self._failed[job.epoch]
+            if job.epoch in self._failed:
                 return
             try:
                 rows = cutting(job.step)

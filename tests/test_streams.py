@@ -374,6 +374,43 @@ class TestBadInput:
             batches.load_state_dict(state)
             assert labels(batches) == rows(range(COUNT))[1:]
 
+    @pytest.mark.parametrize("options", ENGINES)
+    @pytest.mark.parametrize("epoch_samples", [None, 30])
+    @pytest.mark.parametrize("place", [0, 42])
+    def test_a_ctrl_c_while_it_is_read_costs_nothing(
+        self, options: dict[str, Any], epoch_samples: int | None, place: int
+    ) -> None:
+        def delivered(data: Any) -> list[list[int]]:
+            found, turns = [], None
+            with loader(data, epoch_samples=epoch_samples, **options) as batches:
+                while batches.epoch < 2:
+                    try:
+                        turns = turns or iter(batches)
+                        found.append(next(turns)[1].tolist())
+                    except StopIteration:
+                        turns = None
+                    except KeyboardInterrupt:
+                        continue
+            return found
+
+        data = Once(place, KeyboardInterrupt())
+        assert delivered(data) == delivered(numbered)
+        assert data.raised
+
+    def test_a_ctrl_c_on_the_way_to_an_epoch(self) -> None:
+        with loader(Once(20, KeyboardInterrupt()), epoch_samples=30) as batches:
+            batches.set_epoch(2)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(batches))
+            assert next(iter(batches))[1].tolist() == [1017, 1018, 1019, 1020]
+
+    @pytest.mark.parametrize("options", ENGINES)
+    def test_what_it_raises_ahead_of_a_loop_that_is_left(self, options: dict[str, Any]) -> None:
+        """It is read for its neighbours before its batch is due."""
+        with loader(Once(15, ConnectionError("lost")), epoch_samples=30, **options) as batches:
+            assert labels(itertools.islice(batches, 3)) == rows(range(12))
+            assert labels(batches) == rows([*range(30, COUNT), *range(1000, 1017)])
+
     def test_epochs_of_their_own_do_not_pass_over_what_it_raises(self) -> None:
         """The iterator that has raised is not taken for one that has ended: no item behind that is left out unseen."""
 

@@ -112,7 +112,6 @@ class StreamReader:
                 yield self._given(job, rows)
             except Exception:
                 self._failed[job.epoch] = job.step + 1
-                self._passes = None  # an iterator that has raised says that it is at its end
                 raise
 
     def _given(self, job: Job, rows: _Rows) -> Job:
@@ -223,7 +222,8 @@ class _Passes:
     """The stream from the beginning of pass `first` on; where epochs have a length of their own, one pass after the
     other.
 
-    total: so many samples have been read. data: the data's own state at the beginning of a pass, if it has any.
+    total: so many samples have been read. sound: whether the iterator stands there; one that an error or a Ctrl-C has
+    gone through may say that it is at its end. data: the data's own state at the beginning of a pass, if it has any.
     loaded: a mark that a state has.
     """
 
@@ -232,6 +232,7 @@ class _Passes:
         self._stream = source.stream
         self._items: Iterator[Any] = iter(())
         self.total = self._pass = self._offset = 0
+        self._sound = False
         self.first = first
         self._data = data
         beginning = {"first": first, "total": 0, "pass": first, "offset": 0, "data": None}
@@ -243,6 +244,7 @@ class _Passes:
 
     def __next__(self) -> Any:
         while True:
+            self._sound = False
             try:
                 value = next(self._items, END)
             except Exception as error:  # code of the user's
@@ -250,10 +252,12 @@ class _Passes:
                 raise as_raised(error, self.total, self._source.location(self.total), reason, REMEDY) from error
             if value is not END:
                 self.total, self._offset = self.total + 1, self._offset + 1
+                self._sound = True
                 return value
             if self._stream.epoch_samples is None:
                 if not self.total:
                     log.warning("gpupipe: the stream %s gave nothing in pass %d", self._source.name, self._pass)
+                self._sound = True
                 raise StopIteration
             if not self._offset:
                 raise DataError(f"the stream {self._source.name} gave nothing in pass {self._pass}, so it is empty")
@@ -265,15 +269,17 @@ class _Passes:
         return {"first": self.first, "total": self.total, "pass": self._pass, "offset": self._offset, "data": state}
 
     def go(self, total: int) -> None:
-        """Read up to there; from a mark on where it stands beyond."""
-        if total < self.total:
+        """Read up to there; from a mark on where it stands beyond, or nowhere."""
+        if total < self.total or not self._sound:
             self._begin(next(mark for mark in reversed(self._marks) if mark["total"] <= total))
         for _ in islice(self, total - self.total):
             pass
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
+        self._sound = False
         self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
         self._items = self._stream.begin(self._pass, self._data if mark["data"] is None else mark["data"])
         if mark["data"] is None:
             for _ in islice(self._items, self._offset):
                 pass
+        self._sound = True

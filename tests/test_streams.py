@@ -411,6 +411,19 @@ class TestBadInput:
             assert labels(itertools.islice(batches, 3)) == rows(range(12))
             assert labels(batches) == rows([*range(30, COUNT), *range(1000, 1017)])
 
+    @pytest.mark.parametrize("options", ENGINES)
+    @pytest.mark.parametrize("place", [5, 9, 13])
+    def test_what_it_raises_costs_its_own_epoch_alone(self, options: dict[str, Any], place: int) -> None:
+        """At the last step but one, too, after which the next epoch is what comes."""
+        with loader(Once(place, ConnectionError("lost")), epoch_samples=16, **options) as batches:
+            turns = iter(batches)
+            assert labels(itertools.islice(turns, place // BATCH)) == rows(range(16))[: place // BATCH]
+            with pytest.raises(ConnectionError):
+                next(turns)
+            assert labels(turns) == []
+            assert labels(batches) == rows(range(16, 32))
+            assert labels(batches) == rows([*range(32, COUNT), *range(1000, 1005)])
+
     def test_epochs_of_their_own_do_not_pass_over_what_it_raises(self) -> None:
         """The iterator that has raised is not taken for one that has ended: no item behind that is left out unseen."""
 

@@ -196,6 +196,7 @@ class Supply:
             if item is None:
                 self.check_open()
                 if self._reader is not None:
+                    self._close_batches()  # else the next epoch, which may begin at this point, would have none
                     return Ended()
                 raise GpupipeError("the engine has ended its batches before the epoch; iterate again, or report this")
             return _attempt(self._finishing(at), item) if isinstance(item, Batch) else item

@@ -27,16 +27,17 @@ COUNT, BATCH = 43, 4
 BYTES = [encode(picture(20 + number, 24, number), "PNG") for number in range(COUNT)]
 
 
-def numbered(number: int) -> Iterator[tuple[bytes, int]]:
+def numbered(number: int, images: list[bytes] = BYTES) -> Iterator[tuple[bytes, int]]:
     """Pass 0 has the labels 0, 1, 2 ..., pass 1 1000, 1001 ..."""
-    return ((data, 1000 * number + place) for place, data in enumerate(BYTES))
+    return ((data, 1000 * number + place) for place, data in enumerate(images))
 
 
 class Counted(IterableDataset[Any]):
     """The same, with a state of its own; `read` counts what was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: list[bytes] = BYTES) -> None:
         self.read = self.at = self.number = 0
+        self.images = images
 
     def set_epoch(self, number: int) -> None:
         self.number = number
@@ -49,7 +50,7 @@ class Counted(IterableDataset[Any]):
         self.at = state["at"]
 
     def __iter__(self) -> Iterator[Any]:
-        for item in itertools.islice(numbered(self.number), self.at, None):
+        for item in itertools.islice(numbered(self.number, self.images), self.at, None):
             self.at, self.read = self.at + 1, self.read + 1
             yield item
 
@@ -220,6 +221,22 @@ class TestResume:
             resumed.set_epoch(0)
             assert sorted(itertools.chain(*labels(resumed))) == list(range(COUNT))
         assert state["stream"]["data"] == {"at": 30}
+
+    @pytest.mark.parametrize("stateful", [True, False])
+    @pytest.mark.parametrize("epoch_samples", [None, 30])
+    def test_with_the_datas_own_state_or_without(self, stateful: bool, epoch_samples: int | None) -> None:
+        """A state of one is one of the other."""
+        with loader(Counted(BYTES * 2), epoch_samples=epoch_samples, stateful=stateful) as batches:
+            states, expected = [], []
+            for _ in range(2):
+                for _, label in batches:
+                    expected.append(label.tolist())
+                    states.append(batches.state_dict())
+        for step in range(0, len(states), 5):
+            with loader(Counted(BYTES * 2), epoch_samples=epoch_samples, stateful=not stateful) as resumed:
+                resumed.load_state_dict(states[step])
+                found = labels(resumed) + labels(resumed)
+            assert found[: len(expected) - step - 1] == expected[step + 1 :][: len(found)]
 
     def test_on_other_ranks_and_with_other_batches(self) -> None:
         with loader() as batches:

@@ -278,8 +278,9 @@ class _Passes:
     def _begin(self, mark: Mapping[str, Any]) -> None:
         self._sound = False
         self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
-        self._items = self._stream.begin(self._pass, self._data if mark["data"] is None else mark["data"])
-        if mark["data"] is None:
+        state = mark["data"] if self._stream.stateful else None
+        self._items = self._stream.begin(self._pass, self._data if state is None else state)
+        if state is None:
             for _ in islice(self._items, self._offset):
                 pass
         self._sound = True

@@ -205,6 +205,36 @@ class TestResume:
             assert found == expected[step + 1 :][: len(found)]
             assert len(found) >= len(expected) - step - 1
 
+    @pytest.mark.parametrize("epoch_samples", [None, 30])
+    def test_its_own_state_holds_the_pass(self, epoch_samples: int | None) -> None:
+        class Passing(Counted):
+            def __init__(self) -> None:
+                super().__init__()
+                self.state: dict[str, Any] = {"place": {}}
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"place": {"at": self.at, "number": self.number}}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                self.state = state  # which is its own from now on
+                self.at, self.number = state["place"]["at"], state["place"]["number"]
+
+            def set_epoch(self, number: int) -> None:
+                super().set_epoch(number)
+                self.state["place"]["at"] = 7
+
+        with loader(epoch_samples=epoch_samples) as batches:
+            expected = [labels(batches) for _ in range(3)]
+        with loader(Passing(), epoch_samples=epoch_samples, stateful=True) as batches:
+            assert [labels(batches) for _ in range(3)] == expected
+            batches.set_epoch(0)
+            next(iter(batches))
+            state = batches.state_dict()
+            batches.set_epoch(2)
+            assert labels(batches) == expected[2]
+            batches.load_state_dict(state)
+            assert labels(batches) == expected[0][1:]
+
     def test_its_own_state_spares_what_was_read(self) -> None:
         with loader(Counted(), stateful=True, buffer_size=10) as batches:
             turns = iter(batches)

@@ -279,7 +279,7 @@ class _Passes:
         self._sound = False
         self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
         state = mark["data"] if self._stream.stateful else None
-        self._items = self._stream.begin(self._pass, self._data if state is None else state)
+        self._items = self._stream.begin(self._pass, state, self._data)
         if state is None:
             for _ in islice(self._items, self._offset):
                 pass

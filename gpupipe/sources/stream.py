@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -82,14 +83,16 @@ class Stream:
         """Of the data, for messages."""
         return str(getattr(self.data, "__qualname__", type(self.data).__qualname__))
 
-    def begin(self, number: int, state: Any) -> Iterator[Any]:
-        """A pass, from where a state of the data's own stands, if it has any. Raises ConfigError for what is no
-        iterator."""
+    def begin(self, number: int, state: Any, beginning: Any) -> Iterator[Any]:
+        """A pass, from where a state of the data's own stands; None: from its beginning, to which the state `beginning`
+        brings the data, if it is stateful. Raises ConfigError for what is no iterator."""
         set_epoch = getattr(self.data, "set_epoch", None)
+        if self.stateful and state is None:  # before the pass is set: it may hold the one in which it was taken
+            self.data.load_state_dict(copy.deepcopy(beginning))
         if callable(set_epoch):
             set_epoch(number)
-        if self.stateful:
-            self.data.load_state_dict(state)
+        if self.stateful and state is not None:
+            self.data.load_state_dict(copy.deepcopy(state))
         made = self.data if isinstance(self.data, Iterable) else self.data(number)
         if not isinstance(made, Iterable):
             raise ConfigError(f"Stream: {self.name} gave {type(made).__name__} for pass {number}, {WANTED}")

@@ -58,11 +58,11 @@ class Counted(IterableDataset[Any]):
 class Once:
     """The same; the first time that it comes to one item of pass 0, it raises an error."""
 
-    def __init__(self, place: int, error: BaseException) -> None:
-        self.place, self.error, self.raised = place, error, False
+    def __init__(self, place: int, error: BaseException, images: list[bytes] = BYTES) -> None:
+        self.place, self.error, self.images, self.raised = place, error, images, False
 
     def __call__(self, number: int) -> Iterator[Any]:
-        for place, item in enumerate(numbered(number)):
+        for place, item in enumerate(numbered(number, self.images)):
             if (number, place) == (0, self.place) and not self.raised:
                 self.raised = True
                 raise self.error
@@ -470,6 +470,23 @@ class TestBadInput:
             assert labels(turns) == []
             assert labels(batches) == rows(range(16, 32))
             assert labels(batches) == rows([*range(32, COUNT), *range(1000, 1005)])
+
+    @pytest.mark.parametrize("options", ENGINES)
+    def test_what_it_raises_before_the_place_of_a_state(self, options: dict[str, Any]) -> None:
+        many = BYTES * 2
+        error = ConnectionError("lost")
+        with loader(Once(len(many), error, many), **options) as batches:
+            turns = iter(batches)
+            for _ in range(18):
+                next(turns)
+            state = batches.state_dict()
+        with loader(Once(30, error, many), **options) as batches:
+            batches.load_state_dict(state)
+            with pytest.raises(ConnectionError, match=r"item 30 of the stream .* \(item 30 of pass 0\)") as raised:
+                next(iter(batches))
+            assert isinstance(raised.value, SampleError)
+            batches.load_state_dict(state)
+            assert next(iter(batches))[1].tolist() == [72, 73, 74, 75]
 
     def test_epochs_of_their_own_do_not_pass_over_what_it_raises(self) -> None:
         """The iterator that has raised is not taken for one that has ended: no item behind that is left out unseen."""

@@ -276,11 +276,12 @@ class _Passes:
             pass
 
     def _begin(self, mark: Mapping[str, Any]) -> None:
+        """Stand at a mark: by the data's own state, else by reading what comes before it in its pass."""
         self._sound = False
-        self.total, self._pass, self._offset = mark["total"], mark["pass"], mark["offset"]
         state = mark["data"] if self._stream.stateful else None
+        before = mark["offset"] if state is None else 0
+        self.total, self._pass, self._offset = mark["total"] - before, mark["pass"], mark["offset"] - before
         self._items = self._stream.begin(self._pass, state, self._data)
-        if state is None:
-            for _ in islice(self._items, self._offset):
-                pass
         self._sound = True
+        for _ in islice(self, before):
+            pass

@@ -55,6 +55,27 @@ class Counted(IterableDataset[Any]):
             yield item
 
 
+class Late(Counted):
+    """The same, as Hugging Face's are: its state is that of the item before, also where it has begun anew, or loaded
+    another one, and has given nothing since. What is loaded holds for its own pass alone, and for each that begins."""
+
+    def __init__(self, images: list[bytes] = BYTES) -> None:
+        super().__init__(images)
+        self.state, self.begin = {"at": 0, "number": 0}, {"at": 0, "number": 0}
+
+    def state_dict(self) -> dict[str, int]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at = self.begin["at"] if self.begin["number"] == self.number else 0
+        for item in super().__iter__():
+            self.state = {"at": self.at, "number": self.number}
+            yield item
+
+
 class Once:
     """The same; the first time that it comes to one item of pass 0, it raises an error."""
 
@@ -234,6 +255,33 @@ class TestResume:
             assert labels(batches) == expected[2]
             batches.load_state_dict(state)
             assert labels(batches) == expected[0][1:]
+
+    @pytest.mark.parametrize("options", [{}, {"buffer_size": 10}, {"epoch_samples": 30}], ids=str)
+    def test_again_and_again(self, options: dict[str, Any]) -> None:
+        """Each time after two batches, also of data whose state is behind."""
+        with loader(Late(BYTES * 2), stateful=True, **options) as batches:
+            expected = labels(batches) + labels(batches)
+        found: list[list[int]] = []
+        state = None
+        while len(found) < len(expected):
+            with loader(Late(BYTES * 2), stateful=True, **options) as resumed:
+                if state is not None:
+                    resumed.load_state_dict(state)
+                for _ in range(2):
+                    found += labels(itertools.islice(resumed, 2))[: len(expected) - len(found)]
+                    state = json.loads(json.dumps(resumed.state_dict()))
+                    resumed.load_state_dict(state)
+        assert found == expected
+
+    def test_in_a_pass_that_is_begun_again(self) -> None:
+        with loader(Late(BYTES * 2), stateful=True) as batches:
+            assert labels(itertools.islice(batches, 9)) == rows(range(36))
+            batches.set_epoch(0)
+            next(iter(batches))
+            state = batches.state_dict()
+        with loader(Late(BYTES * 2), stateful=True) as resumed:
+            resumed.load_state_dict(state)
+            assert labels(resumed) == rows(range(2 * COUNT))[1:]
 
     def test_its_own_state_spares_what_was_read(self) -> None:
         with loader(Counted(), stateful=True, buffer_size=10) as batches:

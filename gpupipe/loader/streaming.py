@@ -233,6 +233,7 @@ class _Passes:
         self._items: Iterator[Any] = iter(())
         self.total = self._pass = self._offset = 0
         self._sound = False
+        self._begun: dict[str, Any] = {}
         self.first = first
         self._data = data
         beginning = {"first": first, "total": 0, "pass": first, "offset": 0, "data": None}
@@ -265,7 +266,11 @@ class _Passes:
 
     def mark(self) -> dict[str, Any]:
         """Where it stands."""
-        state = copy.deepcopy(self._stream.data.state_dict()) if self._stream.stateful else None
+        if self.total == self._begun["total"]:  # the data may not say so before the first item: Hugging Face's does not
+            return self._begun
+        return self._mark(copy.deepcopy(self._stream.data.state_dict()) if self._stream.stateful else None)
+
+    def _mark(self, state: Any) -> dict[str, Any]:
         return {"first": self.first, "total": self.total, "pass": self._pass, "offset": self._offset, "data": state}
 
     def go(self, total: int) -> None:
@@ -282,6 +287,7 @@ class _Passes:
         before = mark["offset"] if state is None else 0
         self.total, self._pass, self._offset = mark["total"] - before, mark["pass"], mark["offset"] - before
         self._items = self._stream.begin(self._pass, state, self._data)
+        self._begun = self._mark(state)
         self._sound = True
         for _ in islice(self, before):
             pass

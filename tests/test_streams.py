@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from torch.utils.data import IterableDataset
 
 import gpupipe
 from gpupipe import ConfigError, DataError, Image, Loader, SampleError, Scalar, Stream
+from gpupipe.sources.stream import _BEGINNINGS
 
 RECIPE = gpupipe.imagenet_eval(8)
 COUNT, BATCH = 43, 4
@@ -74,6 +76,30 @@ class Late(Counted):
         for item in super().__iter__():
             self.state = {"at": self.at, "number": self.number}
             yield item
+
+
+class Going(Counted):
+    """The same without passes, and where it has been left it goes on."""
+
+    set_epoch = None  # type: ignore[assignment]
+
+
+class Slotted:
+    """The same, of which there are no weak references."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = Going()
+
+    def state_dict(self) -> dict[str, int]:
+        return self.data.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.data.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
 
 
 class Once:
@@ -365,6 +391,46 @@ class TestResume:
         assert errors <= 1
         assert all(batch in whole for batch in found)
         assert found == sorted(found)
+
+
+class TestDataOfSeveralLoaders:
+    @pytest.mark.parametrize("kind", [Counted, Going])
+    def test_each_begins_at_its_beginning(self, kind: type[Counted]) -> None:
+        data = kind()
+        for _ in range(3):
+            with loader(data, stateful=True) as batches:
+                assert labels(itertools.islice(batches, 3)) == rows(range(12))
+                batches.set_epoch(0)
+                assert labels(itertools.islice(batches, 3)) == rows(range(12))
+
+    def test_the_beginning_is_forgotten_with_the_data(self) -> None:
+        kept = len(_BEGINNINGS)
+        data = Going()
+        loader(data, stateful=True).close()
+        assert len(_BEGINNINGS) == kept + 1
+        del data
+        gc.collect()
+        assert len(_BEGINNINGS) == kept
+        with loader(Slotted(), stateful=True) as batches:
+            assert labels(batches) == labels(batches) == rows(range(COUNT))
+        assert len(_BEGINNINGS) == kept
+
+    @pytest.mark.trainers("datasets")
+    def test_hugging_faces(self) -> None:
+        """Also where an item has been looked at before."""
+        import datasets
+
+        data = datasets.Dataset.from_dict({"image": BYTES, "label": list(range(COUNT))}).to_iterable_dataset()
+        next(iter(data))
+        for _ in range(2):
+            with loader(data, stateful=True) as batches:
+                assert labels(itertools.islice(batches, 3)) == rows(range(12))
+                state = batches.state_dict()
+                batches.set_epoch(0)
+                assert labels(batches) == rows(range(COUNT))
+                assert labels(batches) == rows(range(COUNT))
+                batches.load_state_dict(state)
+                assert labels(batches) == rows(range(COUNT))[3:]
 
 
 class TestBadInput:

@@ -70,7 +70,7 @@ class StreamReader:
         self._source = source
         self._stream = source.stream
         self._seed = seed
-        self._beginning = copy.deepcopy(self._stream.data.state_dict()) if self._stream.stateful else None
+        self._beginning = self._stream.beginning()
         self._passes: _Passes | None = None
         self._loaded: dict[str, Any] | None = None
         self._failed: dict[int, int] = {}  # epoch -> the step from which on nothing comes, after an error

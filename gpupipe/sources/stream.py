@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,19 @@ __all__ = ["Stream", "StreamSource", "is_iterable_dataset"]
 WANTED = (
     "and no IterableDataset, nor a function of the pass (an int from 0 on) that gives an iterator: pass one of both"
 )
-ITERABLE = ("torch.utils.data.dataset.IterableDataset", "datasets.iterable_dataset.IterableDataset")
+HUGGING_FACES = "datasets.iterable_dataset.IterableDataset"
+ITERABLE = ("torch.utils.data.dataset.IterableDataset", HUGGING_FACES)
+
+_BEGINNINGS: dict[int, Any] = {}  # by the id of data, which may be neither hashed nor written to, as long as it lives
 
 
 def is_iterable_dataset(data: Any) -> bool:
     """Whether it is torch's IterableDataset or Hugging Face's, told by name: neither may be there."""
-    return any(f"{kind.__module__}.{kind.__qualname__}" in ITERABLE for kind in type(data).__mro__)
+    return _is_named(data, *ITERABLE)
+
+
+def _is_named(data: Any, *names: str) -> bool:
+    return any(f"{kind.__module__}.{kind.__qualname__}" in names for kind in type(data).__mro__)
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ class Stream:
                    has ended. None: each pass is an epoch, whose length shows when it is over.
     stateful:      whether the data has a `state_dict` and a `load_state_dict` that bring it back to the very item, so
                    that a loader which resumes need not read what came before. Not so if the data shuffles in a buffer
-                   of its own, as Hugging Face's `shuffle` does: its state loses what is in that.
+                   of its own, as Hugging Face's `shuffle` does: its state loses what is in that. Each pass begins at
+                   the state in which a loader has first found the data.
 
     Every rank reads all of it and keeps its own samples, each of which comes to one rank and one worker, once: the same
     batches on any number of ranks. The process of the loader reads; workers decode. So items should be encoded.
@@ -82,6 +91,24 @@ class Stream:
     def name(self) -> str:
         """Of the data, for messages."""
         return str(getattr(self.data, "__qualname__", type(self.data).__qualname__))
+
+    def beginning(self) -> Any:
+        """The data's own state at the beginning of a pass; None where it has none.
+
+        That is the state in which a loader has first found the data, as it later stands where loaders have left it.
+        Hugging Face's has another wherever it has been read, if only for a look at an item; it begins by None.
+        """
+        if not self.stateful or _is_named(self.data, HUGGING_FACES):
+            return None
+        key = id(self.data)
+        if key not in _BEGINNINGS:
+            state = copy.deepcopy(self.data.state_dict())
+            try:
+                weakref.finalize(self.data, _BEGINNINGS.pop, key).atexit = False
+            except TypeError:  # there are no weak references to it
+                return state
+            _BEGINNINGS[key] = state
+        return _BEGINNINGS[key]
 
     def begin(self, number: int, state: Any, beginning: Any) -> Iterator[Any]:
         """A pass, from where a state of the data's own stands; None: from its beginning, to which the state `beginning`

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,25 @@ class TestBadInput:
             with loader(data, on_error="skip", num_workers=workers) as batches:
                 assert labels(batches) == [[0, 1, 2, 3], [4, 7, 7, 7], *rows(range(COUNT))[2:]]
                 assert sorted(error.index for error in batches.bad_samples) == [5, 6]
+
+    @pytest.mark.parametrize("options", ENGINES)
+    @pytest.mark.parametrize("on_error", ["skip", "raise"])
+    def test_bad_items_of_each_epoch_are_listed(self, on_error: str, options: dict[str, Any]) -> None:
+        """Also where they have the numbers of those of another; what is met again in one is listed once."""
+
+        def data(number: int) -> Iterator[Any]:
+            for place in range(16):
+                yield (b"no image" if place in (1, 9, 14) else BYTES[place]), place
+
+        with loader(data, epoch_samples=8, on_error=on_error, **options) as batches:
+            for epoch in (0, 1, 0):
+                batches.set_epoch(epoch)
+                turns = iter(batches)
+                for _ in range(2):
+                    with suppress(SampleError):
+                        next(turns)
+            assert [error.index for error in batches.bad_samples] == [1, 1, 6]
+            assert batches.stats()["bad_samples"] == 3
 
     @pytest.mark.parametrize("options", ENGINES)
     def test_what_stands_in_is_the_same_however_batches_are_cut(self, options: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ class Iteration:
             return self.__next__()
         if isinstance(item, Failed):
             self._at = at.following
-            loader._met(item.bad)
+            loader._met(item.bad, at.epoch)
             raise item.taken()
         batch = loader._handed_out(item)
         # Last: a batch that a Ctrl-C keeps from being finished has not been delivered.

@@ -292,7 +292,7 @@ class Loader(DataLoaderAttributes):
         self._iteration: weakref.ref[Iteration] | None = None
         self._last: _Delivered | None = None
         self._mark: Mapping[str, Any] | None = None
-        self._bad: dict[int, SampleError] = {}
+        self._bad: dict[tuple[int | None, int], SampleError] = {}  # by epoch, where each has samples of its own
         self._built = True
 
     # What DataLoader has.
@@ -383,7 +383,8 @@ class Loader(DataLoaderAttributes):
 
     @property
     def bad_samples(self) -> list[SampleError]:
-        """The bad samples that this rank has met in batches that were delivered, or failed for them, each once."""
+        """The bad samples that this rank has met in batches that were delivered, or failed for them, each once;
+        of a stream each once in an epoch."""
         return list(self._bad.values())
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -540,10 +541,10 @@ class Loader(DataLoaderAttributes):
         """None once the loader is closed."""
         return self._supply.engine
 
-    def _met(self, bad: list[SampleError]) -> None:
-        """Those bad samples have been met."""
+    def _met(self, bad: list[SampleError], epoch: int) -> None:
+        """Those bad samples have been met; a stream's numbers begin anew in each epoch."""
         for error in bad:
-            self._bad.setdefault(error.index, error)
+            self._bad.setdefault((None if self._reader is None else epoch, error.index), error)
 
     def _counted(self, item: Finished | Failed | Ended) -> Finished | Failed | Ended:
         """The same, but where too many samples have been bad with it."""
@@ -558,8 +559,8 @@ class Loader(DataLoaderAttributes):
     def _handed_out(self, finished: Finished) -> Any:
         """What the consumer gets; it counts as delivered."""
         self.meter.delivered(finished)
-        self._met(finished.batch.bad)
         job = finished.batch.job
+        self._met(finished.batch.bad, job.epoch)
         if job.given is not None:
             self._mark = job.given.mark
         self._last = _Delivered(job.step, self._point_of(job).batches, job.indices)

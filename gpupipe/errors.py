@@ -167,7 +167,8 @@ class SkippedSampleError(SampleError):
 
 
 class CollateError(DataError):
-    """`collate_fn` or an `OnBatch` can't make a batch; of the type that it raised, too, as with SampleError."""
+    """`collate_fn`, an `OnBatch` or a dataset's `__getitems__` can't make a batch; of the type that it raised, too, as
+    with SampleError."""
 
     def __init__(self, message: str) -> None:
         self.message = _plain(message)

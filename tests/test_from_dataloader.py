@@ -673,6 +673,10 @@ class TestReplaced:
         assert [name for kind in kinds if (name := replaced_in(kind))] == []
 
 
+def _zeros(indices: list[int]) -> list[Any]:
+    return [(torch.zeros(3, 16, 16, dtype=torch.uint8), 100 + index) for index in indices]
+
+
 class TestAsWritten:
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize(
@@ -720,6 +724,44 @@ class TestAsWritten:
         with pytest.raises(ConfigError, match="strict=True") as caught:
             gpupipe.from_dataloader(loader, strict=True)
         assert caught.value.args[0].endswith(f"not all is translated: {part}: {line(made, part).why}")
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            lambda files: files,
+            lambda files: Subset(files, [3, 1]),
+            lambda files: ConcatDataset([files, files]),
+            lambda files: Subset(ConcatDataset([files]), [2, 0]),
+        ],
+        ids=["alone", "subset", "joined", "subset of joined"],
+    )
+    @pytest.mark.parametrize("where", ["instance", "getattr"])
+    def test_a_getitems_that_no_class_has(self, wrap: Callable[[Any], Any], where: str, folder: Path) -> None:
+        class Answering(ImageFolder):
+            def __getattr__(self, name: str) -> Any:
+                if name == "__getitems__":
+                    return _zeros
+                raise AttributeError(name)
+
+        files = (Answering if where == "getattr" else ImageFolder)(folder, LEVELS)
+        if where == "instance":
+            files.__getitems__ = _zeros
+        dataset = wrap(files)
+        if where == "instance" and dataset is not files:
+            del files.__getitems__
+            dataset.__getitems__ = _zeros
+        loader = DataLoader(dataset, 4)
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert "it has a __getitems__, which makes its batches" in line(made, "dataset").why
+
+    def test_a_getitems_that_is_none(self, folder: Path) -> None:
+        files = ImageFolder(folder, LEVELS)
+        files.__getitems__ = None
+        loader = DataLoader(Subset(files, [3, 1]), 4)
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert made.translation.complete
 
     def test_parts_with_different_transforms(self, folder: Path) -> None:
         parts = [
@@ -862,6 +904,17 @@ class TestAsWritten:
             with gpupipe.from_dataloader(loader) as made:
                 same_batches(loader, made)
             assert "batch_size=None" in line(made, "dataset").why
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_several_items_at_once_are_for_batches(self, workers: int) -> None:
+        class Several(Numbers):
+            def __getitems__(self, indices: list[int]) -> list[int]:
+                return [100 + index for index in indices]
+
+        for batch_size in (None, 1, 3):
+            loader = DataLoader(Several(5), batch_size, **forked(workers))
+            with gpupipe.from_dataloader(loader) as made:
+                same_batches(loader, made)
 
     @pytest.mark.parametrize(
         "dataset", [[3, 1, 2], TensorDataset(torch.arange(6).view(3, 2), torch.arange(3)), range(5)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 import traceback
@@ -286,18 +285,130 @@ class TestSeveralAtOnce:
         assert list(batch.failures) == [2]
         assert "Together.__getitems__ raised ZeroDivisionError" in caplog.text
 
-    @pytest.mark.parametrize("wrong", ["raises", "too few"])
-    def test_one_that_fails_alone_is_told_and_done_without(self, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_that_fails_at_a_batch_alone_is_named(self) -> None:
         class Broken(Together):
             def __getitems__(self, indices: list[int]) -> list[Any]:
-                if wrong == "raises":
+                if len(indices) > 1:
                     raise OSError("no route")
-                return indices[1:]
+                return super().__getitems__(indices)
 
-        batch = made(Broken(lambda i: i))
-        assert batch.columns["items"].tolist() == INDICES
-        (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-        assert ("OSError: no route" if wrong == "raises" else "4 items for 5") in record.message
+        with pytest.raises(
+            OSError,
+            match=r"Broken.__getitems__ raised OSError: no route; it was asked for step 0 of epoch 2, 5 samples "
+            r"\(3, 1, 7, 9, 0\), and gives each of them alone",
+        ) as caught:
+            made(Broken(lambda i: i))
+        assert isinstance(caught.value, DataError)
+
+
+def _hundred(indices: list[int]) -> list[Any]:
+    return [100 + index for index in indices]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+FORMS: dict[str, Callable[[list[int]], Any]] = {
+    "a list": _hundred,
+    "fewer": lambda indices: [100 + index for index in indices if index % 3],
+    "none": lambda indices: [],
+    "a dict": lambda indices: {"x": torch.tensor(indices) * 10, "y": 0, "z": 1},
+    "a tensor": lambda indices: torch.tensor(indices) * 10,
+    "columns": lambda indices: [torch.tensor(indices) * 10, torch.tensor(indices)],
+    "a text": lambda indices: "batch",
+    "nothing": lambda indices: None,
+}
+
+
+class Batched(Made):
+    """Its `__getitems__` gives other values than its `__getitem__`, and fails at some samples."""
+
+    def __init__(self, several: Callable[[list[int]], Any], bad: Sequence[int] = ()) -> None:
+        super().__init__(lambda index: -index)
+        self.several = several
+        self.bad = bad
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        if set(self.bad) & set(indices):
+            raise KeyError("no")
+        return self.several(indices)
+
+
+class TestBatchesOfTheDatasets:
+    """Whatever `__getitems__` returns is what `collate_fn` gets."""
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("form", FORMS)
+    def test_as_torch(self, form: str, workers: int) -> None:
+        dataset = Batched(FORMS[form])
+        expected = list(DataLoader(dataset, 4, collate_fn=_as_it_is))
+        with gpupipe.Loader(dataset, None, 4, collate_fn=_as_it_is, **forked(workers), device="cpu") as loader:
+            same(list(loader), expected)
+
+    def test_fewer_are_stacked(self) -> None:
+        dataset = Batched(FORMS["fewer"])
+        same(made(dataset).columns["items"], by_torch(dataset))
+
+    @pytest.mark.parametrize(
+        ("form", "told"), [("a dict", r"dict \('x': Tensor"), ("columns", "list of 2 "), ("fewer", "list")]
+    )
+    def test_what_collate_fn_raises_tells_of_them(self, form: str, told: str) -> None:
+        with pytest.raises(KeyError, match=f"the batch of 5 samples has {told}"):
+            made(Batched(FORMS[form]), _refuse)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_bad_sample_is_named(self, form: str, workers: int) -> None:
+        dataset = Batched(FORMS[form], bad=[5])
+        with pytest.raises(KeyError):
+            list(DataLoader(dataset, 4, collate_fn=_as_it_is))
+        with gpupipe.Loader(dataset, None, 4, collate_fn=_as_it_is, **forked(workers), device="cpu") as loader:
+            batches = iter(loader)
+            same(next(batches), FORMS[form]([0, 1, 2, 3]))
+            with pytest.raises(
+                KeyError, match=r"sample 5 \(Batched\[5\]\): Batched.__getitems__ raised KeyError"
+            ) as caught:
+                next(batches)
+            assert isinstance(caught.value, SampleError)
+            same(next(batches), FORMS[form]([8, 9]))
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_bad_sample_of_a_list_is_replaced_by_one_of_its_own(self, workers: int) -> None:
+        options = {"collate_fn": _as_it_is, "on_error": "skip", **forked(workers), "device": "cpu"}
+        with gpupipe.Loader(Batched(_hundred, bad=[5]), None, 4, **options) as loader:
+            assert list(loader) == [[100, 101, 102, 103], [104, 106, 106, 107], [108, 109]]
+            assert [bad.index for bad in loader.bad_samples] == [5]
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("form", [form for form in FORMS if form != "a list"])
+    def test_no_other_stands_in_where_there_is_no_list_of_samples(self, form: str, workers: int) -> None:
+        dataset = Batched(FORMS[form], bad=[5])
+        options = {"collate_fn": _as_it_is, "on_error": "skip", **forked(workers), "device": "cpu"}
+        with gpupipe.Loader(dataset, None, 4, **options) as loader:
+            batches = iter(loader)
+            same(next(batches), FORMS[form]([0, 1, 2, 3]))
+            with pytest.raises(KeyError, match=r"sample 5 .*no other can stand in for it, as Batched.__getitems__"):
+                next(batches)
+            same(next(batches), FORMS[form]([8, 9]))
+
+    def test_nor_for_a_batch_that_is_bad_throughout(self) -> None:
+        options = {"collate_fn": _as_it_is, "on_error": "skip", "num_workers": 0, "device": "cpu"}
+        with (
+            gpupipe.Loader(Batched(FORMS["a dict"], bad=[0]), None, 1, **options) as loader,
+            pytest.raises(DataError, match=r"Batched.__getitems__\(\[1\]\) gives no list of one item, but dict"),
+        ):
+            next(iter(loader))
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_a_short_last_batch_of_ranks(self, rank: int) -> None:
+        """What the last batch repeats is asked for as the rest of it."""
+        dataset = Batched(FORMS["a dict"])
+        options = {"collate_fn": _as_it_is, "num_workers": 0, "device": "cpu", "rank": rank, "world_size": 2}
+        with gpupipe.Loader(dataset, None, 3, **options) as loader:
+            for batch in loader:
+                assert loader.last_indices is not None
+                same(batch, FORMS["a dict"](loader.last_indices.tolist()))
 
 
 class TestDraws:

@@ -145,10 +145,10 @@ class Loader(DataLoaderAttributes):
     epoch at the same step, or call `set_epoch`.
 
     Raises ConfigError, DataError and EngineUnavailableError when built; while iterating, SampleError for a bad sample,
-    TooManyBadError, DataError where `collate_fn` or an `OnBatch` fails (each of the type that your code raised, too),
-    WorkerError for a worker that has died, LoaderTimeoutError. The error takes the place of its batch: the next
-    `next()` gives the batch after it, with new workers where one had died. The state stands before the batch that did
-    not come until another one has.
+    TooManyBadError, DataError where `collate_fn`, `__getitems__` or an `OnBatch` fails (each of the type that your code
+    raised, too), WorkerError for a worker that has died, LoaderTimeoutError. The error takes the place of its batch:
+    the next `next()` gives the batch after it, with new workers where one had died. The state stands before the batch
+    that did not come until another one has.
     """
 
     @named

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpupipe.decode.items import Alone
 from gpupipe.errors import ConfigError, TranslationError, unlinked
 from gpupipe.migration.datasets import Files, check_depth, files_of
 from gpupipe.migration.report import Line, described
@@ -30,17 +31,6 @@ class Data:
     recipe: Recipe | MultiCrop | None
     lines: tuple[Line, ...]
     options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Alone:
-    """A collate_fn for one sample, as DataLoader calls it without automatic batching."""
-
-    collate: Callable[[Any], Any]
-
-    def __call__(self, items: list[Any]) -> Any:
-        (item,) = items
-        return self.collate(item)
 
 
 def data_of(

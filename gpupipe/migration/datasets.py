@@ -123,22 +123,30 @@ def files_of(dataset: Any) -> Files:
 
 def _files_of(dataset: Any) -> Files:
     kind = type(dataset)
+    if kind.__module__ == "datasets.arrow_dataset":
+        reason = "what a Hugging Face dataset's transform does can't be told"
+        raise _refused(dataset, reason, "pass recipe=, which stands for it and takes the encoded images")
     _check_class(dataset, kind)
+    if _makes_batches(dataset):
+        raise _refused(dataset, "it has a __getitems__, which makes its batches")
     if kind is torch.utils.data.Subset:
         return _chosen(dataset, _files_of(dataset.dataset))
     if kind is torch.utils.data.ConcatDataset:
         return _joined(dataset, [_files_of(part) for part in dataset.datasets])
-    if kind.__module__ == "datasets.arrow_dataset":
-        reason = "what a Hugging Face dataset's transform does can't be told"
-        raise _refused(dataset, reason, "pass recipe=, which stands for it and takes the encoded images")
     base = next((one for one in kind.__mro__ if "__getitem__" in vars(one)), object)
-    if not _library(base) or hasattr(kind, "__getitems__"):
+    if not _library(base):
         raise _refused(dataset, "its __getitem__ is no dataset's that gpupipe knows to be files with a label each")
     _check_whole(dataset)
     files = _of_timm(dataset) if _library(base) == "timm" else _of_torchvision(dataset, base.__name__)
     if len(files.paths) != len(dataset) or len(files.labels) != len(dataset):
         raise _refused(dataset, f"it lists {len(files.paths)} files, but its len() is {len(dataset)}")
     return _with_plain_labels(dataset, files)
+
+
+def _makes_batches(dataset: Any) -> bool:
+    """Whether it has a `__getitems__`, be it its class's or not: that of torch's Subset only asks the dataset in it."""
+    own: Any = getattr(dataset, "__getitems__", None)
+    return bool(own) and getattr(own, "__func__", None) is not torch.utils.data.Subset.__getitems__
 
 
 def _library(kind: type) -> str:

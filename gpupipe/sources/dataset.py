@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -203,17 +203,25 @@ class ItemSource(UserSource):
         from torch.utils.data import Subset
 
         dataset = self.dataset
-        while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        while isinstance(dataset, Subset) and getattr(dataset.__getitems__, "__func__", None) is Subset.__getitems__:
             dataset = dataset.dataset
         return bool(getattr(dataset, "__getitems__", None))
 
-    def several(self, indices: NDArray[np.int64]) -> Sequence[Any]:
-        """The items by one call of `__getitems__`. Raises what that raises, DataError for another number of items."""
+    def several(self, indices: NDArray[np.int64]) -> Any:
+        """What one call of `__getitems__` returns: a list of items, or a batch of whatever form. Raises what it
+        raises."""
         self.asked = True
-        items: Sequence[Any] = self.dataset.__getitems__(indices.tolist())
-        if len(items) != len(indices):
-            raise DataError(f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(indices)}")
-        return items
+        return self.dataset.__getitems__(indices.tolist())
+
+    def alone(self, index: int) -> Any:
+        """What `__getitems__` returns for that sample alone. Raises SampleError, which is of the type that it raised,
+        too."""
+        try:
+            with Noted(index):
+                return self.several(np.array([index]))
+        except Exception as error:
+            reason = f"{type(self.dataset).__name__}.__getitems__ raised {type(error).__name__}: {error}"
+            raise as_raised(error, index, self.location(index), reason) from error
 
 
 def _check_map_style(dataset: Any) -> None:

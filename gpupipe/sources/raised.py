@@ -40,7 +40,7 @@ def as_raised(error: Exception, index: int, location: str, reason: str, remedy: 
 
 
 def collate_error(error: Exception, message: str) -> CollateError:
-    """The same for what `collate_fn` or an `OnBatch` raised, which is of no one sample."""
+    """The same for what `collate_fn`, an `OnBatch` or a `__getitems__` raised, which is of no one sample."""
     return _raised(CollateError, error, (message,))
 
 

@@ -893,6 +893,28 @@ class TestAsWritten:
             for state["scale"] in (1, 10):
                 assert torch.cat(list(made)).tolist() == [index * state["scale"] for index in range(5)]
 
+    @pytest.mark.parametrize("options", [forked(0), forked(1), forked(1) | {"persistent_workers": True}], ids=str)
+    @pytest.mark.parametrize("shuffle", [False, True])
+    @pytest.mark.parametrize("change", [3, -2])
+    def test_a_dataset_of_another_length_is_no_epoch_of_the_first(
+        self, change: int, shuffle: bool, options: dict[str, Any]
+    ) -> None:
+        dataset = Numbers(4)
+        loader = DataLoader(dataset, batch_size=2, shuffle=shuffle, **options)
+        with gpupipe.from_dataloader(loader) as made:
+            assert sorted(torch.cat(list(made)).tolist()) == sorted(torch.cat(list(loader)).tolist())
+            dataset.size += change
+            assert len(loader) == (4 + change + 1) // 2
+            for _ in range(2):
+                with pytest.raises(
+                    ConfigError, match=rf"Numbers had 4 samples .* now its len\(\) is {4 + change}, .*new"
+                ):
+                    list(made)
+            with gpupipe.from_dataloader(loader) as again:
+                assert sorted(torch.cat(list(again)).tolist()) == list(range(4 + change))
+            dataset.size = 4
+            assert sorted(torch.cat(list(made)).tolist()) == list(range(4))
+
     @pytest.mark.parametrize("workers", [0, 2])
     def test_without_automatic_batching(self, workers: int) -> None:
         class Batches(Numbers):

@@ -100,7 +100,7 @@ class Iteration:
     def _begin(self) -> None:
         self._check()
         loader = self._loader
-        loader._check_world()
+        loader._check_unchanged()
         turn = loader._place.begin()
         self._at = loader._place.point
         self._end = (self._at.epoch, len(loader.batches))  # for which an order may have to be listed, and fail

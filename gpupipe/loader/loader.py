@@ -61,6 +61,7 @@ from gpupipe.order import Buckets, NodeBlocks, Order, RankBatches, SamplerOrder,
 from gpupipe.order.protocol import makes_batches, samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
+from gpupipe.sources.dataset import UserSource
 from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -531,10 +532,14 @@ class Loader(DataLoaderAttributes):
         self.meter.begin()
         self._tally.begin(self._place.point.step)
 
-    def _check_world(self) -> None:
-        """Raise ConfigError where torch.distributed has been initialized with other ranks since."""
+    def _check_unchanged(self) -> None:
+        """Raise ConfigError where torch.distributed has been initialized with other ranks since, or a dataset has
+        another length."""
         if not self._world_was_given:
             check_world_size(self.world_size)
+        for part in self.source.all_parts():
+            if isinstance(part, UserSource):
+                part.check_size()
 
     @property
     def _engine(self) -> Engine | None:

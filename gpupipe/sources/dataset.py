@@ -50,6 +50,15 @@ class UserSource(Source):
         """Type of the object and the index."""
         return f"{type(self.dataset).__name__}[{index}]"
 
+    def check_size(self) -> None:
+        """Raise ConfigError where its len() is another now: orders and what else counts samples are for the first."""
+        now = len(self.dataset)
+        if now != self._size:
+            raise ConfigError(
+                f"the dataset {type(self.dataset).__name__} had {self._size} samples when the Loader was built, and "
+                f"now its len() is {now}, which the Loader's epochs would not follow; build a new Loader of it"
+            )
+
     def item(self, index: int) -> Any:
         """What it has there. Raises SampleError, which is of the type that the object raised, too."""
         if not 0 <= index < self._size:

@@ -927,6 +927,19 @@ class TestAsWritten:
                 same_batches(loader, made)
             assert "batch_size=None" in line(made, "dataset").why
 
+    @pytest.mark.parametrize("batch_size", [1, 4])
+    @pytest.mark.parametrize("options", [{}, {"collate_fn": lambda item: -item}])
+    def test_batches_of_a_dataloader_without_any(self, options: dict[str, Any], batch_size: int) -> None:
+        """Its collate_fn is for one sample: which is to make batches has to be said."""
+        loader = DataLoader(Numbers(9), batch_size=None, **options)
+        with pytest.raises(
+            ConfigError, match=rf"batch_size={batch_size}, but the DataLoader has batch_size=None, .*None"
+        ):
+            gpupipe.from_dataloader(loader, batch_size=batch_size)
+        for collate in (None, sum):
+            made = gpupipe.from_dataloader(loader, batch_size=batch_size, collate_fn=collate)
+            same_batches(DataLoader(Numbers(9), batch_size, collate_fn=collate), made)
+
     @pytest.mark.parametrize("workers", [0, 1])
     def test_several_items_at_once_are_for_batches(self, workers: int) -> None:
         class Several(Numbers):

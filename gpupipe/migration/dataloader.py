@@ -106,6 +106,12 @@ def _batches(loader: DataLoader[Any], overrides: dict[str, Any]) -> tuple[Any, i
         return own, *_grouped(own, loader, overrides)
     sampler = loader.sampler if own is None else own.sampler
     batch_size, drop_last = (None, False) if own is None else (own.batch_size, own.drop_last)
+    if own is None and "batch_size" in overrides and "collate_fn" not in overrides:
+        raise ConfigError(
+            f"from_dataloader: batch_size={overrides['batch_size']}, but the DataLoader has batch_size=None, and so a "
+            f"collate_fn for one sample, {described(loader.collate_fn)}: pass collate_fn= with it (None: torch's "
+            "default_collate), or batch_size to the DataLoader"
+        )
     if ORDERS & set(overrides):
         sampling = _passed(sampler)
     elif hasattr(sampler, "__len__"):

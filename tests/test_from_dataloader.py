@@ -755,6 +755,18 @@ class TestAsWritten:
         same_batches(loader, made)
         assert "it has a __getitems__, which makes its batches" in line(made, "dataset").why
 
+    def test_paths_that_are_no_texts(self, folder: Path) -> None:
+        files = ImageFolder(folder, LEVELS)
+        files.samples = [(path.encode(), label) for path, label in files.samples]
+        loader = DataLoader(files, 4)
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert "its files are bytes, not str or Path" in line(made, "dataset").why
+        files.samples = [(Path(path.decode()), label) for path, label in files.samples]
+        made = gpupipe.from_dataloader(loader)
+        same_batches(loader, made)
+        assert made.translation.complete
+
     def test_a_getitems_that_is_none(self, folder: Path) -> None:
         files = ImageFolder(folder, LEVELS)
         files.__getitems__ = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -140,6 +141,7 @@ def _files_of(dataset: Any) -> Files:
     files = _of_timm(dataset) if _library(base) == "timm" else _of_torchvision(dataset, base.__name__)
     if len(files.paths) != len(dataset) or len(files.labels) != len(dataset):
         raise _refused(dataset, f"it lists {len(files.paths)} files, but its len() is {len(dataset)}")
+    _check_paths(dataset, files.paths)
     return _with_plain_labels(dataset, files)
 
 
@@ -281,6 +283,13 @@ def _of_timm(dataset: Any) -> Files:
         raise _refused(dataset, "it has load_bytes, additional_features or another input_img_mode than RGB")
     paths, labels = _apart(reader.samples)
     return Files(paths, labels, (dataset.transform,), dataset.target_transform, np.arange(len(paths)), skips=True)
+
+
+def _check_paths(dataset: Any, paths: Sequence[Any]) -> None:
+    """Raise TranslationError unless they are texts or `Path`s: `open` takes bytes and numbers, too."""
+    others = {type(path) for path in paths if not isinstance(path, str | os.PathLike)}
+    if others:
+        raise _refused(dataset, f"its files are {', '.join(sorted(kind.__name__ for kind in others))}, not str or Path")
 
 
 def _with_plain_labels(dataset: Any, files: Files) -> Files:

@@ -201,6 +201,7 @@ def test_attributes_are_dataloaders(options: dict[str, Any]) -> None:
             assert getattr(ours, name) == getattr(theirs, name), name
         assert ours.timeout == (options.get("timeout", 300) if ours.num_workers else theirs.timeout)
         assert len(ours) == len(theirs)
+        assert len(iter(ours)) == len(iter(theirs))  # type: ignore[arg-type]
         assert len(ours.sampler) == (8 if ours.drop_last else 10)
         assert len(ours.batch_sampler) == len(theirs.batch_sampler)  # type: ignore[arg-type]
         assert (ours.batch_sampler.batch_size, ours.batch_sampler.drop_last) == (ours.batch_size, ours.drop_last)

@@ -673,7 +673,7 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="recipe=None needs a map-style dataset"):
             Loader(Stream(numbered), batch_size=2)
         with loader() as batches:
-            for ask in (lambda: len(batches), lambda: len(batches.sampler)):
+            for ask in (lambda: len(batches), lambda: len(iter(batches)), lambda: len(batches.sampler)):
                 with pytest.raises(TypeError, match=r"StreamSource\(numbered\) has no length.*epoch_samples"):
                     ask()
             with pytest.raises(ConfigError, match="last_indices"):

@@ -41,6 +41,10 @@ class Iteration:
     def __iter__(self) -> Iteration:
         return self
 
+    def __len__(self) -> int:
+        """Batches in the whole epoch, as a DataLoader's iterator has it. Raises TypeError where the Loader does."""
+        return len(self._loader)
+
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration

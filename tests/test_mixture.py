@@ -16,13 +16,14 @@ from engines import forked
 from images import Numbered, encode, picture, write_folder
 from tars import jpeg, write_samples
 from test_dataset_draws import Drawing
+from torch.utils.data import SequentialSampler
 
 import gpupipe
 from gpupipe.batch import Coming, Job
 from gpupipe.batch.columns import Images
 from gpupipe.decode.fetching import fetch
 from gpupipe.errors import ConfigError, DataError, SampleError
-from gpupipe.order import BlockShuffled, Repeated, Sequential
+from gpupipe.order import BlockShuffled, Repeated, SamplerOrder, Sequential
 from gpupipe.sources import MixtureSource, Source, check_source, open_source
 
 RECIPE = gpupipe.imagenet_eval(16, resize=16, dtype="uint8")
@@ -213,6 +214,14 @@ def test_orders_of_sources_and_mixtures_in_mixtures(parts: dict[str, Source]) ->
     with loaded(source, order=Repeated(source.usual_order(True), 2), shuffle=False) as loader:
         (first, *_) = keys_of(loader)
         assert first[0] == first[2]
+
+
+def test_an_order_for_more_samples_than_its_source_has_is_refused(parts: dict[str, Source]) -> None:
+    """A sampler does not say of how many it is."""
+    order = SamplerOrder(SequentialSampler(range(20)))
+    data = gpupipe.Mixture({"own": (parts["own"], 1), "photos": (parts["photos"], 0)}, 20, orders={"own": order})
+    with loaded(data, 20) as loader, pytest.raises(ConfigError, match=r"of 'own', .* gave sample \d+, but it has 5"):
+        list(loader)
 
 
 def test_a_bad_sample_is_named_where_it_lies_and_replaced(parts: dict[str, Source], tmp_path: Path) -> None:

@@ -175,6 +175,24 @@ def test_places_within_a_block_are_drawn() -> None:
     assert stats.chisquare([pairs[kind] for kind in range(3)], expected).pvalue > 1e-4
 
 
+class Shifted(Sequential):
+    """One of another dataset."""
+
+    def indices(self, seed: int, epoch: int, positions: np.ndarray) -> np.ndarray:
+        return positions + (5 if self.size > 10 else -1)
+
+
+@pytest.mark.parametrize(("size", "outside"), [(11, "1[2-5]"), (10, "-1")])
+def test_what_is_no_sample_of_a_dataset_is_refused_and_not_another_ones(size: int, outside: str) -> None:
+    orders = [Shuffled(10), Shifted(size), Shuffled(20)]
+    for names, name in (((), "1"), (("a", "b", "c"), "'b'")):
+        order = Interleaved(orders, [10, 12, 20], [0, 1, 0], size, names)
+        with pytest.raises(
+            ConfigError, match=f"of {name}, sequential-{size}, gave sample {outside}, but it has 12 samples"
+        ):
+            everything(order)
+
+
 def test_fingerprints_are_those_of_the_sequence() -> None:
     assert of([20, 30], [0.7, 0.3]).fingerprint == of([20, 30], [7, 3]).fingerprint
     assert of([20, 30], [[1, 2], 1]).fingerprint == of([20, 30], [[1, 2], [1, 1]]).fingerprint

@@ -15,7 +15,7 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.order.feistel import Domain, Words, permute, round_keys, square, subkeys, unpermute
-from gpupipe.order.protocol import AHEAD, MIXTURE, EpochCache, Indices, Order, digest, words
+from gpupipe.order.protocol import AHEAD, MIXTURE, EpochCache, Indices, Order, digest, name_of, words
 from gpupipe.order.repeated import stream, stream_positions
 
 __all__ = ["Interleaved", "Weight", "check_weight"]
@@ -56,12 +56,14 @@ class Interleaved:
 
     sizes:       samples of each one's dataset.
     num_samples: positions in an epoch, below 2**31; None: as many as all orders have.
+    names:       what messages call each one; none: its place.
     """
 
     orders: Sequence[Order]
     sizes: Sequence[int]
     weights: Sequence[Weight]
     num_samples: int | None = None
+    names: Sequence[str] = ()
     _size: int = field(init=False, repr=False)
     _sums: list[Indices] = field(init=False, repr=False)
     _layout: EpochCache[_Layout] = field(init=False, repr=False)
@@ -111,8 +113,8 @@ class Interleaved:
         found = np.empty(len(positions), np.int64)
         for one in np.unique(parts).tolist():
             rows = parts == one
-            found[rows] = stream(self.orders[one], layout.seeds[one], layout.before[one], numbers[rows])
-            found[rows] += sum(self.sizes[:one])
+            own = stream(self.orders[one], layout.seeds[one], layout.before[one], numbers[rows])
+            found[rows] = self._checked(one, own) + sum(self.sizes[:one])
         return found
 
     def positions(self, seed: int, epoch: int, indices: Indices) -> Indices | None:
@@ -148,6 +150,17 @@ class Interleaved:
         if any(callable(weight) for weight in self.weights):
             return None
         return max(len(weight) if isinstance(weight, Sequence) else 1 for weight in self.weights)
+
+    def _checked(self, one: int, own: Indices) -> Indices:
+        """What an order gave, which beyond its dataset would be another one's samples. Raises ConfigError."""
+        outside = own[(own < 0) | (own >= self.sizes[one])]
+        if len(outside):
+            order, name = self.orders[one], self.names[one] if self.names else one
+            raise ConfigError(
+                f"Mixture: the order of {name!r}, {name_of(order)}, gave sample {outside[0]}, but it has "
+                f"{self.sizes[one]} samples; build the order for it"
+            )
+        return own
 
     def _laid_out(self, seed: int, epoch: int) -> _Layout:
         counts = self.counts(epoch).tolist()

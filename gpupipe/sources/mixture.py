@@ -128,7 +128,7 @@ class MixtureSource(Source):
                     f"Mixture: the order of {name!r}, {name_of(order)}, is for {samples_of(order)} samples or more, "
                     f"but it has {size}; build the order for it"
                 )
-        return Interleaved(orders, sizes, self._weights, self._num_samples)
+        return Interleaved(orders, sizes, self._weights, self._num_samples, self.names)
 
     def part_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The place among `names` of each sample's source, (N,) int64."""

@@ -190,6 +190,18 @@ def test_a_sampler_is_asked_when_its_epoch_begins(ahead, wrapped):
             sampler.first += 12
 
 
+def test_so_is_one_of_a_mixtures_source(ahead):
+    sampler = Remembering()
+    orders = {"a": gpupipe.order.SamplerOrder(sampler)}
+    data = gpupipe.Mixture({"a": (Numbered(60, [IMAGE]), 1)}, num_samples=12, orders=orders)
+    with opened(data, order=None, **ahead) as loader:
+        for epoch in range(3):
+            labels = sorted(label for batch in labels_of(loader) for label in batch)
+            assert labels == list(range(sampler.first, sampler.first + 12))
+            assert sampler.listed == epoch + 1
+            sampler.first += 12
+
+
 class TestState:
     def test_is_exact_at_every_step_around_the_ends(self, folder, engine):
         """Of epochs of 7 batches, of which workers have most when the state is taken."""

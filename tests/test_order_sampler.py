@@ -311,6 +311,20 @@ class TestRanks:
         assert [result[0] for result in results] == [SIZE // 2] * 2
         assert sum("in epoch 1 on rank" in str(result[1]) for result in results) == 1
 
+    def test_different_lists_of_a_mixtures_sources_are_an_error(self, tmp_path: Path) -> None:
+        def read(rank: int) -> int:
+            shared, own = (SamplerOrder(differing(among, 9)) for among in (0, rank))
+            orders = {"a": gpupipe.Repeated(shared, 1), "b": gpupipe.Repeated(own, 1), "c": shared}
+            data = gpupipe.Mixture({name: (Numbered(SIZE, [JPEG]), 1) for name in "abc"}, orders=orders)
+            with gpupipe.Loader(data, gpupipe.imagenet_eval(8), 45, engine="torch", num_workers=0) as loader:
+                assert [len(inner.watchers) for inner in (shared, own)] == [1, 1]
+                return len(labels_of(loader))
+
+        results = on_ranks(2, read, tmp_path)
+        (refused,) = [rank for rank in range(2) if isinstance(results[rank], str)]
+        assert results[1 - refused] == SIZE * 3 // 2
+        assert f"Drawing lists other samples in epoch 0 on rank {refused} than on rank" in results[refused]
+
     def test_one_that_remembers_is_found_where_an_epoch_is_read_again(self, tmp_path: Path) -> None:
         def read(rank: int) -> str:
             counted: list[int] = []  # out of sight

@@ -26,7 +26,7 @@ __all__ = [
     "gathered",
     "rank_and_world_size",
     "ranks_of_node",
-    "torch_sampler",
+    "torch_samplers",
 ]
 
 log = logging.getLogger("gpupipe")
@@ -122,18 +122,19 @@ def _from_environment(name: str) -> int | None:
 
 
 def compare_between_ranks(order: Order, world_size: int) -> None:
-    """From now on, what a torch sampler in `order` lists is compared with what the other ranks list."""
-    inner = torch_sampler(order)
-    if inner is not None and world_size > 1:
+    """From now on, what torch samplers in `order` list is compared with what the other ranks list."""
+    for inner in torch_samplers(order) if world_size > 1 else ():
         inner.watchers.append(_Comparison(next(_NUMBERS), world_size))
 
 
-def torch_sampler(order: Order) -> SamplerOrder | None:
-    """What lists a torch sampler for the order, if one does."""
-    inner: Any = order
-    while inner is not None and not isinstance(inner, SamplerOrder):
-        inner = getattr(inner, "order", None)
-    return inner
+def torch_samplers(order: Any) -> tuple[SamplerOrder, ...]:
+    """What lists torch samplers for the order, each once: itself, or the orders that it is made of."""
+    if isinstance(order, SamplerOrder):
+        return (order,)
+    several = getattr(order, "orders", None)
+    inner = [getattr(order, "order", None), *(several if isinstance(several, list | tuple) else ())]
+    found = (sampler for one in inner if one is not None for sampler in torch_samplers(one))
+    return tuple({id(sampler): sampler for sampler in found}.values())
 
 
 class _Comparison:

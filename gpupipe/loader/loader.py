@@ -45,7 +45,7 @@ from gpupipe.loader.distributed import (
     gathered,
     rank_and_world_size,
     ranks_of_node,
-    torch_sampler,
+    torch_samplers,
 )
 from gpupipe.loader.iteration import Iteration, in_finalizer
 from gpupipe.loader.jobs import Jobs
@@ -285,7 +285,7 @@ class Loader(DataLoaderAttributes):
             # A sampler is asked when its epoch begins, as DataLoader asks it: its weights may be others then.
             # An end that is not known has to be met.
             goes_on=self.settings.persistent_workers
-            and torch_sampler(self.order) is None
+            and not torch_samplers(self.order)
             and not self.batches.is_endless,
             reader=self._reader,
             keeping=self._keeping(),

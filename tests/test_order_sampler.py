@@ -232,6 +232,20 @@ class TestStates:
             resumed.load_state_dict(loader.state_dict())
             assert labels_of(resumed) == labels_of(batches)
 
+    @pytest.mark.parametrize("count", [10, 25, 0])
+    def test_another_length_is_refused(self, count: int) -> None:
+        sampler = SubsetRandomSampler(range(20))
+        with open_loader(sampler) as loader:
+            batches = iter(loader)
+            next(batches)
+            sampler.indices = list(range(count))
+            assert len(labels_of(batches)) == 16  # of an epoch that has begun
+            assert len(loader) == 5
+            with pytest.raises(ConfigError, match=f"Sampler has {count} samples in epoch 1, but had 20 when .* anew"):
+                labels_of(loader)
+        with open_loader(sampler) as loader:
+            assert sorted(labels_of(loader)) == list(range(count))
+
     def test_an_order_is_pickled(self) -> None:
         order = SamplerOrder(weighted())
         everything(order, 1, 1)

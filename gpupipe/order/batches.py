@@ -93,6 +93,14 @@ class BatchesOrder(SamplerOrder):
             self._cuts[seed, epoch] = np.concatenate([[0], ends[ends < len(listed)], [len(listed)]])
         return listed
 
+    def _check_length(self, listed: int, epoch: int) -> None:
+        """Raise ConfigError unless the epoch has as many samples as the first one. A batch sampler's len() is none."""
+        if listed != len(self):
+            raise self._refused(
+                f"has {listed} samples in epoch {epoch}, but had {len(self)} when this order was made of it, and all "
+                "epochs of a loader are of one length; build it and its order anew"
+            )
+
     def _yielded(self) -> list[int]:
         batches = self._batches()
         count = sum(map(len, batches))

@@ -45,6 +45,7 @@ class SamplerOrder:
     )
     _cache: dict[tuple[int, int], Indices] = field(default_factory=dict, init=False, repr=False)
     _fingerprint: list[str] = field(default_factory=list, init=False, repr=False)
+    _length: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
@@ -58,9 +59,10 @@ class SamplerOrder:
                 f"{self.sampler.num_replicas} parts, and the loader would cut each of them again; "  # type: ignore[attr-defined]
                 "pass shuffle=True or a sampler of the whole dataset"
             )
+        object.__setattr__(self, "_length", len(self.sampler))
 
     def __len__(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
+        return self._length
 
     def indices(self, seed: int, epoch: int, positions: Indices) -> Indices:
         """The sampler's sequence at the positions."""
@@ -103,12 +105,21 @@ class SamplerOrder:
                 f"SamplerOrder: {type(self.sampler).__name__} yields {listed.dtype} of shape {listed.shape[1:]}; it "
                 "must yield one integer for each sample: pass a sampler of samples, not of batches"
             )
-        if len(listed) != len(self):
-            raise ConfigError(
-                f"SamplerOrder: {type(self.sampler).__name__} yielded {len(listed)} indices, its len() says "
-                f"{len(self)}; make the two agree"
-            )
+        self._check_length(len(listed), epoch)
         return listed.astype(np.int64, copy=False)
+
+    def _check_length(self, listed: int, epoch: int) -> None:
+        """Raise ConfigError unless that many indices are an epoch, which a loader has cut into batches by now."""
+        name, now = type(self.sampler).__name__, len(self.sampler)  # type: ignore[arg-type]
+        if listed != now:
+            raise ConfigError(
+                f"SamplerOrder: {name} yielded {listed} indices, its len() says {now}; make the two agree"
+            )
+        if listed != len(self):
+            raise ConfigError(
+                f"SamplerOrder: {name} has {now} samples in epoch {epoch}, but had {len(self)} when this order was "
+                "made of it, and all epochs of a loader are of one length; build it and its order anew"
+            )
 
     @property
     def name(self) -> str:

@@ -93,6 +93,18 @@ class TestWeighted:
         pairs = sorted(set(ours) | set(theirs))
         assert stats.chi2_contingency([[ours[p] for p in pairs], [theirs[p] for p in pairs]]).pvalue > 1e-4
 
+    def test_a_sample_that_weighs_nothing_never_comes_however_little_others_weigh(self):
+        order = Weighted([0.0, 1e-320, 1.0, 0.0, 1e-320], num_samples=3, replacement=False)
+        assert {tuple(sorted(everything(order, 0, epoch).tolist())) for epoch in range(50)} == {(1, 2, 4)}
+
+    @pytest.mark.parametrize("replacement", [True, False])
+    def test_fingerprints_are_those_of_the_draws(self, replacement):
+        """A weight that is lost in the sum of those before it counts where nothing comes twice."""
+        orders = [Weighted(weights, replacement=replacement) for weights in ([1, 1e-17, 2e-17], [1, 2e-17, 1e-17])]
+        draws = [[everything(order, 0, epoch).tolist() for epoch in range(50)] for order in orders]
+        prints = {order.fingerprint for order in orders}
+        assert (draws[0] == draws[1], len(prints)) == ((True, 1) if replacement else (False, 2))
+
     def test_default_length_is_that_of_the_weights(self):
         assert len(Weighted(self.weights)) == 6
 
@@ -103,6 +115,7 @@ class TestWeighted:
             ([1.0, -1.0], {}, "0 or more"),
             ([1.0, float("nan")], {}, "finite"),
             ([0.0, 0.0], {}, "all weights are 0"),
+            ([1e308] * 4, {}, "sum is not finite"),
             ([1.0, 0.0], {"replacement": False}, "num_samples=2"),
             ([1.0], {"num_samples": -1}, "num_samples=-1"),
         ],

@@ -39,6 +39,8 @@ class Weighted:
     num_samples: int | None = None
     replacement: bool = True
     _cumulative: NDArray[np.float64] = field(init=False, repr=False)
+    _hashed: NDArray[np.float64] = field(init=False, repr=False)
+    """What the draws go by. Without replacement, also of weights that vanish in the sums of those before."""
     _permutation: EpochCache[Indices] = field(init=False, repr=False)
 
     @classmethod
@@ -57,11 +59,16 @@ class Weighted:
         weights = weights.astype(np.float64)
         if weights.ndim != 1 or not len(weights) or not np.isfinite(weights).all() or (weights < 0).any():
             raise ConfigError("Weighted: weights must be one list of finite numbers of 0 or more")
-        if weights.sum() <= 0:
+        with np.errstate(over="ignore"):
+            cumulative = np.cumsum(weights)
+        if cumulative[-1] <= 0:
             raise ConfigError("Weighted: all weights are 0, so nothing can be drawn")
+        if not np.isfinite(cumulative[-1]):
+            raise ConfigError("Weighted: the weights' sum is not finite; scale them, as only their proportions count")
         if self.num_samples is not None:
             whole("Weighted: num_samples", self.num_samples, 0, 2**62)
-        object.__setattr__(self, "_cumulative", np.cumsum(weights))
+        object.__setattr__(self, "_cumulative", cumulative)
+        object.__setattr__(self, "_hashed", cumulative if self.replacement else weights)
         object.__setattr__(self, "_permutation", EpochCache(partial(_permutation, weights, len(self))))
         if not self.replacement and len(self) > np.count_nonzero(weights):
             raise ConfigError(
@@ -94,12 +101,13 @@ class Weighted:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of weights and settings."""
-        return f"weighted-{digest(self._cumulative.tobytes(), f'{len(self)}{self.replacement}'.encode())}"
+        return f"weighted-{digest(self._hashed.tobytes(), f'{len(self)}{self.replacement}'.encode())}"
 
 
 def _permutation(weights: NDArray[np.float64], size: int, seed: int, epoch: int) -> Indices:
     """The first `size` samples of a weighted permutation."""
     u = uniform(words(seed, epoch, WITHOUT_REPLACEMENT, np.arange(len(weights)))[0])
-    with np.errstate(divide="ignore"):
-        keys = np.where(weights > 0, np.log(u) / weights, -np.inf)
-    return np.argsort(-keys, kind="stable")[:size].astype(np.int64)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        keys = np.log(u) / weights
+    drawn = np.flatnonzero(weights)  # alone, as keys of tiny weights are -inf, too
+    return drawn[np.argsort(-keys[drawn], kind="stable")][:size].astype(np.int64)

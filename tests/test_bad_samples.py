@@ -478,6 +478,45 @@ def test_data_that_are_bad_throughout_end_a_run_without_all_being_read(max_bad, 
         assert len(loader.bad_samples) == reads
 
 
+def but_for(*bad: int, size: int = 10) -> list[tuple[bytes, int]]:
+    return [(b"no image" if number in bad else GOOD, number) for number in range(size)]
+
+
+HERE = {"engine": "torch", "num_workers": 0, "shuffle": False, "on_error": "skip"}
+
+
+def test_what_an_epoch_drops_at_its_end_does_not_count():
+    """The sample at position 9 is one of two that are bad, though the search for another meets the bad one behind."""
+    options = HERE | {"max_bad": 2, "drop_last": True}
+    with open_loader(but_for(0, 8, 9, 10, size=11), **options) as loader:
+        labels, error = until_too_many(iter(loader))
+        assert error is not None
+        assert labels == [1, 1, 2, 3, 4]
+    with open_loader(but_for(0, 9, 10, size=11), **options) as loader:
+        assert until_too_many(iter(loader)) == ([1, 1, 2, 3, 4, 5, 6, 7, 8, 1], None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_lies_before_a_resume_does_not_count(ranks):
+    options = HERE | {"max_bad": 1, "world_size": ranks, "batch_size": 4 // ranks}
+    for rank in range(ranks):
+        with open_loader(but_for(0, 9), rank=rank, **options) as loader:
+            batches = iter(loader)
+            next(batches), next(batches)
+            state = loader.state_dict()
+        with open_loader(but_for(0, 1, 9), rank=rank, **options) as loader:
+            loader.load_state_dict(state)
+            assert until_too_many(iter(loader)) == ([8, 2][rank : rank + 3 - ranks], None)
+
+
+def test_a_share_is_of_the_rows_of_all_ranks():
+    """Each of 4 ranks has three rows, of which one may be bad: 4 in all, though a third of 9 samples are fewer."""
+    for rank in range(4):
+        data, options = but_for(4, 5, 6, 7, size=9), {"rank": rank, "world_size": 4, "max_bad": 1 / 3}
+        with open_loader(data, 1, **HERE, **options) as loader:
+            assert until_too_many(iter(loader)) == ([rank, 8, (8, 0, 1, 2)[rank]], None)
+
+
 def test_what_max_bad_can_be(folder):
     for value in (-1, 1.5, -0.1, float("nan"), True, "half"):
         with pytest.raises(gpupipe.ConfigError, match="max_bad="):

@@ -268,7 +268,8 @@ class Loader(DataLoaderAttributes):
         work = made_by(self.settings, self.source, self._views, collate_fn)
         self._readers = Readers(1, self.settings.timeout)
         here = work.here(self._readers)
-        most = self._tally.on_all_ranks(len(self.order), world_size)
+        most = self._tally.on_all_ranks(self.batches)
+        repair = Repair(here, self.order, on_error, most, self.batches.sure)
         self.meter = Meter(self.source)
         self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None
@@ -278,15 +279,13 @@ class Loader(DataLoaderAttributes):
         self._supply = Supply(
             open_engine(work if self.settings.worker_processes else here, self.settings, worker_seeds(self.seed, rank)),
             self._jobs,
-            partial(_mended, Repair(here, self.order, on_error, most), work.collate, self._mixing, self.source),
+            partial(_mended, repair, work.collate, self._mixing, self.source),
             self._finisher,
             self.meter,
             lane,
             # A sampler is asked when its epoch begins, as DataLoader asks it: its weights may be others then.
             # An end that is not known has to be met.
-            goes_on=self.settings.persistent_workers
-            and not torch_samplers(self.order)
-            and not self.batches.is_endless,
+            goes_on=self.settings.persistent_workers and not torch_samplers(self.order) and not self.batches.is_endless,
             reader=self._reader,
             keeping=self._keeping(),
         )

@@ -20,7 +20,7 @@ from gpupipe.batch import Batch, Job
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
-from gpupipe.order.protocol import makes_batches
+from gpupipe.order.protocol import makes_batches, positions_of
 
 __all__ = ["OnError", "Repair", "check_on_error"]
 
@@ -42,14 +42,15 @@ class Repair:
     """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad` and `replaced`.
 
     rows: makes the rows of a part of a job on the CPU. most: bad samples that an epoch may have on all ranks together,
-    1 or more.
+    1 or more. sure: positions that an epoch delivers in any case.
     """
 
-    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int) -> None:
+    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int, sure: int) -> None:
         self._rows = rows
         self._order = order
         self._on_error = on_error
         self._most = most
+        self._sure = sure
         self._bad: dict[int, SampleError] = {}
         self._logged = 0
 
@@ -82,7 +83,7 @@ class Repair:
                 made = self._attempt(batch, job.standing_in(row, others))
                 if isinstance(made, SampleError) and made.index in (index, *others):
                     break
-            if isinstance(made, Batch) or self._too_many(job, batch.bad[met:]):
+            if isinstance(made, Batch) or self._too_many(job, row, tried, batch.bad[met:]):
                 break
         if isinstance(made, Batch):
             own = (error for error in batch.bad[met:] if error.index == one.indices[0])
@@ -94,10 +95,23 @@ class Repair:
             f"(the last: sample {last.index} ({last.location}): {last.reason}); the dataset or its storage is damaged"
         )
 
-    def _too_many(self, job: Job, bad: list[SampleError]) -> bool:
+    def _too_many(self, job: Job, row: int, tried: list[int], bad: list[SampleError]) -> bool:
         """Whether these alone are more than an epoch may have; nobody waits for all of a storage that is gone."""
         counted = {error.index for error in bad if not isinstance(error, SkippedSampleError)}
-        return job.given is None and len(counted) > self._most
+        if job.given is not None or len(counted) <= self._most:
+            return False
+        return len(counted & {int(job.indices[row]), *self._to_come(job, row, tried)}) > self._most
+
+    def _to_come(self, job: Job, row: int, tried: list[int]) -> list[int]:
+        """Those of the row's first candidates that are surely samples of rows of this iteration themselves: not of what
+        it drops at its end, and not of what lay before it, where it began within an epoch."""
+        position = int(job.positions[row])
+        if not makes_batches(self._order):
+            return tried[: max(0, self._sure - position - 1)]
+        if not hasattr(self._order, "alike"):
+            return tried  # of the same batch
+        places = positions_of(self._order, job.seed, job.epoch, np.array(tried, np.int64))
+        return [] if places is None else [tried[at] for at in np.flatnonzero((places > position).any(axis=0))]
 
     def _replaces(self, error: SampleError) -> bool:
         return self._on_error == "skip" or isinstance(error, SkippedSampleError)

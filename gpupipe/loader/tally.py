@@ -77,10 +77,12 @@ class Tally:
                 "them (`bad_samples` lists all), or pass a larger max_bad"
             )
 
-    def on_all_ranks(self, samples: int, world_size: int) -> int:
-        """Bad samples that an epoch of so many can't have without too many on some rank, 1 or more."""
-        most = self._max_bad * world_size if isinstance(self._max_bad, int) else math.ceil(self._max_bad * samples)
-        return max(1, most)
+    def on_all_ranks(self, batches: RankBatches) -> int:
+        """Bad samples of which an epoch can't have more without too many on some rank, 1 or more."""
+        if isinstance(self._max_bad, int):
+            return max(1, self._max_bad * batches.world_size)
+        rows = 0 if batches.is_endless else batches.rows() * batches.world_size  # padding counted, as on each rank
+        return max(1, math.ceil(self._max_bad * max(batches.size, rows)))
 
     def end(self, epoch: int) -> None:
         """The epoch is over; may be called twice."""

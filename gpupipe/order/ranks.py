@@ -92,6 +92,11 @@ class RankBatches:
         """Samples a step over all ranks; of an order's own batches those of the largest."""
         return self.batch_size * self.world_size if self.cut is None else self.cut.order.largest
 
+    @property
+    def sure(self) -> int:
+        """Global positions that an epoch delivers in any case, whatever its origin is."""
+        return max(0, self.size - self.global_batch + 1) if self.drop_last else self.size
+
     def at(self, epoch: int) -> RankBatches:
         """How an epoch is cut that begins with these batches."""
         if self.cut is not None and self.cut.epoch != epoch:

@@ -478,11 +478,55 @@ def test_data_that_are_bad_throughout_end_a_run_without_all_being_read(max_bad, 
         assert len(loader.bad_samples) == reads
 
 
+HERE = {"engine": "torch", "num_workers": 0, "shuffle": False, "on_error": "skip"}
+
+
+class BadByDraws:
+    """Of 8 samples number 2 is always bad, and 3 by what is drawn for it."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        if index == 2 or (index == 3 and float(torch.rand(())) < 0.5):
+            raise OSError("bad")
+        return GOOD, index
+
+
+def epochs_of_drawn(numbers) -> list[list[int]]:
+    """Labels of these epochs, of a process that has met no other."""
+    with open_loader(BadByDraws(), 8, **HERE, max_bad=1.0) as loader:
+        labels = []
+        for number in numbers:
+            loader.set_epoch(number)
+            labels.append(until_too_many(iter(loader))[0])
+        assert {bad.index for bad in loader.bad_samples} <= {2, 3}
+        assert loader.stats()["replaced"] == sum(row != index for each in labels for index, row in enumerate(each))
+    return labels
+
+
+def test_what_is_bad_by_its_draws_stands_in_wherever_it_is_good(caplog):
+    """Whatever else the process has met, so that a run that is resumed, and each rank, has the same."""
+    whole = epochs_of_drawn(range(8))
+    assert len([line for line in caplog.messages if "bad sample replaced" in line]) == 2
+    assert {row[2] for row in whole} == {row[3] for row in whole} == {3, 4}
+    assert [epochs_of_drawn([epoch])[0] for epoch in range(8)] == whole
+    assert epochs_of_drawn(reversed(range(8))) == whole[::-1]
+
+
+def test_a_file_that_is_bad_is_not_read_in_each_epoch(damaged, monkeypatch):
+    with open_loader(damaged, **HERE) as loader:
+        made = []
+        repair = loader._supply._repair.args[0]
+        rows = repair._rows
+        monkeypatch.setattr(repair, "_rows", lambda job: made.append(job.indices.tolist()) or rows(job))
+        for _ in range(3):
+            collect(loader)
+    assert made.count([1]) == made.count([13]) == 1
+
+
 def but_for(*bad: int, size: int = 10) -> list[tuple[bytes, int]]:
     return [(b"no image" if number in bad else GOOD, number) for number in range(size)]
-
-
-HERE = {"engine": "torch", "num_workers": 0, "shuffle": False, "on_error": "skip"}
 
 
 def test_what_an_epoch_drops_at_its_end_does_not_count():

@@ -50,7 +50,7 @@ from gpupipe.loader.distributed import (
 from gpupipe.loader.iteration import Iteration, in_finalizer
 from gpupipe.loader.jobs import Jobs
 from gpupipe.loader.place import Place, Point
-from gpupipe.loader.repair import OnError, Repair, check_on_error
+from gpupipe.loader.repair import OnError, Repair, check_on_error, may_fail_by_draws
 from gpupipe.loader.samplers import BatchSampler, epoch_sampler
 from gpupipe.loader.state import LoaderState, recipe_fingerprint
 from gpupipe.loader.stats import Meter, epochs_by_source, gpu_memory
@@ -269,7 +269,8 @@ class Loader(DataLoaderAttributes):
         self._readers = Readers(1, self.settings.timeout)
         here = work.here(self._readers)
         most = self._tally.on_all_ranks(self.batches)
-        repair = Repair(here, self.order, on_error, most, self.batches.sure)
+        by_draws = may_fail_by_draws(self.source, self._views)
+        repair = Repair(here, self.order, on_error, most, self.batches.sure, by_draws)
         self.meter = Meter(self.source)
         self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None

@@ -17,12 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Job
+from gpupipe.batch.fields import Frames
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
 from gpupipe.order.protocol import makes_batches, positions_of
+from gpupipe.recipe import Views
+from gpupipe.sources import ItemSource, Source
+from gpupipe.sources.parts import is_users
 
-__all__ = ["OnError", "Repair", "check_on_error"]
+__all__ = ["OnError", "Repair", "check_on_error", "may_fail_by_draws"]
 
 log = logging.getLogger("gpupipe")
 
@@ -38,21 +42,33 @@ def check_on_error(on_error: str) -> None:
         raise ConfigError(f"on_error={on_error!r} must be 'raise' or 'skip'")
 
 
+def may_fail_by_draws(source: Source, views: Views) -> bool:
+    """Whether a sample may be bad by what is drawn for it at a position: by a dataset's code, by operations of the
+    user's own, or of which frames a clip is. What else is decoded fails whatever part of it is wanted."""
+    code = is_users(source) or isinstance(source, ItemSource) or any(view.own for view in views)
+    clips = (field for field in source.fields.values() if isinstance(field, Frames))
+    return code or any(clip.sampling == "random" for clip in clips)
+
+
 class Repair:
     """Fills the failed rows of a batch, and adds the bad samples that it meets to the batch's `bad` and `replaced`.
 
     rows: makes the rows of a part of a job on the CPU. most: bad samples that an epoch may have on all ranks together,
-    1 or more. sure: positions that an epoch delivers in any case.
+    1 or more. sure: positions that an epoch delivers in any case. by_draws: what is bad at one position may be good at
+    another, see `may_fail_by_draws`.
     """
 
-    def __init__(self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int, sure: int) -> None:
+    def __init__(
+        self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int, sure: int, by_draws: bool
+    ) -> None:
         self._rows = rows
         self._order = order
         self._on_error = on_error
         self._most = most
         self._sure = sure
-        self._bad: dict[int, SampleError] = {}
-        self._logged = 0
+        self._by_draws = by_draws
+        self._bad: dict[int, SampleError] = {}  # what need not be tried again; by_draws: at the same position
+        self._logged: set[int] = set()
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with every failed row made good, in place; its job then names the samples that are in it.
@@ -68,6 +84,8 @@ class Repair:
     def _remade(self, batch: Batch, job: Job, row: int) -> Batch:
         """That row's samples once more, as storage may have been at fault; in the place of each that is bad the next
         good one."""
+        if self._by_draws:
+            self._bad.clear()
         others: dict[int, int] = {}
         one, met = job.standing_in(row, others), len(batch.bad)
         made = self._attempt(batch, one)
@@ -157,10 +175,11 @@ class Repair:
 
     def _log(self, error: SampleError) -> None:
         """That it is replaced: of the first ones each, then that others are not told of."""
-        self._logged += 1
-        if self._logged <= LOGGED:
-            log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
-        if self._logged == LOGGED:
+        if error.index in self._logged or len(self._logged) == LOGGED:
+            return
+        self._logged.add(error.index)
+        log.warning("gpupipe: bad sample replaced: sample %d (%s): %s", error.index, error.location, error.reason)
+        if len(self._logged) == LOGGED:
             log.warning("gpupipe: bad samples after these %d are not logged, but `bad_samples` lists all", LOGGED)
 
     def _fill(self, batch: Batch, row: int, one: Batch) -> None:

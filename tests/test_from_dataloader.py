@@ -1028,6 +1028,34 @@ class Pending(Rolling):
 
 
 class TestSamplers:
+    @pytest.mark.parametrize("drop_last", [False, True])
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda data, rank: SequentialSampler(data),
+            lambda data, rank: RandomSampler(data),
+            lambda data, rank: SubsetRandomSampler([1, 4, 6, 2, 8, 3, 0]),
+            lambda data, rank: DistributedSampler(data, 3, rank, shuffle=False),
+            lambda data, rank: DistributedSampler(data, 3, rank, drop_last=True),
+        ],
+        ids=["in turn", "shuffled", "subset", "ranks", "ranks that drop"],
+    )
+    @pytest.mark.parametrize("size", [9, 10, 11])
+    @pytest.mark.parametrize("batch_size", [2, 3, 4, 20])
+    def test_its_length_is_torchs(
+        self, make: Callable[[Any, int], Any], size: int, batch_size: int, drop_last: bool
+    ) -> None:
+        """Whatever is dropped: programs divide by it."""
+        data = Numbers(size)
+        for rank in range(3):
+            loader = DataLoader(data, batch_size, sampler=make(data, rank), drop_last=drop_last)
+            made = gpupipe.from_dataloader(loader)
+            assert len(made) == len(loader)
+            assert len(made.sampler) == len(loader.sampler) == len(list(made.sampler))  # type: ignore[arg-type]
+            assert [len(batch) for batch in made.batch_sampler] == [len(batch) for batch in loader.batch_sampler]
+            if type(loader.sampler) is SequentialSampler:
+                assert list(made.sampler) == list(loader.sampler)
+
     def test_in_turn(self) -> None:
         for options in (
             {},

@@ -450,9 +450,7 @@ class Loader(DataLoaderAttributes):
         Steps count from the epoch's start, also after a resume. What a delivered batch holds, substitutes of bad
         samples included, is `last_indices`. Raises ConfigError for a stream, which has to be read for them.
         """
-        if self._reader is not None:
-            raise ConfigError("a stream's samples are known when they are read: see `last_indices`")
-        return self._job(step).indices
+        return self._indices(step, self.batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the current one goes on where a loaded state has put it."""
@@ -616,9 +614,15 @@ class Loader(DataLoaderAttributes):
         """Where a job of the current epoch is, whose end it may show."""
         return Point(job.epoch, job.step, self.batches).ending(job.ends)
 
-    def _job(self, step: int) -> Job:
-        """What is to be made at that step of the current epoch."""
-        return self._jobs(Point(self.epoch, step, self.batches))
+    def _indices(self, step: int, batches: RankBatches) -> NDArray[np.int64]:
+        """The samples at that step of the current epoch, cut so."""
+        if self._reader is not None:
+            raise ConfigError("a stream's samples are known when they are read: see `last_indices`")
+        return self._job(step, batches).indices
+
+    def _job(self, step: int, batches: RankBatches | None = None) -> Job:
+        """What is to be made at that step of the current epoch. batches: how that is cut, if not as it is."""
+        return self._jobs(Point(self.epoch, step, self.batches if batches is None else batches))
 
     def _state(self, position: int) -> LoaderState:
         return LoaderState(

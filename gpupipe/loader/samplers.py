@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from gpupipe.order import Sequential
+from gpupipe.order import RankBatches, Sequential
 
 if TYPE_CHECKING:
     from gpupipe.loader.loader import Loader
@@ -17,18 +18,28 @@ __all__ = ["BatchSampler", "EpochSampler", "epoch_sampler"]
 
 
 class EpochSampler(torch.utils.data.Sampler[int]):
-    """The sample indices of this rank in the loader's current epoch; `set_epoch` is the loader's."""
+    """The sample indices of this rank in the loader's current epoch; `set_epoch` is the loader's.
+
+    with_rest: also those of a last batch that `drop_last` leaves out, as torch's samplers list them.
+    """
+
+    with_rest = False
 
     def __init__(self, loader: Loader) -> None:
         self._loader: Loader = weakref.proxy(loader)  # no circle, so that a dropped loader goes at once
 
-    def __len__(self) -> int:
+    def _batches(self) -> RankBatches:
         len(self._loader)  # which a stream has not
-        return self._loader.batches.rows()
+        batches = self._loader.batches
+        return replace(batches, drop_last=False) if self.with_rest else batches
+
+    def __len__(self) -> int:
+        return self._batches().rows()
 
     def __iter__(self) -> Iterator[int]:
-        for step in range(len(self._loader)):
-            yield from (int(index) for index in self._loader.batch_indices(step))
+        batches = self._batches()
+        for step in range(len(batches)):
+            yield from self._loader._indices(step, batches).tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""

@@ -72,6 +72,7 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     made.translation = translation
     if seed.generator is not None and not {"seed", "generator"} & set(overrides):
         warn_of_likes(seed.generator, made)
+    made.sampler.with_rest = True
     follow(sampling, made)
     return made
 

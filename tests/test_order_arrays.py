@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import Numbered
+from images import Numbered, encode, picture
 from orders import everything
-from torch.utils.data import random_split
+from torch.utils.data import Subset, random_split
 
 import gpupipe
 from gpupipe.errors import ConfigError, DataError
@@ -100,6 +100,33 @@ class TestRandomSplit:
         expected = [first.indices[number] for number in inner.indices]
         assert everything(gpupipe.Subset(inner)).tolist() == expected
         assert set(expected) < set(first.indices)
+
+    def test_what_another_dataset_calls_indices_is_its_own(self) -> None:
+        class Picked(Numbered):
+            indices = (8, 6, 4, 2)
+
+        part = Subset(Picked(4, []), [3, 1])
+        assert everything(gpupipe.Subset(part)).tolist() == [3, 1]
+
+    def test_the_part_between_is_refused_as_data(self) -> None:
+        whole = Numbered(8, [encode(picture(16, 16))])
+        middle = Subset(whole, [3, 1, 0, 2, 7, 6, 5, 4])
+        inner = Subset(middle, [0, 1, 2, 3])
+
+        def labels(data: Any, part: Any) -> list[int]:
+            order = gpupipe.VirtualEpochs(gpupipe.Subset(part), 4)
+            options: dict[str, Any] = {"engine": "torch", "num_workers": 0, "device": "cpu"}
+            with gpupipe.Loader(data, gpupipe.imagenet_eval(8), 4, order=order, **options) as loader:
+                return [label for _, labels in loader for label in labels.tolist()]
+
+        assert labels(whole, inner) == labels(middle, inner.indices) == labels(inner, range(4)) == [3, 1, 0, 2]
+        for data in (middle, inner, gpupipe.open_source(middle)):
+            with pytest.raises(
+                ConfigError, match=r"Loader: .* samples of the Numbered .* gpupipe\.Subset\(part\.indices"
+            ):
+                labels(data, inner)
+            with pytest.raises(ConfigError, match=r"Mixture: the order of 'a': .* samples of the Numbered"):
+                gpupipe.Mixture({"a": (data, 1)}, orders={"a": gpupipe.Subset(inner)})
 
 
 class TestSplit:

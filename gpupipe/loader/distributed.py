@@ -18,7 +18,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.host.checks import whole
 from gpupipe.host.system import local_world_size
 from gpupipe.order import Order, SamplerOrder
-from gpupipe.order.protocol import Indices
+from gpupipe.order.protocol import Indices, made_of
 
 __all__ = [
     "check_world_size",
@@ -127,14 +127,9 @@ def compare_between_ranks(order: Order, world_size: int) -> None:
         inner.watchers.append(_Comparison(next(_NUMBERS), world_size))
 
 
-def torch_samplers(order: Any) -> tuple[SamplerOrder, ...]:
+def torch_samplers(order: Order) -> tuple[SamplerOrder, ...]:
     """What lists torch samplers for the order, each once: itself, or the orders that it is made of."""
-    if isinstance(order, SamplerOrder):
-        return (order,)
-    several = getattr(order, "orders", None)
-    inner = [getattr(order, "order", None), *(several if isinstance(several, list | tuple) else ())]
-    found = (sampler for one in inner if one is not None for sampler in torch_samplers(one))
-    return tuple({id(sampler): sampler for sampler in found}.values())
+    return tuple(one for one in made_of(order) if isinstance(one, SamplerOrder))
 
 
 class _Comparison:

@@ -58,6 +58,7 @@ from gpupipe.loader.streaming import StreamReader, refuse_choosing
 from gpupipe.loader.supply import Ended, Failed, Supply
 from gpupipe.loader.tally import MaxBad, Tally, check_max_bad
 from gpupipe.order import Buckets, NodeBlocks, Order, RankBatches, SamplerOrder, cut_by
+from gpupipe.order.plain import check_whole
 from gpupipe.order.protocol import makes_batches, samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
@@ -245,6 +246,7 @@ class Loader(DataLoaderAttributes):
         if self._reader is not None:
             refuse_choosing(order, shuffle, self._several)
         self.order = _order(order, shuffle, self.source)
+        check_whole("Loader", order, data)
         if not self._world_was_given:
             compare_between_ranks(self.order, world_size)
         cut = cut_by(self.order, self.seed)

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from gpupipe.errors import ConfigError
 from gpupipe.order.feistel import ROUNDS, permute, round_keys, square_of, unpermute
-from gpupipe.order.protocol import PERMUTATION, Indices, OnceEach, as_array, digest
+from gpupipe.order.protocol import PERMUTATION, Indices, OnceEach, as_array, digest, made_of
 
-__all__ = ["Sequential", "Shuffled", "Subset"]
+__all__ = ["Sequential", "Shuffled", "Subset", "check_whole"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Shuffled(OnceEach):
 class Subset:
     """Some of the samples: `subset` lists their indices, in the order in which they come unless `shuffle` is set.
 
-    A list, tuple, range, array or tensor, or a `torch.utils.data.Subset`, such as random_split gives: its indices.
+    A list, tuple, range, array or tensor, or a `torch.utils.data.Subset`, such as random_split gives: its indices. Of
+    one of another such one, they are those of the dataset that both are parts of.
     """
 
     subset: ArrayLike
@@ -112,6 +113,16 @@ class Subset:
         return np.where(rows < counts, found, -1)
 
     @property
+    def _parts(self) -> list[Any]:
+        """The torch Subset that was given, and those that it is a part of: these indices are of none of them."""
+        found: list[Any] = []
+        part: Any = self.subset
+        while _is_part(part) or (not found and _has_indices(part)):
+            found.append(part)
+            part = part.dataset
+        return found
+
+    @property
     def _inner(self) -> Sequential | Shuffled:
         return Shuffled(len(self)) if self.shuffle else Sequential(len(self))
 
@@ -130,9 +141,9 @@ class Subset:
 
 def _indices(subset: Any) -> Indices:
     """What a subset lists. Raises ConfigError."""
-    if hasattr(subset, "dataset") and hasattr(subset, "indices"):  # to iterate over torch's would load its samples
+    if _has_indices(subset):  # to iterate over torch's would load its samples
         own, whole = _indices(subset.indices), subset.dataset
-        return _indices(whole)[own] if hasattr(whole, "indices") else own  # a part of a part
+        return _indices(whole)[own] if _is_part(whole) else own
     array = as_array("Subset: subset", subset)
     if array.dtype == np.bool_:
         raise ConfigError("Subset: subset must list indices, got a mask of bool; pass numpy.flatnonzero(mask)")
@@ -141,3 +152,29 @@ def _indices(subset: Any) -> Indices:
             f"Subset: subset must be one list of indices of 0 or more, got {array.dtype} of shape {array.shape}"
         )
     return np.ascontiguousarray(array, dtype=np.int64)  # no copy of what is one already
+
+
+def _has_indices(subset: Any) -> bool:
+    return hasattr(subset, "dataset") and hasattr(subset, "indices")
+
+
+def _is_part(dataset: Any) -> bool:
+    """Whether it is one of torch's: what any other dataset calls its `indices` may be something else."""
+    import torch.utils.data
+
+    return isinstance(dataset, torch.utils.data.Subset)
+
+
+def check_whole(where: str, order: Any, data: Any) -> None:
+    """Raise ConfigError, whose message begins with `where`, if an order has the indices of another dataset: it was made
+    of a torch Subset, and `data` is that, or one between it and the dataset that its indices are of; or has it."""
+    wrapped = data if _is_part(data) else getattr(data, "dataset", data)  # as a source of a dataset has it
+    for one in made_of(order):
+        parts = one._parts if isinstance(one, Subset) else []
+        if any(part is wrapped for part in parts):
+            whole = type(parts[-1].dataset).__name__
+            raise ConfigError(
+                f"{where}: the order Subset lists samples of the {whole} that its torch Subset is a part of, but the "
+                f"data are a Subset of that; pass the {whole} as data, or the indices themselves, as in "
+                "gpupipe.Subset(part.indices)"
+            )

@@ -25,7 +25,7 @@ __all__ = [
         "classes_of",
         "digest",
     ),
-    *("is_invertible", "makes_batches", "name_of", "positions_of", "samples_of", "words"),
+    *("is_invertible", "made_of", "makes_batches", "name_of", "positions_of", "samples_of", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -120,6 +120,19 @@ def makes_batches(order: Any) -> bool:
 def name_of(order: Order) -> str:
     """What a message calls an order: its fingerprint, or less where making that would be dear or fail."""
     return str(getattr(order, "name", None) or order.fingerprint)
+
+
+def made_of(order: Any) -> list[Any]:
+    """The order, and those that it is made of, each once."""
+    found: list[Any] = []
+    waiting = [order]
+    for one in waiting:  # which grows
+        if all(one is not other for other in found):
+            found.append(one)
+            several = getattr(one, "orders", None)
+            inner = [getattr(one, "order", None), *(several if isinstance(several, list | tuple) else ())]
+            waiting += [each for each in inner if each is not None]
+    return found
 
 
 def samples_of(order: Any) -> int:

@@ -60,6 +60,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         from gpupipe.order.mixture import check_weight
+        from gpupipe.order.plain import check_whole
         from gpupipe.order.protocol import check_order
 
         if not isinstance(self.sources, Mapping) or not self.sources:
@@ -74,6 +75,7 @@ class Mixture:
             if name not in self.sources:
                 raise ConfigError(f"Mixture: orders has {name!r}, but the sources are {', '.join(self.sources)}")
             check_order(f"Mixture: the order of {name!r}", order)
+            check_whole(f"Mixture: the order of {name!r}", order, self.sources[name][0])
 
 
 class MixtureSource(Source):

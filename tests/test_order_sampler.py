@@ -24,7 +24,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, Sampler, SubsetR
 
 import gpupipe
 from gpupipe.errors import ConfigError, StateError
-from gpupipe.order import SamplerOrder
+from gpupipe.order import Interleaved, SamplerOrder
 
 SIZE = 30
 RANGE = range(SIZE)
@@ -231,6 +231,22 @@ class TestStates:
             next(batches)
             resumed.load_state_dict(loader.state_dict())
             assert labels_of(resumed) == labels_of(batches)
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            lambda order: Interleaved([order], [SIZE], [1]),
+            lambda order: gpupipe.BudgetBatches(order, np.ones(SIZE, np.int64), 4, 4),
+        ],
+    )
+    def test_so_may_those_within_another_order(self, wrap: Callable[[Any], Any]) -> None:
+        sampler = weighted()
+        order, other = wrap(SamplerOrder(sampler)), wrap(SamplerOrder(weighted(3.0)))
+        everything(order)
+        before = order.fingerprint
+        sampler.weights = torch.tensor((np.arange(SIZE) + 1.0) ** 3)
+        everything(order, 0, 1)
+        assert before != order.fingerprint == other.fingerprint
 
     @pytest.mark.parametrize("count", [10, 25, 0])
     def test_another_length_is_refused(self, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +52,7 @@ class BudgetBatches:
     multiple: int = 1
     _costs: Indices = field(init=False, repr=False)
     _starts: EpochCache[Indices] = field(init=False, repr=False)
+    _hashed: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_order("BudgetBatches", self.order)
@@ -104,10 +105,12 @@ class BudgetBatches:
         more: Indices = np.maximum(self._costs[others] - self._costs[own], 0)
         return others[np.argsort(more, kind="stable")]
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Names budget and sizes, with a hash of the costs and the order's fingerprint."""
-        hashed = digest(self._costs.tobytes(), self.order.fingerprint.encode())
+        inner = self.order.fingerprint  # each time: a torch sampler's may be another
+        hashed = self._hashed.get(inner) or digest(self._costs.tobytes(), inner.encode())
+        object.__setattr__(self, "_hashed", {inner: hashed})
         return f"budget-{self.budget}-{self.batch_size}-{self.multiple}-{hashed}"
 
 

@@ -137,12 +137,16 @@ class Interleaved:
         places[comes] = self._unshuffled(seed, epoch, places[comes])
         return places
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """The length, with a hash of orders, sizes and shares; of weights that are functions, in 1,024 epochs."""
-        counts = np.array([self.counts(epoch) for epoch in range(self._settled or COMPARED)])
-        parts = [*(order.fingerprint.encode() for order in self.orders), str(list(self.sizes)).encode()]
-        return f"mixture-{len(self)}-{digest(*parts, counts.tobytes())}"
+        orders = [order.fingerprint.encode() for order in self.orders]  # each time: a torch sampler's may be another
+        return f"mixture-{len(self)}-{digest(*orders, str(list(self.sizes)).encode(), self._compared)}"
+
+    @cached_property
+    def _compared(self) -> bytes:
+        """What a fingerprint has of the weights."""
+        return np.array([self.counts(epoch) for epoch in range(self._settled or COMPARED)]).tobytes()
 
     @property
     def _settled(self) -> int | None:

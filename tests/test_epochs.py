@@ -30,6 +30,12 @@ IMAGE = encode(picture(40, 40))
 WORKERS = [{"engine": "torch", "num_workers": 2}, {"engine": "dali", "num_workers": 2}]
 
 
+@pytest.fixture(autouse=True)
+def _no_workers_of_other_tests() -> None:
+    """What an exception's traceback holds lives on until the garbage collector comes, and its workers with it."""
+    gc.collect()
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request):
     return request.param

@@ -45,9 +45,9 @@ def check_on_error(on_error: str) -> None:
 def may_fail_by_draws(source: Source, views: Views) -> bool:
     """Whether a sample may be bad by what is drawn for it at a position: by a dataset's code, by operations of the
     user's own, or of which frames a clip is. What else is decoded fails whatever part of it is wanted."""
-    code = is_users(source) or isinstance(source, ItemSource) or any(view.own for view in views)
-    clips = (field for field in source.fields.values() if isinstance(field, Frames))
-    return code or any(clip.sampling == "random" for clip in clips)
+    if is_users(source) or isinstance(source, ItemSource) or any(view.own for view in views):
+        return True  # items as they are have no fields
+    return any(isinstance(field, Frames) and field.sampling == "random" for field in source.fields.values())
 
 
 class Repair:

@@ -891,6 +891,10 @@ STALE = {
     "size of v2": lambda: changed(v2.RandomResizedCrop(32, (0.5, 0.5), (2.0, 2.0)), size=24),
     "_PARAMETER_MAX": lambda: changed(v2.AugMix(), _PARAMETER_MAX=5),
 }
+STALE_ARGUMENTS: dict[Any, tuple[Any, ...]] = {
+    **dict.fromkeys((v2.RandomRotation, v2.RandomAffine), (45,)),
+    **dict.fromkeys((v2.RandomCrop, v1.RandomResizedCrop, v2.RandomResizedCrop), (32,)),
+}
 
 
 def placed(transform: Any) -> v1.Compose:
@@ -908,12 +912,6 @@ def test_what_was_changed_afterwards_is_refused(name: str) -> None:
     assert raised.value.operation == f"{type(transform).__name__}.{name.split()[0]}"
     assert "changed after" in raised.value.reason
     assert isinstance(translated(placed(type(transform)(*STALE_ARGUMENTS.get(type(transform), ())))), gpupipe.Recipe)
-
-
-STALE_ARGUMENTS: dict[Any, tuple[Any, ...]] = {
-    **dict.fromkeys((v2.RandomRotation, v2.RandomAffine), (45,)),
-    **dict.fromkeys((v2.RandomCrop, v1.RandomResizedCrop, v2.RandomResizedCrop), (32,)),
-}
 
 
 @pytest.mark.parametrize(

@@ -566,7 +566,7 @@ class TestBadInput:
             with loader(data, epoch_samples=epoch_samples, **options) as batches:
                 while batches.epoch < 2:
                     try:
-                        turns = turns or iter(batches)
+                        turns = iter(batches) if turns is None else turns
                         found.append(next(turns)[1].tolist())
                     except StopIteration:
                         turns = None

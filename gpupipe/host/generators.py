@@ -73,7 +73,12 @@ def kept(generators: Sequence[Any]) -> Iterator[None]:
 
 def states(generators: Sequence[Any]) -> list[bytes]:
     """How the generators stand, to be compared with how they stood."""
-    return [pickle.dumps(get()) for get, _ in map(_access, generators)]
+    return [_as_bytes(get()) for get, _ in map(_access, generators)]
+
+
+def _as_bytes(state: Any) -> bytes:
+    """A tensor's pickle has its address in it."""
+    return pickle.dumps(state.numpy() if hasattr(state, "numpy") else state)
 
 
 @contextmanager

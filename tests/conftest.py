@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import tarfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from servers.nginx import Nginx
 from servers.processes import Absent
 
 from gpupipe.kernels import native
+from gpupipe.migration import seeds
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: the interpreter runs it on CPU tensors
@@ -60,6 +62,12 @@ def interruptible() -> Iterator[None]:
 def _own_log_level() -> None:
     """The command line sets the level for its process, be it one of a fixture that others share."""
     logging.getLogger("gpupipe").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _no_loaders_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a second shuffled loader of a program is said of a second one of a test."""
+    monkeypatch.setattr(seeds, "_taken", weakref.WeakKeyDictionary())
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -25,7 +25,7 @@ __all__ = [
         "classes_of",
         "digest",
     ),
-    *("is_invertible", "made_of", "makes_batches", "name_of", "positions_of", "samples_of", "words"),
+    *("is_invertible", "made_of", "makes_batches", "name_of", "positions_of", "samples_of", "with_parts", "words"),
 ]
 
 Indices = NDArray[np.int64]
@@ -124,14 +124,23 @@ def name_of(order: Order) -> str:
 
 def made_of(order: Any) -> list[Any]:
     """The order, and those that it is made of, each once."""
+    return with_parts(order, _inner_orders)
+
+
+def _inner_orders(order: Any) -> list[Any]:
+    several = getattr(order, "orders", None)
+    inner = [getattr(order, "order", None), *(several if isinstance(several, list | tuple) else ())]
+    return [each for each in inner if each is not None]
+
+
+def with_parts(whole: Any, parts: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """It, its parts and theirs, each object once and before those that it is made of itself."""
     found: list[Any] = []
-    waiting = [order]
+    waiting = [whole]
     for one in waiting:  # which grows
         if all(one is not other for other in found):
             found.append(one)
-            several = getattr(one, "orders", None)
-            inner = [getattr(one, "order", None), *(several if isinstance(several, list | tuple) else ())]
-            waiting += [each for each in inner if each is not None]
+            waiting += parts(one)
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gpupipe.errors import ConfigError
 from gpupipe.host.generators import global_generators, kept, own_generators, seed_all, states
 from gpupipe.kernels.philox import philox4x32, split64
-from gpupipe.order.protocol import Indices, as_array, digest
+from gpupipe.order.protocol import Indices, as_array, digest, with_parts
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -149,15 +149,13 @@ def is_listing() -> bool:
 
 def parts_of(sampler: Any) -> list[Any]:
     """The sampler, and the samplers that it is made of, each before those that it is made of itself."""
+    return with_parts(sampler, _inner_samplers)
+
+
+def _inner_samplers(sampler: Any) -> list[Any]:
     import torch.utils.data
 
-    found: list[Any] = []
-    waiting = [sampler]
-    for part in waiting:  # which grows
-        if all(part is not other for other in found):
-            found.append(part)
-            waiting += [value for value in _attributes(part).values() if isinstance(value, torch.utils.data.Sampler)]
-    return found
+    return [value for value in _attributes(sampler).values() if isinstance(value, torch.utils.data.Sampler)]
 
 
 @contextmanager

@@ -38,6 +38,7 @@ NAMES = {
     "members": ("members",),
     "items": ("items",),
     "loaders": ("loaders",),
+    "walks": ("walks",),
     "dataloaders": ("dataloaders",),
     "stores": ("lmdb", "npy", "npz", "hdf5"),
     "tables": ("parquet", "lists"),

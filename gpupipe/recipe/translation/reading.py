@@ -17,6 +17,7 @@ from gpupipe.recipe.operations import (
     RandomErasing,
     RandomHorizontalFlip,
     RandomIoUCrop,
+    RandomResizedCrop,
     Resize,
     ResizeCenterCrop,
     ScaleJitter,
@@ -236,6 +237,9 @@ class Reading:
     def crop_to(self, crop: Crop) -> None:
         """A crop that resizes what it cuts out."""
         self._begin_crop(crop.interpolation)
+        if self.flip and isinstance(crop, RandomResizedCrop):
+            reason = "of an image that is too long for it, it takes the centre, which is not in the middle of a pixel"
+            raise self.refuse(reason, "put it before the flip, which also spares work", size=crop.size)
         self.crop = crop
 
     def flip_with(self, p: float) -> None:

@@ -176,8 +176,8 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v1.Resize(32, max_size=40)], gpupipe.Resize(32, 40)),
         ([v2.Resize(None, max_size=40), v2.RandomGrayscale(0.0)], gpupipe.Resize(None, 40)),
         (
-            [v2.ScaleJitter((32, 30), (0.5, 1.5)), FixedSizeCrop((32, 30), (1.0, 2.5, 3.0)), v1.RandomHorizontalFlip()],
-            gpupipe.ScaleJitter((32, 30), (0.5, 1.5), (1, 2, 3)),
+            [v2.ScaleJitter((32, 32), (0.5, 1.5)), FixedSizeCrop((32, 32), (1.0, 2.5, 3.0)), v1.RandomHorizontalFlip()],
+            gpupipe.ScaleJitter(32, (0.5, 1.5), (1, 2, 3)),
         ),
         (
             [v2.RandomResize(20, 60), v1.RandomHorizontalFlip(), PadIfSmaller(32, 7), v2.RandomCrop(32)],
@@ -199,6 +199,10 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
             [v2.Pad(2, padding_mode="edge"), v2.RandomCrop(32, 4, padding_mode="edge")],
             gpupipe.RandomCrop(32, padding=6, padding_mode="edge"),
         ),
+        (
+            [v2.PILToTensor(), v2.RandomCrop(32, 4, fill={torch.Tensor: 9, tv_tensors.Image: 8, "others": 7})],
+            gpupipe.RandomCrop(32, padding=4, fill=9),
+        ),
         ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, 40, interpolation="bicubic")),
         (
             [
@@ -210,6 +214,7 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([v2.RandomIoUCrop(trials=9), v2.Resize((30, 40))], gpupipe.RandomIoUCrop((30, 40), trials=9)),
         (
             [
+                v2.ToImage(),
                 v2.RandomZoomOut({tv_tensors.Image: (1, 2, 3), "others": 0}, (2, 3), 0.3),
                 v2.RandomIoUCrop(0.2, 0.9, 0.4, 3, [0.5, 1.0]),
                 v2.RandomHorizontalFlip(0.0),
@@ -799,7 +804,8 @@ def replaced() -> Any:
         ([v2.ScaleJitter((32, 32))], "ScaleJitter", "FixedSizeCrop next"),
         ([v2.ScaleJitter((32, 32)), v2.RandomCrop(32)], "RandomCrop(size=(32, 32))", "shorter side"),
         ([v2.ScaleJitter((32, 32)), v2.CenterCrop(32)], "CenterCrop(size=(32, 32))", "Resize before it"),
-        ([v2.ScaleJitter((32, 30)), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "same size"),
+        ([v2.ScaleJitter((32, 32)), FixedSizeCrop((32, 30))], "FixedSizeCrop(size=(32, 30))", "same size"),
+        ([v2.ScaleJitter((32, 30)), FixedSizeCrop((32, 30))], "ScaleJitter(target_size=(32, 30))", "take a square"),
         ([v2.Resize(40), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "put ScaleJitter"),
         ([FLIP, v2.ScaleJitter((32, 32)), FixedSizeCrop((32, 32))], "FixedSizeCrop(size=(32, 32))", "behind it"),
         (
@@ -814,6 +820,8 @@ def replaced() -> Any:
         ([FLIP, BOX], "RandomResizedCrop(size=(32, 32))", "before the flip"),
         ([v1.Resize(40), BOX], "RandomResizedCrop", "one crop alone"),
         ([BOX, v1.Resize(40)], "Resize", "one crop alone"),
+        ([v2.RandomCrop(32, 4, fill={tv_tensors.Image: 9, "others": 7})], "RandomCrop(fill={", "ToImage() before it"),
+        ([v2.RandomCrop(32, 4, fill={Image.Image: 9, "others": 7})], "RandomCrop(fill={", "ToImage() before it"),
         ([BOX, v1.CenterCrop(30)], "CenterCrop(size=(30, 30))", "Resize before it"),
         ([GRAY, BOX], "RandomGrayscale", "after the crop"),
         ([*F32, NORM, BOX], "RandomResizedCrop", "first"),

@@ -292,8 +292,9 @@ class ScaleJitter(Crop):
 
     scale: (low, high), of the sides with which the image just fits into `size`.
 
-    The same as torchvision's `v2.ScaleJitter(size, scale)` and its detection reference's `FixedSizeCrop(size)`: large
-    scale jitter (Ghiasi et al. 2021, arXiv 2012.07177). `interpolation` is "bilinear" or "bicubic".
+    The same as torchvision's `v2.ScaleJitter((size, size), scale)` and its detection reference's `FixedSizeCrop` of a
+    square: large scale jitter (Ghiasi et al. 2021, arXiv 2012.07177). Of other sizes torchvision's takes the width
+    first. `interpolation` is "bilinear" or "bicubic".
     """
 
     size: int | tuple[int, int]

@@ -121,8 +121,11 @@ def _random_shortest_size(
 
 
 def _scale_jitter(reading: Reading, target_size: Any, scale_range: Any, interpolation: Any, antialias: Any) -> None:
-    how = _filter(reading, interpolation, antialias)
-    reading.resize_to(_pair(target_size), how, scale=tuple(scale_range))
+    size, how = _pair(target_size), _filter(reading, interpolation, antialias)
+    if size[0] != size[1]:
+        reason = "it takes the width first, FixedSizeCrop the height"
+        raise reading.refuse(reason, "take a square", target_size=target_size)
+    reading.resize_to(size, how, scale=tuple(scale_range))
 
 
 def _center_crop(reading: Reading, size: Any) -> None:
@@ -178,8 +181,7 @@ def _filling(reading: Reading, fill: Any, mode: str) -> tuple[Any, str]:
 def _color(reading: Reading, fill: Any) -> Any:
     """That of images, where it depends on the class; masks are padded with what their field ignores."""
     if isinstance(fill, dict):
-        names = {getattr(key, "__name__", key): value for key, value in fill.items()}
-        fill = names.get("Image", names.get("others"))
+        fill = _by_class(reading, ("Image", "Tensor", "PIL"), fill=fill)
     color = fill if fill is None or isinstance(fill, int | float) else tuple(fill) * (3 if len(fill) == 1 else 1)
     if reading.dtype == "float32" and color not in (0, None, (0, 0, 0)):
         raise reading.refuse("levels of images lie from 0 to 255", "put it before the conversion to floats", fill=fill)
@@ -288,14 +290,25 @@ def _convert(reading: Reading, dtype: Any) -> None:
 def _to_dtype(reading: Reading, dtype: Any, scale: bool) -> None:
     wanted = dtype
     if isinstance(dtype, dict):
-        names = {getattr(key, "__name__", key): value for key, value in dtype.items()}
-        kinds = [reading.kind] if reading.kind else ["Image", "Tensor"]
-        found = {names.get(kind, names.get("others")) for kind in kinds}
-        if len(found) > 1:
-            raise reading.refuse("it depends on the image's class", "put ToImage() before it", dtype=dtype)
-        (wanted,) = found
+        wanted = _by_class(reading, ("Image", "Tensor"), dtype=dtype)
     if wanted is not None:
         reading.convert(_dtype(wanted), scale)
+
+
+def _by_class(reading: Reading, kinds: tuple[str, ...], **setting: dict[Any, Any]) -> Any:
+    """What a setting has for images of their class. kinds: those of which they may be, where that is unknown."""
+    ((_, values),) = setting.items()
+    named = {_class_name(key): value for key, value in values.items()}
+    first, *others = (named.get(kind, named.get("others")) for kind in ((reading.kind,) if reading.kind else kinds))
+    if any(other != first for other in others):
+        raise reading.refuse("it depends on the image's class", "put ToImage() before it", **setting)
+    return first
+
+
+def _class_name(key: Any) -> str:
+    """As `Reading.kind` names classes; Pillow's is "PIL"."""
+    name = str(getattr(key, "__name__", key))
+    return "PIL" if name == "Image" and key.__module__.startswith("PIL.") else name
 
 
 def _dtype(dtype: Any) -> str:

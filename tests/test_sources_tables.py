@@ -329,6 +329,12 @@ WRONG: dict[str, tuple[Callable[[Path], Path], type[Exception], str]] = {
     "numbers in the first line": (lambda root: text(root / "a.csv", "x.jpg,0\n1.jpg,1\n"), ConfigError, "columns=\\["),
     "beyond 64 bits": (lambda root: text(root / "a.csv", f"path,label\n0.jpg,1\n1.jpg,{2**63}\n"), DataError,
                        r"a\.csv line 3: '9223372036854775808' in the column 'label' has no place in int64"),
+    "beyond 64 bits in JSON": (
+        lambda root: write_json(root / "a.jsonl", [{"path": "0.jpg", "label": 1}, {"path": "1.jpg", "label": 10**400}]),
+        DataError, r"a\.jsonl line 2: '1000.*000' in the column 'label' has no place in int64"),
+    "beyond 64 bits in a list": (
+        lambda root: write_json(root / "a.jsonl", [{"path": "a", "label": [1.5]}, {"path": "a", "label": [-(2**64)]}]),
+        DataError, r"a\.jsonl line 2: '-18446744073709551616' in the column 'label\.\[\]' has no place in int64"),
     "a pattern": (lambda root: root / "*.csv", DataError, "a table is one file, not a pattern"),
     "a key twice": (lambda root: text(root / "a.jsonl", '{"path": "0.jpg"}\n{"path": "a", "path": "b"}\n'), DataError,
                     r"a\.jsonl line 2: the key 'path' is there twice"),

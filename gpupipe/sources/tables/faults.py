@@ -19,7 +19,16 @@ from gpupipe.errors import DataError
 from gpupipe.host.files import open_regular
 from gpupipe.sources.tables.columns import WHOLE
 
-__all__ = ["SHOWN", "check_integers", "check_quotes", "check_texts", "first_clash", "first_wrong", "looks_like_data"]
+__all__ = [
+    "SHOWN",
+    "check_integers",
+    "check_json_integers",
+    "check_quotes",
+    "check_texts",
+    "first_clash",
+    "first_wrong",
+    "looks_like_data",
+]
 
 log = logging.getLogger("gpupipe")
 
@@ -84,15 +93,58 @@ def check_texts(path: Path, encoding: str, error: object) -> None:
 def check_integers(table: pa.Table, names: Sequence[str], path: Path, delimiter: str, encoding: str) -> None:
     """Raise DataError for a whole number beyond 64 bits, of which pyarrow makes a float."""
     for name in names:
-        number, column = table.column_names.index(name), table.column(name)
-        if not pa.types.is_floating(column.type) or (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
+        number = table.column_names.index(name)
+        if not _has_large(table.column(name)):
             continue
         for begin, _, cells, _ in _records(path, delimiter, encoding):
             if number < len(cells) and WHOLE.fullmatch(cells[number]) and _is_too_large(cells[number]):
-                raise DataError(
-                    f"{path} line {begin}: {cells[number][:SHOWN]!r} in the column {name!r} has no place in int64; "
-                    "write it as text with a letter, or as a float (1e20)"
-                )
+                raise _too_large(path, begin, name, cells[number])
+
+
+def check_json_integers(table: pa.Table, names: Sequence[str], path: Path) -> None:
+    """The same of JSON lines, also for numbers in lists and objects."""
+    large = [name for name in names if _has_large(table.column(name))]
+    if not large:
+        return
+    decoder = json.JSONDecoder(parse_int=lambda text: _Large(text) if _is_too_large(text) else int(text))
+    with open(open_regular(path), encoding="utf-8-sig", errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            for record in _objects(decoder, line):
+                for key, value in _leaves("", {name: record.get(name) for name in large}):
+                    if isinstance(value, _Large):
+                        raise _too_large(path, number, key, value)
+
+
+class _Large(str):
+    """A whole number beyond 64 bits, as it is written."""
+
+    __slots__ = ()
+
+
+def _objects(decoder: json.JSONDecoder, line: str) -> Iterator[dict[str, Any]]:
+    """Those of a line, of which pyarrow takes several."""
+    rest = line.strip()
+    while rest:
+        found, end = decoder.raw_decode(rest)
+        yield found
+        rest = rest[end:].lstrip()
+
+
+def _has_large(column: Any) -> bool:
+    """Whether there is a float in it in whose place a whole number beyond 64 bits may have been."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(_has_large(pc.struct_field(column, number)) for number in range(kind.num_fields))
+    if pa.types.is_list(kind):
+        return _has_large(pc.list_flatten(column))
+    return pa.types.is_floating(kind) and (pc.max(pc.abs(column)).as_py() or 0) >= 2**63
+
+
+def _too_large(path: Path, line: int, name: str, number: str) -> DataError:
+    return DataError(
+        f"{path} line {line}: {number[:SHOWN]!r} in the column {name!r} has no place in int64; "
+        "write it as text with a letter, or as a float (1e20)"
+    )
 
 
 def _is_too_large(number: str) -> bool:

@@ -26,6 +26,7 @@ from gpupipe.sources.remote.once import private_folder
 from gpupipe.sources.tables.faults import (
     SHOWN,
     check_integers,
+    check_json_integers,
     check_quotes,
     check_texts,
     first_clash,
@@ -210,12 +211,21 @@ def _json_lines(_: Manifest, path: Path, fields: Schema) -> pa.Table:
                 pa.json.ReadOptions(use_threads=False, block_size=_block(path)),
                 pa.json.ParseOptions(explicit_schema=pa.schema(known), unexpected_field_behavior="infer"),
             )
-            table.column_names  # noqa: B018 - which are decoded now
-            return table
+            names = table.column_names  # which are decoded now
+            break
         except (pa.ArrowException, OSError, ValueError) as error:
             failed = error
-    where = first_wrong(path, json.loads) or first_clash(path)
-    raise DataError(f"{path}{where} can't be read as JSON lines: {failed}")
+    else:
+        where = first_wrong(path, json.loads) or first_clash(path)
+        raise DataError(f"{path}{where} can't be read as JSON lines: {failed}")
+    sources = {source for name, field in fields.items() for source in _paths(str(field.source or name))}
+    check_json_integers(table, [name for name in names if name in sources], path)
+    return table
+
+
+def _paths(source: str) -> tuple[str, str]:
+    """What a source may name: a column, or what is in one."""
+    return source, source.partition(".")[0]
 
 
 def _check_lines(path: Path) -> None:

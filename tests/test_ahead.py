@@ -373,6 +373,7 @@ class PlayedStream:
 class PlayedTensor(torch.Tensor):
     played: Played
     label: str
+    is_cuda = True
 
     @staticmethod
     def of(played: Played, label: str) -> PlayedTensor:
@@ -402,6 +403,18 @@ class TestHandOver:
             "view 2 is used on consumer",
             "labels is used on consumer",
             "passed recorded on consumer",
+        ]
+
+    def test_a_tensor_on_the_cpu_is_passed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Such as a user's operation on whole batches may give."""
+        played = Played(monkeypatch)
+        lane, batch = HandOver(torch.device("cpu")), self.batch(played)
+        batch.output["label"] = torch.zeros(1)
+        lane.made(batch)
+        lane.taken(batch)
+        assert [note for note in played.notes if "used" in note] == [
+            "view 1 is used on consumer",
+            "view 2 is used on consumer",
         ]
 
     def test_only_the_thread_waits_for_a_consumer_that_lags_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:

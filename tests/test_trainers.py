@@ -224,6 +224,23 @@ class TestTrainerLoader:
         named = gpupipe.TrainerLoader(loader, images="x", labels="y")
         assert [batch["y"].tolist() for batch in named] == [loader_labels(loader, 0, step) for step in range(3)]
 
+    def test_dicts_are_passed_on(self) -> None:
+        samples = [{"pixel_values": picture(20, 24, seed=i), "labels": i, "name": f"n{i}"} for i in range(2)]
+        fields = {"pixel_values": gpupipe.Image(), "labels": gpupipe.Scalar(), "name": gpupipe.Text()}
+        settings: dict[str, Any] = {"fields": fields, "engine": "torch", "num_workers": 0}
+        with gpupipe.Loader(samples, gpupipe.imagenet_eval(16, resize=16), 2, **settings) as loader:
+            (batch,) = gpupipe.TrainerLoader(loader)
+        assert batch["pixel_values"].shape == (2, 3, 16, 16)
+        assert (batch["labels"].tolist(), batch["name"]) == ([0, 1], ["n0", "n1"])
+
+    def test_batches_of_another_form_are_refused(self) -> None:
+        samples = [(torch.zeros(3, 8, 8), number, f"n{number}") for number in range(2)]
+        with (
+            gpupipe.Loader(samples, None, 2, num_workers=0) as loader,
+            pytest.raises(ConfigError, match=r"a batch is .*, but it must be images and labels, or a dict"),
+        ):
+            list(gpupipe.TrainerLoader(loader))
+
     @pytest.mark.parametrize("epoch", [0, 1])
     @pytest.mark.parametrize("skip", [0, 1, 2])
     def test_a_data_loader_built_from_the_parts_goes_on(self, loader: gpupipe.Loader, skip: int, epoch: int) -> None:

@@ -230,6 +230,18 @@ def test_outputs_of_views_are_merged_and_gathered(folder: Path, dtype: torch.dty
     torch.testing.assert_close(together[: len(whole)], whole)
 
 
+def test_scales_go_for_the_longest_side_too_and_what_stands_before_the_crop_stays() -> None:
+    longest = gpupipe.ResizeCenterCrop(32, 40, max_size=44, fill=0)
+    small, large = gpupipe.eval_views(gpupipe.Recipe((longest,)), scales=(0.5, 1.5)).view_recipes
+    assert small.crop == gpupipe.ResizeCenterCrop(16, 20, max_size=22, fill=0)
+    assert large.crop == gpupipe.ResizeCenterCrop(48, 60, max_size=66, fill=0)
+    by_longest = gpupipe.ResizeCenterCrop(32, None, max_size=32, fill=0)
+    assert gpupipe.eval_views(gpupipe.Recipe((by_longest,)), flip=True).view_recipes[0].crop == by_longest
+    first = gpupipe.PerImage(np.flipud, name="upside down", version="1")
+    views = gpupipe.eval_views(gpupipe.Recipe((first, longest)), flip=True).view_recipes
+    assert [view.operations[:2] for view in views] == [(first, longest)] * 2
+
+
 def test_what_makes_no_views_of_a_test_is_refused() -> None:
     with pytest.raises(ConfigError, match="must have a ResizeCenterCrop, and no flip"):
         gpupipe.eval_views(gpupipe.imagenet_train(), flip=True)

@@ -64,6 +64,8 @@ class HandOver:
 
 
 def _used_on(stream: torch.cuda.Stream, tensor: torch.Tensor) -> torch.Tensor:
-    """Else its memory could be given to a later batch while it is still read there."""
-    tensor.record_stream(stream)
+    """Else its memory could be given to a later batch while it is still read there; a user's operation on whole batches
+    may give tensors on the CPU, too."""
+    if tensor.is_cuda:
+        tensor.record_stream(stream)
     return tensor

@@ -7,17 +7,19 @@ and the dataset gives the batch of a step; what is skipped is never loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.utils.data
 
 from gpupipe.errors import ConfigError
 from gpupipe.loader.loader import Loader
+from gpupipe.sources.raised import form_of
 
 __all__ = ["TrainerLoader"]
 
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, Any]
 
 
 class TrainerLoader:
@@ -26,10 +28,11 @@ class TrainerLoader:
     loader:         gives the batches.
     images, labels: the names under which the model's `forward` takes them.
 
-    Iterating yields {images: (N, 3, height, width), labels: (N,)}, as `loader` gives them. `resume_from_checkpoint`
+    Iterating yields {images: (N, 3, height, width), labels: (N,)}, as `loader` gives them; batches that are dicts, as
+    those with `fields` are, as they are: give the fields the names that the model takes. `resume_from_checkpoint`
     goes on at the checkpoint's step, to the bit, without loading what came before it. The Trainer itself keeps the
     step; that the data, the seed and the batch size are those of before is up to the program. Raises ConfigError for
-    anything else than a Loader.
+    anything else than a Loader, and for batches of other forms.
     """
 
     prefetch_factor = None  # else a DataLoader that is built from the parts has accelerate's 2, which needs workers
@@ -65,7 +68,14 @@ class TrainerLoader:
         """The epoch's batches."""
         return map(self._named, self.loader)
 
-    def _named(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Batch:
+    def _named(self, batch: Any) -> Batch:
+        if isinstance(batch, Mapping):
+            return dict(batch)
+        if not isinstance(batch, tuple | list) or len(batch) != len(self._names):
+            raise ConfigError(
+                f"TrainerLoader: a batch is {form_of(batch)}, but it must be images and labels, or a dict under the "
+                "names that the model takes: give the Loader's fields these names, or let collate_fn make a dict"
+            )
         return dict(zip(self._names, batch, strict=True))
 
     def begin_at(self, step: int) -> Iterator[Batch]:

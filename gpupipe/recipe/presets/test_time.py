@@ -13,7 +13,7 @@ from gpupipe.recipe.recipe import MultiCrop, Recipe
 
 __all__ = ["eval_views"]
 
-SCALED = ("size", "resize")
+SCALED = ("size", "resize", "max_size")
 
 
 def eval_views(
@@ -29,7 +29,7 @@ def eval_views(
     three:  in its place the left, middle and right part, or upper, middle and lower one, of images that are resized to
             the crop's side by their shorter one: the three crops of video tests.
     scales: factors of the sizes, of the resized image's and of the crop's: (0.875, 1.0, 1.125) makes 196, 224 and 252
-            of 224, with all of this for each.
+            of 224, with all of this for each. What stands before the crop is done before each.
 
     Raises ConfigError for another recipe, for five and three at once, for one view, and for scales that are no numbers
     above 0.
@@ -53,14 +53,17 @@ def eval_views(
         raise ConfigError(f"eval_views: three=True is for a square crop of the shorter side, without five, not {crop}")
     places: tuple[Place, ...] = ("top_left", "center", "bottom_right") if three else get_args(Place)
     mirrored: list[tuple[RandomHorizontalFlip, ...]] = [(), (RandomHorizontalFlip(1.0),)]
-    views = []
+    place, views = recipe.before_crop.stop, []
+    before, behind = recipe.operations[:place], recipe.operations[place + 1 :]
     for factor in factors:
         scaled = replace(crop, **{name: _scaled(getattr(crop, name), factor) for name in SCALED})
         crops = [ResizeCornerCrop(**vars(scaled), place=place) for place in places] if five or three else [scaled]
         for flips in mirrored[: 1 + flip]:
-            views += [replace(recipe, operations=(one, *flips, *recipe.operations[1:])) for one in crops]
+            views += [replace(recipe, operations=(*before, one, *flips, *behind)) for one in crops]
     return MultiCrop(tuple(views))
 
 
 def _scaled(sides: Any, factor: float) -> Any:
+    if sides is None:
+        return None
     return tuple(_scaled(side, factor) for side in sides) if isinstance(sides, tuple) else round(sides * factor)

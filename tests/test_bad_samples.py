@@ -9,22 +9,25 @@ import shutil
 import subprocess
 import sys
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from header_flips import as_dataset, scan_flips
 from hostile import few_scans
 from images import encode, picture
 from PIL import Image
+from torchvision.transforms import v2
 
 import gpupipe
 from gpupipe.batch.batch import ENDLESS
 from gpupipe.decode.dali import engine as dali
 from gpupipe.loader.tally import Tally
 from gpupipe.order import RankBatches
+from gpupipe.plan import cropping
 
 ENGINES = [
     pytest.param({"engine": "torch", "num_workers": 0}, id="torch-0"),
@@ -653,3 +656,61 @@ def test_no_decoder_prints_of_damaged_files(tmp_path: Path, workers: str) -> Non
     lines = done.stderr.splitlines()
     assert [line for line in lines if not line.startswith("gpupipe: ")] == []
     assert lines
+
+
+SIDES = ((40, 50), (23, 60), (60, 23), (24, 24), (32, 33), (1, 1))
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+def test_images_smaller_than_a_crop_that_does_not_pad_are_bad_where_torchvision_raises(engine, padding: int) -> None:
+    samples = [(encode(picture(*sides, number), "PNG"), number) for number, sides in enumerate(SIDES)]
+    refused = []
+    for number, (data, _) in enumerate(samples):
+        try:
+            v2.RandomCrop(32, padding)(Image.open(io.BytesIO(data)))
+        except ValueError:
+            refused.append(number)
+    crop = gpupipe.RandomCrop(32, padding=padding, pad_if_needed=False)
+    recipe = gpupipe.Recipe((crop,), "uint8")
+    with gpupipe.Loader(samples, recipe, 2, on_error="skip", max_bad=6, device="cpu", **engine) as loader:
+        made = torch.cat([labels for _, labels in loader]).tolist()
+        bad = {error.index: error.reason for error in loader.bad_samples}
+    assert sorted(bad) == refused
+    assert set(made) == set(range(len(SIDES))) - set(refused)
+    assert "it has 60 x 23 pixels" in bad[1] if not padding else "it has 68 x 31 pixels" in bad[1]
+    padded = replace(crop, pad_if_needed=True)
+    with gpupipe.Loader(samples, gpupipe.Recipe((padded,), "uint8"), 6, device="cpu", **engine) as loader:
+        assert len(next(iter(loader))[1]) == 6
+
+
+def test_whether_a_resized_image_is_too_small_is_drawn() -> None:
+    samples = [(picture(40, 40, 0), number) for number in range(40)]
+    recipe = gpupipe.Recipe((gpupipe.RandomCrop(32, resize=(20, 60), pad_if_needed=False),), "uint8")
+    made = []
+    with gpupipe.Loader(samples, recipe, 1, engine="torch", num_workers=0) as loader:
+        batches = iter(loader)
+        while True:
+            with suppress(gpupipe.SampleError):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                made += batch[1].tolist()
+    forty = np.full(40, 40, np.int32)
+    sides = cropping(recipe, 0, 0, np.arange(40), forty, forty).resized[:, 0]
+    assert made == np.flatnonzero(sides >= 32).tolist()
+    assert 0 < len(made) < 40
+
+
+def test_what_makes_an_image_large_enough_before_the_crop_counts() -> None:
+    samples = [(picture(20, 40, number), number) for number in range(4)]
+    twice = gpupipe.PerImage(lambda pixels, generator: pixels.repeat(2, 0), name="twice", version="1")
+    recipe = gpupipe.Recipe((twice, gpupipe.RandomCrop(32, pad_if_needed=False)), "uint8")
+    with gpupipe.Loader(samples, recipe, 4, engine="torch", num_workers=0) as loader:
+        assert len(next(iter(loader))[1]) == 4
+    half = gpupipe.PerImage(lambda pixels, generator: pixels[:, ::2], name="half", version="1")
+    recipe = gpupipe.Recipe((twice, half, gpupipe.RandomCrop(32, pad_if_needed=False)), "uint8")
+    with (
+        gpupipe.Loader(samples, recipe, 4, engine="torch", num_workers=0) as loader,
+        pytest.raises(gpupipe.SampleError, match="it has 20 x 40 pixels where RandomCrop"),
+    ):
+        next(iter(loader))

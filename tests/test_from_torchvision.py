@@ -186,23 +186,34 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ([PadIfSmaller(32), v2.RandomCrop(32)], gpupipe.RandomCrop(32, place="top_left")),
         ([v2.RandomShortestSize([20, 30], 40, "bicubic")], gpupipe.Resize((20, 30), 40, "bicubic")),
         ([v2.RandomShortestSize(20, 40)], gpupipe.Resize((20,), 40)),
-        ([v1.RandomCrop(32, padding=4)], gpupipe.RandomCrop(32, padding=4)),
-        ([v2.RandomCrop(32, padding=4, fill=[9])], gpupipe.RandomCrop(32, padding=4, fill=9)),
-        ([v2.Pad(2, (1, 2, 3)), v2.RandomCrop((32, 30))], gpupipe.RandomCrop((32, 30), padding=2, fill=(1, 2, 3))),
-        ([v2.Pad([3, 3]), v2.RandomCrop(32, 4)], gpupipe.RandomCrop(32, padding=7)),
-        ([v1.RandomCrop(32, 4, padding_mode="reflect")], gpupipe.RandomCrop(32, padding=4, padding_mode="reflect")),
+        ([v1.RandomCrop(32, padding=4)], gpupipe.RandomCrop(32, padding=4, pad_if_needed=False)),
+        (
+            [v2.RandomCrop(32, padding=4, fill=[9], pad_if_needed=True)],
+            gpupipe.RandomCrop(32, padding=4, fill=9),
+        ),
+        (
+            [v2.Pad(2, (1, 2, 3)), v2.RandomCrop((32, 30))],
+            gpupipe.RandomCrop((32, 30), padding=2, fill=(1, 2, 3), pad_if_needed=False),
+        ),
+        ([v2.Pad([3, 3]), v2.RandomCrop(32, 4)], gpupipe.RandomCrop(32, padding=7, pad_if_needed=False)),
+        (
+            [v1.RandomCrop(32, 4, padding_mode="reflect")],
+            gpupipe.RandomCrop(32, padding=4, padding_mode="reflect", pad_if_needed=False),
+        ),
         (
             [v2.Pad(2, padding_mode="symmetric"), v2.RandomCrop(32)],
-            gpupipe.RandomCrop(32, padding=2, padding_mode="symmetric"),
+            gpupipe.RandomCrop(32, padding=2, padding_mode="symmetric", pad_if_needed=False),
         ),
         (
             [v2.Pad(2, padding_mode="edge"), v2.RandomCrop(32, 4, padding_mode="edge")],
-            gpupipe.RandomCrop(32, padding=6, padding_mode="edge"),
+            gpupipe.RandomCrop(32, padding=6, padding_mode="edge", pad_if_needed=False),
         ),
         (
             [v2.PILToTensor(), v2.RandomCrop(32, 4, fill={torch.Tensor: 9, tv_tensors.Image: 8, "others": 7})],
-            gpupipe.RandomCrop(32, padding=4, fill=9),
+            gpupipe.RandomCrop(32, padding=4, fill=9, pad_if_needed=False),
         ),
+        ([v2.RandomResize(20, 60), v2.RandomCrop(32)], gpupipe.RandomCrop(32, (20, 60), pad_if_needed=False)),
+        ([v2.RandomResize(28, 60), v2.RandomCrop(32, 2)], gpupipe.RandomCrop(32, (28, 60), 2)),
         ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, 40, interpolation="bicubic")),
         (
             [

@@ -37,7 +37,7 @@ from gpupipe.plan import (
     follow_points,
     moving,
 )
-from gpupipe.recipe import OnBatch, PerImage, RandomIoUCrop, Recipe, Views
+from gpupipe.recipe import OnBatch, PerImage, RandomCrop, RandomIoUCrop, Recipe, Views
 from gpupipe.sources import Source
 from gpupipe.sources.headers import explain_damage
 from gpupipe.workers.board import BATCH
@@ -53,6 +53,7 @@ __all__ = [
     "follow",
     "planes",
     "put_together",
+    "refuse_small",
     "render_batch",
     "runs_of_workers",
     "sizes_of",
@@ -160,6 +161,7 @@ def render_batch(
         elif any(recipe.before_crop.stop for recipe in views):
             _decode_one_by_one(fetched, views, out, sizes)
         else:
+            refuse_small(fetched, views, crops)
             decode_images(fetched, views, crops, out)
         for name in schema.images:
             for view, images in enumerate(out[name]):
@@ -248,6 +250,25 @@ def _crops(
     ]
 
 
+def refuse_small(fetched: Fetched, views: Views, crops: FieldCrops) -> None:
+    """Rows with an image that is smaller than a crop which does not pad it are failures."""
+    names = fetched.source.fields.images
+    for name in names:
+        sizes, said = fetched.columns[name].sizes, f"{name!r}: " if len(names) > 1 else ""
+        for recipe, planned in zip(views, crops[name], strict=True):
+            crop = recipe.crop
+            if not isinstance(crop, RandomCrop) or crop.pad_if_needed:
+                continue
+            room = planned.resized + 2 * crop.padding - np.array(crop.output_size)
+            for row in np.flatnonzero((room < 0).any(axis=1) & (sizes[:, 0] > 0)).tolist():
+                tall, wide = (planned.resized[row] + 2 * crop.padding).tolist()
+                fetched.fail(
+                    row,
+                    f"{said}it has {wide} x {tall} pixels where {crop} takes a part of it, which is larger",
+                    "remove it, resize images before, or pass pad_if_needed=True",
+                )
+
+
 # Pixels.
 
 
@@ -280,6 +301,7 @@ def _decode_one_by_one(fetched: Fetched, views: Views, out: Columns, sizes: dict
         for view, recipe in enumerate(views):
             changed = changed_whole(one, recipe, view, whole)
             crops = crops_of(one.source.fields, (recipe,), one.job, changed.columns, view)
+            refuse_small(changed, (recipe,), crops)
             decode_images(changed, (recipe,), crops, {name: (out[name][view][row : row + 1],) for name in whole})
             for name, of_views in sizes.items():
                 of_views[view][row] = crops[name][0].size_of(0)

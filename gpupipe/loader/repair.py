@@ -22,7 +22,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleErr
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
 from gpupipe.order.protocol import makes_batches, positions_of
-from gpupipe.recipe import Views
+from gpupipe.recipe import RandomCrop, Views
 from gpupipe.sources import ItemSource, Source
 from gpupipe.sources.parts import is_users
 
@@ -44,9 +44,12 @@ def check_on_error(on_error: str) -> None:
 
 def may_fail_by_draws(source: Source, views: Views) -> bool:
     """Whether a sample may be bad by what is drawn for it at a position: by a dataset's code, by operations of the
-    user's own, or of which frames a clip is. What else is decoded fails whatever part of it is wanted."""
+    user's own, of which frames a clip is, or what size. What else is decoded fails whatever part of it is wanted."""
     if is_users(source) or isinstance(source, ItemSource) or any(view.own for view in views):
         return True  # items as they are have no fields
+    crops = [view.crop for view in views]
+    if any(isinstance(crop, RandomCrop) and not crop.pad_if_needed and crop.resize is not None for crop in crops):
+        return True
     return any(isinstance(field, Frames) and field.sampling == "random" for field in source.fields.values())
 
 

@@ -65,7 +65,7 @@ class Crop:
             settle(self, fill=filling)
 
     def __repr__(self) -> str:
-        return shown(self, "interpolation", "fill", "max_size", "padding_mode")
+        return shown(self, "interpolation", "fill", "max_size", "padding_mode", "pad_if_needed")
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -261,6 +261,8 @@ class RandomCrop(Crop):
     padding_mode: what an image is padded with: "constant", `fill`; "edge", its outermost pixels; "reflect" or
              "symmetric", itself mirrored, without or with the outermost pixels once more. As torchvision's of these
              names; masks too, but boxes and points only go with "constant".
+    pad_if_needed: whether such a smaller image is padded; False: it is a bad sample, where torchvision's, whose default
+             that is, raises ValueError.
 
     `interpolation` is "bilinear" or "bicubic".
     """
@@ -272,12 +274,13 @@ class RandomCrop(Crop):
     fill: Filling = 0
     interpolation: Filter = "bilinear"
     padding_mode: Padding = "constant"
+    pad_if_needed: bool = True
 
     def __post_init__(self) -> None:
         self._settle()
         _filled(self)
         settle(self, padding=(count, 0, LONGEST), padding_mode=(named, *get_args(Padding)))
-        settle(self, place=(named, "random", "top_left"))
+        settle(self, place=(named, "random", "top_left"), pad_if_needed=(named, True, False))
         if isinstance(self.resize, Sequence):
             settle(self, resize=pair)
             if self.resize[0] >= self.resize[1]:

@@ -18,7 +18,7 @@ from gpupipe.decode.dali.beside import Beside, Part, Threads
 from gpupipe.decode.dali.graph import FILTERS, geometry, placeholder
 from gpupipe.decode.dali.screen import unfit_rows
 from gpupipe.decode.fetching import Fetched, fetch, upright
-from gpupipe.decode.rendering import FieldCrops, crops_of, put_together, sizes_of
+from gpupipe.decode.rendering import FieldCrops, crops_of, put_together, refuse_small, sizes_of
 from gpupipe.errors import ConfigError
 from gpupipe.host.tracing import Span, Stage
 from gpupipe.kernels import Crops
@@ -148,6 +148,8 @@ class Feeder:
             wide = job if job.partners is None else job.widened()
             fetched = fetch(self._source, wide, self._threads.reading)
         crops = crops_of(fields, self._views, wide, fetched.columns)
+        if job.partners is None:
+            refuse_small(fetched, self._views, crops)
         inputs: list[Any] = []
         for name in fields.images:
             images = each_image(fetched.columns[name])

@@ -207,8 +207,11 @@ class Reading:
         self._resize = None
         self.crop = ScaleJitter(padded.size, resized.scale, padded.color, resized.interpolation)  # type: ignore[arg-type]
 
-    def random_crop(self, size: tuple[int, int], padding: int, filling: tuple[Any, str] | None) -> None:
-        """A random part of what was resized and padded. filling: None where it does not pad itself, nor may do so."""
+    def random_crop(
+        self, size: tuple[int, int], padding: int, filling: tuple[Any, str] | None, pad_if_needed: bool
+    ) -> None:
+        """A random part of what was resized and padded. filling: None where it does not pad itself, nor may do so.
+        pad_if_needed: whether it takes images that are smaller."""
         resized, padded, below = self._resize, self._padding, self._below
         if resized is None and padded is None and below is None:
             self._begin_crop()
@@ -226,7 +229,9 @@ class Reading:
         how = "bilinear" if resized is None else resized.interpolation
         fill, mode = (filling or (0, "constant")) if below is None else (below.color, "constant")
         place = "random" if below is None else "top_left"
-        self.crop = RandomCrop(size, resized and resized.size, padding, place, fill, how, mode)  # type: ignore[arg-type]
+        shorter = 0 if resized is None else min(pair) if isinstance(pair := resized.size, tuple) else pair or 0
+        pads = pad_if_needed or below is not None or shorter + 2 * padding >= max(size)  # what always fits needs none
+        self.crop = RandomCrop(size, resized and resized.size, padding, place, fill, how, mode, pads)  # type: ignore[arg-type]
 
     def choose_by_boxes(self, **settings: Any) -> None:
         """A canvas around the image, or a part of it that its boxes choose: settings of `RandomIoUCrop`."""

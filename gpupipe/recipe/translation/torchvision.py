@@ -139,7 +139,7 @@ def _pad(reading: Reading, padding: Any, fill: Any, padding_mode: str) -> None:
 def _random_crop(reading: Reading, size: Any, padding: Any, pad_if_needed: bool, fill: Any, padding_mode: str) -> None:
     pads = bool(padding) or pad_if_needed
     width = _padding(reading, padding or 0) if pads else 0
-    reading.random_crop(_pair(size), width, _filling(reading, fill, padding_mode) if pads else None)
+    reading.random_crop(_pair(size), width, _filling(reading, fill, padding_mode) if pads else None, pad_if_needed)
 
 
 def _zoom_out(reading: Reading, fill: Any, side_range: Any, p: float) -> None:

@@ -1612,8 +1612,50 @@ class TestRanks:
         monkeypatch.setenv("WORLD_SIZE", "2")
         made = gpupipe.from_dataloader(DataLoader(Numbers(5), batch_size=2))
         assert indices(made) == [[0, 1], [2, 3], [4]]
-        assert line(made, "ranks").now == "reads all samples, as before"
+        assert line(made, "ranks").now == "reads all samples, as its sampler gives them"
         assert indices(gpupipe.from_dataloader(DataLoader(Numbers(4)), rank=0, world_size=2)) == [[0], [2]]
+
+    def test_that_each_rank_reads_all_is_said_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def said() -> list[str]:
+            found = [record.getMessage() for record in caplog.records]
+            caplog.clear()
+            return [text for text in found if "ranks reads all" in text]
+
+        early = gpupipe.from_dataloader(DataLoader(Numbers(5), 2, shuffle=True))
+        assert not said()
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        made = gpupipe.from_dataloader(DataLoader(Numbers(5), 2, shuffle=True))
+        (text,) = said()
+        assert "each of 2 ranks reads all 5 samples, as the DataLoader's RandomSampler shares nothing out" in text
+        for loader in (early, made, early):
+            list(loader)
+        assert len(said()) == 1  # of the one that was built before there were ranks
+        for ranks in ({"rank": 0, "world_size": 1}, {"rank": None, "world_size": None}):
+            list(gpupipe.from_dataloader(DataLoader(Numbers(5), 2, shuffle=True), **ranks))
+        list(gpupipe.from_dataloader(DataLoader(Numbers(5), 2, sampler=DistributedSampler(Numbers(5), 2, 1))))
+        assert not said()
+
+    @pytest.mark.parametrize("by_environment", [False, True])
+    def test_ranks_that_are_passed_share_one_permutation(
+        self, by_environment: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each rank's program has a seed of its own."""
+        parts = []
+        for rank in range(2):
+            torch.manual_seed(rank)
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            ranks = {"rank": None, "world_size": None} if by_environment else {"rank": rank, "world_size": 2}
+            made = gpupipe.from_dataloader(DataLoader(Numbers(8), 2, shuffle=True), **ranks)
+            assert (line(made, "ranks").was, line(made, "ranks").now) == (f"rank {rank} of 2", "shares the epoch")
+            assert (line(made, "seed").now, made.seed) == ("0", 0)
+            parts += flat(indices(made))
+        assert sorted(parts) == list(range(8))
+        with pytest.raises(ConfigError, match="rank=None, world_size=2: pass both or neither"):
+            gpupipe.from_dataloader(DataLoader(Numbers(8), 2), world_size=2)
 
 
 class TestSettings:

@@ -181,7 +181,7 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
         ),
         (
             [v2.RandomResize(20, 60), v1.RandomHorizontalFlip(), PadIfSmaller(32, 7), v2.RandomCrop(32)],
-            gpupipe.RandomCrop(32, (20, 60), place="top_left", fill=7),
+            gpupipe.RandomCrop(32, resize=(20, 60), place="top_left", fill=7),
         ),
         ([PadIfSmaller(32), v2.RandomCrop(32)], gpupipe.RandomCrop(32, place="top_left")),
         ([v2.RandomShortestSize([20, 30], 40, "bicubic")], gpupipe.Resize((20, 30), 40, "bicubic")),
@@ -212,15 +212,15 @@ def test_what_transforms_become(transforms: list[Any], operations: tuple[Any, ..
             [v2.PILToTensor(), v2.RandomCrop(32, 4, fill={torch.Tensor: 9, tv_tensors.Image: 8, "others": 7})],
             gpupipe.RandomCrop(32, padding=4, fill=9, pad_if_needed=False),
         ),
-        ([v2.RandomResize(20, 60), v2.RandomCrop(32)], gpupipe.RandomCrop(32, (20, 60), pad_if_needed=False)),
-        ([v2.RandomResize(28, 60), v2.RandomCrop(32, 2)], gpupipe.RandomCrop(32, (28, 60), 2)),
-        ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, 40, interpolation="bicubic")),
+        ([v2.RandomResize(20, 60), v2.RandomCrop(32)], gpupipe.RandomCrop(32, resize=(20, 60), pad_if_needed=False)),
+        ([v2.RandomResize(28, 60), v2.RandomCrop(32, 2)], gpupipe.RandomCrop(32, resize=(28, 60), padding=2)),
+        ([v2.Resize(40, 3), v2.RandomCrop(32)], gpupipe.RandomCrop(32, resize=40, interpolation="bicubic")),
         (
             [
                 *(v2.RandomResize(20, 80), v2.RandomHorizontalFlip(0.0)),
                 v2.RandomCrop(48, pad_if_needed=True, fill={tv_tensors.Mask: 255, "others": 7}),
             ],
-            gpupipe.RandomCrop(48, (20, 80), fill=7),
+            gpupipe.RandomCrop(48, resize=(20, 80), fill=7),
         ),
         ([v2.RandomIoUCrop(trials=9), v2.Resize((30, 40))], gpupipe.RandomIoUCrop((30, 40), trials=9)),
         (

@@ -251,3 +251,9 @@ def test_the_fingerprint_tells_all_that_is_drawn_apart() -> None:
     ]
     views = [Recipe((CROP,), views=2), MultiCrop((Recipe((CROP,)),) * 2), MultiCrop((Recipe((CROP,)),) * 3)]
     assert len({recipe.fingerprint for recipe in [*recipes, *views]}) == len(recipes) + len(views)
+
+
+def test_settings_of_a_random_crop_have_names() -> None:
+    """torchvision's second one is padding."""
+    with pytest.raises(TypeError, match="positional argument"):
+        gpupipe.RandomCrop(32, 4)  # type: ignore[misc]

@@ -198,7 +198,8 @@ class Loader(DataLoaderAttributes):
         check_on_error(on_error)
         limits = check_limits(limits)
         self._tally = Tally(check_max_bad(max_bad, on_error))
-        self._world_was_given = world_size is not None
+        world_was_given = world_size is not None
+        self.check_world: Callable[[int], None] = _nothing if world_was_given else check_world_size
         rank, world_size = rank_and_world_size(rank, world_size)
         batch_size, drop_last = whole("batch_size", batch_size, 1), flag("drop_last", drop_last)
         if makes_batches(order):
@@ -247,7 +248,7 @@ class Loader(DataLoaderAttributes):
             refuse_choosing(order, shuffle, self._several)
         self.order = _order(order, shuffle, self.source)
         check_whole("Loader", order, data)
-        if not self._world_was_given:
+        if not world_was_given:
             compare_between_ranks(self.order, world_size)
         cut = cut_by(self.order, self.seed)
         self._place = Place(RankBatches(len(self.order), batch_size, rank, world_size, drop_last, cut=cut))
@@ -535,8 +536,7 @@ class Loader(DataLoaderAttributes):
     def _check_unchanged(self) -> None:
         """Raise ConfigError where torch.distributed has been initialized with other ranks since, or a dataset has
         another length."""
-        if not self._world_was_given:
-            check_world_size(self.world_size)
+        self.check_world(self.world_size)
         for part in self.source.all_parts():
             if isinstance(part, UserSource):
                 part.check_size()
@@ -658,6 +658,10 @@ def _mended(
     if mixing is not None:
         check_labels(mended.columns["label"].numpy(), mended.job.indices, mixing, source)
     return mended
+
+
+def _nothing(world_size: int) -> None:
+    """What was passed holds, whatever torch.distributed says."""
 
 
 def _order(order: Any, shuffle: bool, source: Source) -> Order:

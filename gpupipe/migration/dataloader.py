@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
@@ -11,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from gpupipe.errors import ConfigError
 from gpupipe.loader.distributed import rank_and_world_size
 from gpupipe.loader.loader import Loader
+from gpupipe.migration.alone import ReadsAll
 from gpupipe.migration.data import data_of
 from gpupipe.migration.report import Line, Translation, described
 from gpupipe.migration.samplers import Sampling, batches_of, follow, sampling_of
@@ -24,6 +26,7 @@ log = logging.getLogger("gpupipe")
 
 CARRIED = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout", "multiprocessing_context")
 ORDERS = {"order", "shuffle"}
+RANKS = {"rank", "world_size"}
 PROCESSES = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
@@ -37,8 +40,10 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     became of each part, and why what runs as it is written does.
 
     Orders are of the same kind as the sampler's, but other permutations. Ranks share an epoch where the sampler was a
-    distributed one, whose `set_epoch` is the Loader's from then on; with any other each rank reads all, as before. The
-    seed is the generator's initial one, else the sampler's, else torch.initial_seed(), whatever has been drawn since:
+    distributed one, whose `set_epoch` is the Loader's from then on, or with rank=None, world_size=None; with any other
+    sampler each rank reads all, which a warning says where there are several, as trainers that share out a DataLoader's
+    samples by themselves leave a Loader's as they are. The seed is the generator's initial one, else the sampler's,
+    else torch.initial_seed(), or 0 where ranks are passed, whatever has been drawn since:
     two loaders of one generator have the same permutations and draws, which a warning says. Batches are on the CPU, as
     those of a DataLoader are; with device="cuda" they are made on the GPU, and a `.to(device)` costs nothing. Changes
     of the dataset afterwards are not seen where it was translated.
@@ -51,17 +56,22 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
     """
     _check(loader)
     overrides = {name: value for name, value in overrides.items() if name not in ORDERS or value is not None}
+    passed = [*overrides]
     ordered = ORDERS & set(overrides)
     sampler, batch_size, drop_last, sampling = _batches(loader, overrides)
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     data = data_of(loader.dataset, collate, batch_size, loader.worker_init_fn, overrides)
     options: dict[str, Any] = {name: getattr(loader, name) for name in (*CARRIED, "worker_init_fn")}
     options |= data.options | {"batch_size": batch_size or 1, "drop_last": drop_last, "device": "cpu"}
+    ranks_were_given = bool(RANKS & set(overrides))
+    if ranks_were_given:
+        rank, world_size = rank_and_world_size(overrides.pop("rank", None), overrides.pop("world_size", None))
+        sampling = replace(sampling, rank=rank, world_size=world_size)
     options |= {"rank": sampling.rank, "world_size": sampling.world_size}
     options |= {} if ordered else _order(sampling.order, len(loader.dataset))  # type: ignore[arg-type]
     seed = seed_of(loader, sampling)
     lines = [*data.lines, Line("sampler", described(type(sampler)), sampling.now), seed.line]
-    translation = Translation((*lines, *_rest(loader, sampling, overrides)))
+    translation = Translation((*lines, *_rest(loader, sampling, passed)))
     if strict and not translation.complete:
         reasons = "; ".join(f"{line.part}: {line.why}" for line in translation.untranslated)
         raise ConfigError(f"strict=True, and not all is translated: {reasons}")
@@ -74,6 +84,9 @@ def from_dataloader(loader: DataLoader[Any], *, strict: bool = False, **override
         warn_of_likes(seed.generator, made)
     made.sampler.with_rest = True
     follow(sampling, made)
+    if sampling.world_size == 1 and not ranks_were_given:
+        made.check_world = ReadsAll(type(sampler).__name__, len(made.order))
+        made.check_world(1)
     return made
 
 
@@ -154,22 +167,22 @@ def _order(order: Order | None, size: int) -> dict[str, Any]:
     return {"order": order}
 
 
-def _rest(loader: DataLoader[Any], sampling: Sampling, overrides: dict[str, Any]) -> Iterator[Line]:
+def _rest(loader: DataLoader[Any], sampling: Sampling, passed: list[str]) -> Iterator[Line]:
     kept = [f"{name}={value}" for name in CARRIED if (value := getattr(loader, name)) is not None]
     yield Line("workers", ", ".join(kept), "the same")
     if loader.worker_init_fn is not None:
         now = "called in each worker; what __getitem__ draws is seeded for each sample, whatever it does"
         yield Line("worker_init_fn", described(loader.worker_init_fn), now)
     if sampling.world_size > 1 or rank_and_world_size(None, None)[1] > 1:
-        now = "shares the epoch" if sampling.world_size > 1 else "reads all samples, as before"
+        now = "shares the epoch" if sampling.world_size > 1 else "reads all samples, as its sampler gives them"
         yield Line("ranks", f"rank {sampling.rank} of {sampling.world_size}", now)
     if not getattr(loader, "in_order", True):  # torch 2.4 has none
         yield Line("in_order", "False", "batches come in the order of the epoch")
     if loader.pin_memory_device:
         yield Line("pin_memory_device", loader.pin_memory_device, "that of the current GPU")
     yield Line("device", "batches on the CPU", "the same; device='cuda' makes them on the GPU")
-    if overrides:
-        yield Line("overrides", ", ".join(overrides), "as passed to from_dataloader, in the place of what is above")
+    if passed:
+        yield Line("overrides", ", ".join(passed), "as passed to from_dataloader, in the place of what is above")
 
 
 def _merged(options: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -34,13 +34,15 @@ class Seed:
 
 
 def seed_of(loader: DataLoader[Any], sampling: Sampling) -> Seed:
-    """All ranks that share an epoch need the same: then it is the sampler's, or 0."""
+    """All ranks that share an epoch need the same: then it is the sampler's, or 0, as programs seed torch by rank."""
     generator = loader.generator
     own = None if generator is None else generator.initial_seed() % 2**64
     if own is not None and sampling.world_size == 1 and sampling.seed in (None, own):
         return Seed({"generator": generator}, Line("seed", "the generator's", str(own)), generator)
-    if sampling.seed is not None or sampling.world_size > 1:
-        return Seed({"seed": sampling.seed or 0}, Line("seed", "the sampler's", str(sampling.seed or 0)))
+    if sampling.seed is None and sampling.world_size > 1:
+        return Seed({"seed": 0}, Line("seed", "drawn from torch's generator, of which each rank has its own", "0"))
+    if sampling.seed is not None:
+        return Seed({"seed": sampling.seed}, Line("seed", "the sampler's", str(sampling.seed)))
     seed = torch.initial_seed() % 2**64
     now = f"torch.initial_seed(), {seed}"
     return Seed({"seed": seed}, Line("seed", "drawn from torch's generator", now), torch.default_generator)

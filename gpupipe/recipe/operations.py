@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from gpupipe.errors import ConfigError
@@ -268,6 +268,7 @@ class RandomCrop(Crop):
     """
 
     size: int | tuple[int, int]
+    _: KW_ONLY  # torchvision's second one is padding
     resize: int | tuple[int, int] | None = None
     padding: int = 0
     place: Literal["random", "top_left"] = "random"

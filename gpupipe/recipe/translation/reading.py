@@ -231,7 +231,16 @@ class Reading:
         place = "random" if below is None else "top_left"
         shorter = 0 if resized is None else min(pair) if isinstance(pair := resized.size, tuple) else pair or 0
         pads = pad_if_needed or below is not None or shorter + 2 * padding >= max(size)  # what always fits needs none
-        self.crop = RandomCrop(size, resized and resized.size, padding, place, fill, how, mode, pads)  # type: ignore[arg-type]
+        self.crop = RandomCrop(
+            size,
+            resize=resized and resized.size,  # type: ignore[arg-type]
+            padding=padding,
+            place=place,  # type: ignore[arg-type]
+            fill=fill,  # type: ignore[arg-type]
+            interpolation=how,  # type: ignore[arg-type]
+            padding_mode=mode,  # type: ignore[arg-type]
+            pad_if_needed=pads,
+        )
 
     def choose_by_boxes(self, **settings: Any) -> None:
         """A canvas around the image, or a part of it that its boxes choose: settings of `RandomIoUCrop`."""

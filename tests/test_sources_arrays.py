@@ -205,6 +205,31 @@ class TestFields:
         with pytest.raises(SampleError, match=r"row 1 of .*a\.h5.*its field 'boxes': cannot reshape"):
             source.fetch(np.arange(3))
 
+    @pytest.mark.parametrize("name", ["a.h5", "a.npz", "packed.npz", "a.npy"])
+    def test_a_number_without_a_place_in_int64_is_a_bad_sample(self, tmp_path: Path, name: str) -> None:
+        numbers = np.array([2**63 + 5, 2**63 - 1, 5, 2**64 - 1], np.uint64)
+        arrays = {"image": PIXELS[:4], "id": numbers, "label": numbers}
+        path: Any = tmp_path / name
+        if name == "a.h5":
+            with h5py.File(path, "w") as file:
+                file.update(arrays)
+        elif name == "a.npy":
+            path = {array: str(tmp_path / f"{array}.npy") for array in arrays}
+            for array, file in path.items():
+                np.save(file, arrays[array])
+        else:
+            {"a.npz": np.savez, "packed.npz": np.savez_compressed}[name](path, **arrays)
+        source = open_source(path, fields={"image": Image(), "id": Scalar(), "label": Scalar()})
+        assert source.fetch(np.array([2, 1]))["id"].tolist() == [5, 2**63 - 1]
+        message = r"row {} of .*its field '{}': {} has no place in int64"
+        for row in (0, 3):
+            with pytest.raises(SampleError, match=message.format(row, "id", numbers[row])):
+                source.fetch(np.array([1, row]))
+        with pytest.raises(SampleError, match=message.format(0, "id", numbers[0])):
+            source.column("id")
+        with pytest.raises(SampleError, match=message.format(0, "label", numbers[0])):
+            _ = source.targets
+
 
 WRITE = """
 import sys, h5py, numpy

@@ -22,7 +22,7 @@ from gpupipe.batch.columns import array_of
 from gpupipe.host.mapped import unmapped
 from gpupipe.sources.rgb import Background, as_rgb
 
-__all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "npy_array", "within"]
+__all__ = ["around", "as_array", "as_given", "as_int64", "as_value", "document", "in_int64", "npy_array", "within"]
 
 MOST_TEXT = 64 << 20
 """Bytes of a text or a JSON document; an object of Python's takes some ten times as much."""
@@ -123,6 +123,13 @@ def as_int64(number: int) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{reprlib.repr(number)} has no place in int64")
     return number
+
+
+def in_int64(numbers: NDArray[Any]) -> NDArray[Any] | None:
+    """The same numbers (N,), integers as int64, all others as they are; None where some are too large for that."""
+    if numbers.dtype == np.uint64 and numbers.size and numbers.max() >= 2**63:
+        return None
+    return numbers.astype(np.int64, copy=False) if numbers.dtype.kind in "iu" else numbers
 
 
 def _text(data: NDArray[np.uint8]) -> str:

@@ -20,7 +20,7 @@ from gpupipe.sources.stores.hdf5 import Hdf5File
 from gpupipe.sources.stores.naming import arrays_of, element, refuse_single, told
 from gpupipe.sources.stores.npy import NpyFile, NpzFile
 from gpupipe.sources.stores.rows import ArrayFile, Held
-from gpupipe.sources.values import as_given
+from gpupipe.sources.values import as_given, in_int64
 from gpupipe.texts import printable
 
 __all__ = ["FILES", "ArraySource", "open_arrays"]
@@ -84,8 +84,10 @@ class ArraySource(Source):
             return indices.astype(np.int64)
         if isinstance(field, Key):
             return list(map(self.key, indices.tolist()))
-        if isinstance(field, Array) and (numbers := self._numbers(name)) is not None:
-            return numbers[indices]
+        if isinstance(field, Array) and (held := self._held(name)) is not None:
+            numbers = in_int64(held[indices])
+            if numbers is not None:
+                return numbers
         values = [self._value(name, field, index) for index in indices.tolist()]
         if isinstance(field, Image):
             return Images(values, self.shapes(indices) if name == self.fields.images[0] else None)
@@ -99,12 +101,20 @@ class ArraySource(Source):
             remedy = AGAIN if isinstance(error, ChangedError) else ""
             raise SampleError(index, self.location(index), f"its field {name!r}: {error}", remedy) from error
 
-    def _numbers(self, name: str) -> NDArray[Any] | None:
-        """A number for each sample, integers as int64, where they are held."""
+    def _held(self, name: str) -> NDArray[Any] | None:
+        """A number for each sample, as it is stored, where they are held."""
         rows = self._rows.get(name)
         if not isinstance(rows, Held) or rows.values.ndim > 1 or rows.dtype.kind not in "biuf":
             return None
-        return rows.values.astype(np.int64 if rows.dtype.kind in "iu" else rows.dtype, copy=False)
+        return rows.values
+
+    def _numbers(self, name: str) -> NDArray[Any] | None:
+        """The same, integers as int64. Raises SampleError for the first that is too large for that."""
+        held = self._held(name)
+        numbers = None if held is None else in_int64(held)
+        if held is not None and numbers is None:
+            self._value(name, self.fields[name], int(np.argmax(held >= 2**63)))
+        return numbers
 
     def shapes(self, indices: NDArray[np.int64]) -> NDArray[np.int32] | None:
         """Of pixels; not known of encoded images."""
@@ -122,7 +132,7 @@ class ArraySource(Source):
 
     @cached_property
     def targets(self) -> NDArray[np.int64]:
-        """All labels, where they are integers. Raises DataError where they are not."""
+        """All labels, if they are integers. Raises DataError where they are none, SampleError for one beyond int64."""
         labels: NDArray[Any] | None = self._numbers("label")
         if labels is None or labels.dtype != np.int64:
             raise DataError(f"the labels of {self!r} are no list of integers")
@@ -165,7 +175,7 @@ class ArraySource(Source):
     def _check_rows(self) -> None:
         """Raise DataError where of the first row a field can't be made, for then it can't of any."""
         for name, field in self.fields.items():
-            if name not in self._rows:
+            if name not in self._rows or (isinstance(field, Array) and self._held(name) is not None):
                 continue
             try:
                 value = self._rows[name].read(0)

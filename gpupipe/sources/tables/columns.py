@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Images, Mask, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.source import Encoded, as_column
-from gpupipe.sources.values import as_array
+from gpupipe.sources.values import as_array, in_int64
 from gpupipe.sources.wanted import is_own
 
 __all__ = [
@@ -288,10 +288,7 @@ def paths_of(column: pa.Array) -> pa.Array | None:
 
 def _whole(column: pa.Array) -> NDArray[Any] | None:
     """Numbers, integers as int64; None where some are too large for that."""
-    array = as_numpy(column)
-    if array.dtype == np.uint64 and array.size and array.max() >= 2**63:
-        return None
-    return array.astype(np.int64 if array.dtype.kind in "iu" else array.dtype)
+    return in_int64(as_numpy(column).copy())  # as Arrow's memory can't be written to
 
 
 def as_numpy(column: pa.Array) -> NDArray[Any]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,41 @@ class TestSamples:
         assert source.fetch(np.arange(3))["label"] == [1, MISSING, 3]
         with pytest.raises(DataError, match="labels of ParquetSource"):
             source.targets  # noqa: B018
+
+    @pytest.mark.parametrize("known", [parquet.KNOWN, 0], ids=["known", "by row groups"])
+    @pytest.mark.parametrize("kind", [pa.decimal128(38), pa.decimal256(76)], ids=str)
+    def test_whole_decimals(self, tmp_path: Path, kind: Any, known: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As int64, exactly; one that is too large for that is a bad sample."""
+        monkeypatch.setattr(parquet, "KNOWN", known)
+        numbers = [2**53 + 1, -(2**63), 2**63]
+        fields = {"image": Image(), "id": Scalar(), "same": Scalar("id", dtype="int64")}
+        columns = {"image": [b"1"] * 3, "id": pa.array(map(Decimal, numbers), kind)}
+        source = open_source(written(tmp_path, columns), fields=fields)
+        for made in (source.fetch(np.array([1, 0])), source.fetch(np.array([0, 1]))):
+            assert made["id"].dtype == made["same"].dtype == np.int64
+            assert sorted(made["id"].tolist()) == sorted(made["same"].tolist()) == sorted(numbers[:2])
+        with pytest.raises(SampleError, match=r"row 2 .*'id'.*: 9223372036854775808 has no place in int64"):
+            source.fetch(np.array([0, 2]))
+
+    @pytest.mark.parametrize(
+        ("labels", "kind", "whole"),
+        [
+            (["1", "0", "1"], pa.decimal128(38), True),
+            (["1", "0", "1"], pa.decimal128(8, 2), True),
+            (["1", "0.5", "1"], pa.decimal128(8, 2), False),
+        ],
+        ids=str,
+    )
+    def test_labels_that_are_decimals(self, tmp_path: Path, labels: list[str], kind: Any, whole: bool) -> None:
+        columns = {"image": [b"1"] * 3, "label": pa.array(map(Decimal, labels), kind)}
+        source = open_source(written(tmp_path, columns))
+        assert source.fetch(np.arange(3))["label"].tolist() == list(map(float, labels))
+        if whole:
+            assert (source.targets.tolist(), source.targets.dtype) == ([1, 0, 1], np.int64)
+            assert type(source[0][1]) is int
+        else:
+            with pytest.raises(DataError, match="not known"):
+                _ = source.targets
 
     @pytest.mark.parametrize("known", [parquet.KNOWN, 0], ids=["known", "by row groups"])
     def test_fields_of_all_kinds(self, tmp_path: Path, known: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -481,6 +482,11 @@ COLUMNS = {
     "with null": (Scalar(), pa.array([1, NULL, 3, 4], pa.int8())),
     "float16": (Scalar(), pa.array(np.array([1, 0.5, 2, -3], np.float16))),
     "decimal": (Scalar(), pa.array([1, 2, NULL, 4], pa.decimal128(8, 2))),
+    "decimal without fractions": (Scalar(), pa.array([2**53 + 1, -(2**63), NULL, 4], pa.decimal128(38))),
+    "decimal of tens": (
+        Scalar(),
+        pa.array([Decimal(10), Decimal(-20), NULL, Decimal(10 * (2**58 + 1))], pa.decimal128(20, -1)),
+    ),
     "bool": (Scalar(), pa.array([True, False, NULL, True])),
     "texts": (Text(), pa.array(["a", NULL, "ü", ""])),
     "view of texts": (Text(), pa.array(["a", NULL, "ü", ""], pa.string_view())),
@@ -549,9 +555,16 @@ def test_a_value_that_does_not_fit_is_a_sample(root: Path) -> None:
     assert source[0]["x"].tolist() == [[1], [2]]
     with pytest.raises(SampleError, match=r"row 1 \(1\.jpg\)\): its field 'x' \(column 'list'\): .*inhomogeneous"):
         source[1]
-    with pytest.raises(columns.BadCellError, match="9223372036854775808 has no place in int64") as raised:
-        columns.values(Scalar(), pa.array([1, 2**63], pa.uint64()), unread)
-    assert raised.value.row == 1
+    for kind in (pa.uint64(), pa.decimal128(38)):
+        with pytest.raises(columns.BadCellError, match="9223372036854775808 has no place in int64") as raised:
+            columns.values(Scalar(), pa.array([1, 2**63], kind), unread)
+        assert raised.value.row == 1
+
+
+@pytest.mark.skipif(not hasattr(pa, "decimal32"), reason="this pyarrow has no decimals of 32 bits")
+def test_short_decimals() -> None:
+    column = pa.array([Decimal(5), NULL, Decimal(-7)], pa.decimal32(9, 0))
+    assert columns.whole_decimals(column).to_pylist() == [5, NULL, -7]
 
 
 def test_decoded_pixels(root: Path) -> None:

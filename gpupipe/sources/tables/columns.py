@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from gpupipe.batch import MISSING, Array, Boxes, Bytes, Field, Image, Images, Mask, Points, Scalar, Schema, Text
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.source import Encoded, as_column
-from gpupipe.sources.values import as_array, in_int64
+from gpupipe.sources.values import as_array, as_int64, in_int64
 from gpupipe.sources.wanted import is_own
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "paths_of",
     "type_at",
     "values",
+    "whole_decimals",
 ]
 
 Path = tuple[str, ...]
@@ -228,11 +230,40 @@ def values(field: Field, column: pa.Array, read: Read) -> Any:
     if (isinstance(field, Text) and is_text(column.type)) or pa.types.is_null(column.type):
         return [MISSING if text is None else text for text in column.to_pylist()]
     if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
+        column = _of_decimals(column)
     if is_text(_leaf(column.type)) and not isinstance(field, Text):
         column = _numbers(column)
     whole = None if column.null_count or _is_list(column.type) else _whole(column)
     return as_column(field, _each(field, column)) if whole is None else whole
+
+
+def whole_decimals(column: pa.Array) -> pa.Array | None:
+    """Decimals as int64; None where some are no whole numbers, or too large for that."""
+    if column.type.bit_width < 128:  # of 32 bits Arrow makes no integers
+        column = column.cast(pa.decimal128(38, column.type.scale))
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _of_decimals(column: pa.Array) -> pa.Array:
+    """int64 of a type without fractions, else float64. Raises BadCellError for the first beyond int64."""
+    if column.type.scale > 0:
+        return column.cast(pa.float64())
+    whole = whole_decimals(column)
+    if whole is None:
+        _refuse_large(column.to_pylist())
+    return whole
+
+
+def _refuse_large(numbers: Sequence[Decimal | None]) -> None:
+    """Raise BadCellError for the first that has no place in int64."""
+    for row, number in enumerate(numbers):
+        try:
+            as_int64(int(number or 0))
+        except ValueError as error:
+            raise BadCellError(row, str(error)) from error
 
 
 def _numbers(column: pa.Array) -> pa.Array:

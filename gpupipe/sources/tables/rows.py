@@ -22,7 +22,7 @@ from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadErr
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
 from gpupipe.sources.remote.source import SKIP, RemoteSource
 from gpupipe.sources.source import Encoded, as_column
-from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values
+from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values, whole_decimals
 from gpupipe.texts import printable
 
 __all__ = ["Files", "RowSource", "root_of", "told"]
@@ -152,13 +152,16 @@ class RowSource(RemoteSource):
 
     @cached_property
     def _label_is_whole(self) -> bool:
-        """Whether labels are class numbers that are stored as floats, as pandas has them beside a null, or as bools."""
+        """Whether labels are class numbers that are stored as floats, as pandas has them beside a null, as decimals, or
+        as bools."""
         field, column = self.fields["label"], self._whole("label")
         if column is None or not isinstance(field, Scalar) or field.dtype is not None:
             return False
         if pa.types.is_float32(column.type) or pa.types.is_float64(column.type):
             fits = pc.less(pc.abs(column), 2.0**53)
             return bool(pc.all(pc.and_(fits, pc.equal(pc.floor(column), column))).as_py())
+        if pa.types.is_decimal(column.type):
+            return whole_decimals(column) is not None
         return bool(pa.types.is_boolean(column.type))
 
     def fetch(self, indices: NDArray[np.int64]) -> Columns:
@@ -191,7 +194,7 @@ class RowSource(RemoteSource):
         if name in self._names:
             column = numbered(column, self._names[name])
         elif name == "label" and self._label_is_whole:
-            column = column.cast(pa.int64())
+            column = whole_decimals(column) if pa.types.is_decimal(column.type) else column.cast(pa.int64())
         try:
             return values(field, column, lambda row, path: self._read(name, int(indices[row]), path, files))
         except BadCellError as error:

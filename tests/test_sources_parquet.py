@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -184,6 +185,25 @@ class TestFiles:
             open_source(tmp_path)
         with pytest.raises(ConfigError, match=r"'label'.* not there: .*has the columns image \(binary\)"):
             open_source(tmp_path / "b.parquet")
+
+    def test_that_name_classes_differently(self, tmp_path: Path) -> None:
+        """One label would mean two things. A file may name none."""
+        for name, names in (("a", ["tabby", "pug"]), ("b", None), ("c", ["tabby", "pug"]), ("d", ["tabby"])):
+            table = pa.table({"image": [b"1"], "label": [0]})
+            feature = {"_type": "ClassLabel", "names": names}
+            noted = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+            pq.write_table(table.replace_schema_metadata(noted if names else None), tmp_path / f"{name}.parquet")
+        alike = open_source([tmp_path / f"{name}.parquet" for name in "abc"])
+        assert (alike.classes, len(alike)) == (["tabby", "pug"], 3)
+        message = (
+            r"the column 'label' has 2 names of classes in .*/a\.parquet and 1 in .*/d\.parquet, which differ at 'pug' "
+            "and None: one label would mean two things"
+        )
+        with pytest.raises(DataError, match=message):
+            open_source(tmp_path)
+        with pytest.raises(DataError, match=r"in .*/a\.parquet and 1 in .*/d\.parquet"):
+            open_source([tmp_path / f"{name}.parquet" for name in "bad"])
+        assert len(open_source(tmp_path, fields={"image": Image()})) == 4
 
     def test_settings(self) -> None:
         with pytest.raises(ConfigError, match="Parquet: memory=0 must be an int of 1 or more"):

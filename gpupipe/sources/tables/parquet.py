@@ -12,7 +12,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -320,12 +320,14 @@ def open_parquet(
 
 
 def fitting(schema: Schema, footers: Sequence[Footer]) -> Sequence[Footer]:
-    """Those of files with rows. Raises DataError where there are none, and for columns that are not as in the first."""
+    """Those of files with rows. Raises DataError where there are none, for columns that are not as in the first, and
+    where files name classes differently."""
     if not any(footer.metadata.num_rows for footer in footers):
         raise DataError(f"{footers[0].path}{' and the others' * (len(footers) > 1)} have no rows")
     for path in located(schema, footers[0].schema, footers[0].path).values():
         for footer in footers[1:]:
             _check_alike(path, footers[0], footer)
+        _check_names(path, footers)
     return [footer for footer in footers if footer.metadata.num_rows]
 
 
@@ -349,6 +351,20 @@ def _check_alike(path: Path, first: Footer, other: Footer) -> None:
             f"the column {'.'.join(path)!r} is {kinds[0]} in {first.path}, but {kinds[1] or 'not there'} in "
             f"{other.path}: write all files with one schema, or pass those that are alike"
         )
+
+
+def _check_names(path: Path, footers: Sequence[Footer]) -> None:
+    """Raise DataError unless all files that name a column's class numbers name the same."""
+    named = [(names, footer.path) for footer in footers if (names := class_label_names(footer.schema, path))]
+    for names, place in named[1:]:
+        first, beside = named[0]
+        if names != first:
+            differ = next(pair for pair in zip_longest(first, names) if pair[0] != pair[1])
+            raise DataError(
+                f"the column {'.'.join(path)!r} has {len(first)} names of classes in {beside} and {len(names)} in "
+                f"{place}, which differ at {differ[0]!r} and {differ[1]!r}: one label would mean two things; write all "
+                "files with one ClassLabel, or pass a gpupipe.Mixture of both, by whose classes= labels are renumbered"
+            )
 
 
 def _known(footers: Sequence[Footer], parts: list[str]) -> pa.Table:

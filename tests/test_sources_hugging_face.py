@@ -57,6 +57,19 @@ def test_image_and_label() -> None:
         source.fetch(np.array([6]))
 
 
+def test_names_as_text_are_numbered_alike_once_they_are_cast(caplog: pytest.LogCaptureFixture) -> None:
+    """As the page on data says: by themselves they are numbered as they are sorted, which the log tells."""
+    train = rows().remove_columns("label").add_column("label", ["dog", "cat", "elk", "dog", "cat", "elk"])
+    val = train.select([0, 2])
+    with caplog.at_level("INFO", "gpupipe"):
+        assert open_source(val).class_to_idx == {"dog": 0, "elk": 1}
+    assert "2 samples): 2 classes of 'label': 'dog' is 0, 'elk' is 1" in caplog.text
+    cast = val.cast_column("label", datasets.ClassLabel(names=open_source(train).classes))
+    for source in (open_source(cast), open_source(cast.with_format("numpy"))):
+        assert source.fetch(np.arange(2))["label"].tolist() == [1, 2]
+    assert open_source(cast).class_to_idx == {"cat": 0, "dog": 1, "elk": 2}
+
+
 def test_fields_of_all_kinds() -> None:
     fields = {
         "image": Image(),

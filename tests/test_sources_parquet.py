@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -208,6 +209,9 @@ class TestFiles:
     def test_settings(self) -> None:
         with pytest.raises(ConfigError, match="Parquet: memory=0 must be an int of 1 or more"):
             Parquet("a.parquet", memory=0)
+        for classes in ("cat", [], [1], ["a", "b", "a"]):
+            with pytest.raises(ConfigError, match="Parquet: classes"):
+                Parquet("a.parquet", classes=classes)  # type: ignore[arg-type]
 
 
 class TestSamples:
@@ -340,6 +344,35 @@ class TestSamples:
         source = open_source(tmp_path / "hf.parquet")
         assert (source.classes, source.targets.tolist()) == (["x", "y"], [0, 1, 0, 1])
         assert [source[n][0].tobytes() for n in range(4)] == [row["image"]["bytes"] for row in rows]
+
+    def test_classes_may_be_given(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """So that a split which lacks some has the numbers of another."""
+        path = written(tmp_path, {"image": [b"1"] * 2, "label": ["dog", "elk"]}, "val.parquet")
+        with caplog.at_level("INFO", "gpupipe"):
+            alone = open_source(path)
+        assert f"{path}: 2 classes of 'label': 'dog' is 0, 'elk' is 1" in caplog.text
+        assert alone.targets.tolist() == [0, 1]
+        source = open_source(Parquet(path, classes=["cat", "dog", "elk"]))
+        for one in (source, pickle.loads(pickle.dumps(source))):
+            assert one.classes == ["cat", "dog", "elk"]
+            assert one.class_to_idx == {"cat": 0, "dog": 1, "elk": 2}
+            assert one.targets.tolist() == one.fetch(np.arange(2))["label"].tolist() == [1, 2]
+            assert one.fingerprint == source.fingerprint != alone.fingerprint
+        with pytest.raises(DataError, match=r"val\.parquet: \['elk'\] are not among the 2 names of classes="):
+            open_source(Parquet(path, classes=["cat", "dog"]))
+        numbers = written(tmp_path, {"image": [b"1"] * 2, "label": [0, 1]})
+        with pytest.raises(ConfigError, match=r"classes= numbers the names .* 'label', which has none"):
+            open_source(Parquet(numbers, classes=["cat", "dog"]))
+
+    def test_classes_that_are_noted_already(self, tmp_path: Path) -> None:
+        table = pa.table({"image": [b"1"], "label": [1]})
+        features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+        noted = {"huggingface": json.dumps({"info": {"features": features}})}
+        pq.write_table(table.replace_schema_metadata(noted), tmp_path / "a.parquet")
+        source = open_source(Parquet(tmp_path / "a.parquet", classes=("cat", "dog")))
+        assert (source.classes, source.targets.tolist()) == (["cat", "dog"], [1])
+        with pytest.raises(ConfigError, match=r"differ from classes= at 'cat' and 'dog': one label would mean two"):
+            open_source(Parquet(tmp_path / "a.parquet", classes=["dog", "cat"]))
 
     @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
     def test_a_file_that_is_changed(self, tmp_path: Path, compression: str) -> None:

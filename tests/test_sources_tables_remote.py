@@ -77,6 +77,16 @@ class TestParquet:
         with pytest.raises(ConfigError, match="listing"):
             open_source(Parquet(urls[0].rpartition("/")[0] + "/*.parquet"))
 
+    def test_classes_may_be_given(self, tmp_path: Path, fault_server: FaultServer) -> None:
+        path = written(tmp_path / "a.parquet", {"image": NOISE[:2], "label": ["dog", "elk"]})
+        fault_server.put("a.parquet", path.read_bytes())
+        url, classes = fault_server.url_of("a.parquet"), ["cat", "dog", "elk"]
+        source = open_source(Parquet(url, classes=classes))
+        for one in (source, pickle.loads(pickle.dumps(source))):
+            assert (one.classes, one.targets.tolist()) == (classes, [1, 2])
+            assert one.fingerprint == open_source(Parquet(path, classes=classes)).fingerprint
+        assert open_source(Parquet(url)).targets.tolist() == [0, 1]
+
     def test_only_what_is_wanted_is_read(self, tmp_path: Path, fault_server: FaultServer) -> None:
         """To find the values a small part, once; for a sample its own bytes."""
         values = [rng.bytes(300_000 + number) for number in range(20)]

@@ -16,6 +16,7 @@ from gpupipe.errors import ConfigError, DataError
 from gpupipe.host.checks import whole
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.remote.objects import is_remote, name, shown
+from gpupipe.sources.tables.settings import check_names
 
 __all__ = ["ENDING", "Parquet", "in_folder", "names_parquet", "tell_of_splits"]
 
@@ -33,13 +34,17 @@ class Parquet:
     root:   the folder of files at relative paths in cells, or its URL; None: that of the first Parquet file.
     memory: bytes of row groups that each process keeps where images can't be read one by one; None: an eighth of the
             machine's memory, divided by its CPUs.
+    classes: as of a `Manifest`, where `label` is a column of names; of class numbers that Hugging Face's `ClassLabel`
+            names, they have to be its names.
     """
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     root: str | os.PathLike[str] | None = None
     memory: int | None = None
+    classes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        check_names("Parquet", "classes", self.classes)
         if self.memory is not None:
             whole("Parquet: memory", self.memory, 1)
 

@@ -23,8 +23,9 @@ from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
-from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, located, type_at
 from gpupipe.sources.tables.contents import contents
+from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import MODES, turn
 from gpupipe.texts import printable
@@ -55,12 +56,12 @@ class HuggingFaceSource(RowSource):
         )
         self._blobs = {name for name in paths if isinstance(fields[name], Image | Mask | Bytes)}
         self._turned = {name for name in fields.images if getattr(_feature(dataset, paths[name]), "decode", False)}
-        names = {
-            name: found
-            for name in paths.keys() - self._blobs
-            if isinstance(fields[name], Array)
-            and (found := class_names(self._cells(paths[name]), f"the dataset: {name!r}")) is not None
-        }
+        columns = (
+            (name, self._cells(path))
+            for name, path in paths.items()
+            if name not in self._blobs and isinstance(fields[name], Array)
+        )
+        names = numberings(columns, "the dataset")
         super().__init__(os.getcwd(), fields, paths, names)
         known = getattr(_feature(dataset, paths["label"]), "names", None) if "label" in paths else None
         if known is not None:
@@ -172,7 +173,9 @@ def open_hugging_face(dataset: Any, fields: Mapping[str, Field] | None = None) -
     features = [feature for feature in dataset.features.values() if type(feature).__name__ == "Image"]
     if dataset.format["type"] is not None or any(feature.mode not in MODES for feature in features):
         return DatasetSource(dataset, fields)
-    return HuggingFaceSource(dataset, Schema.of(fields))
+    source = HuggingFaceSource(dataset, Schema.of(fields))
+    tell_of_numberings(source.names, repr(source))
+    return source
 
 
 def _reopened(dataset: Any, fields: Schema, stamps: Mapping[str, Stamp]) -> HuggingFaceSource:

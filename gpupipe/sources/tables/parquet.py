@@ -31,9 +31,10 @@ from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import is_remote
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.tables.blobs import Blobs
-from gpupipe.sources.tables.columns import Path, as_indices, cells, class_names, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.files import Parquet
+from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.row_groups import SNAPPY, Footer, LocalFooter, RowGroup, RowGroups, default_memory
 from gpupipe.sources.tables.rows import Files, RowSource
 from gpupipe.sources.tables.upright import turn
@@ -84,16 +85,16 @@ class ParquetSource(RowSource):
         large = {part for part in set(others.values()) if sum(group.size(part) for group in groups) > KNOWN}
         self._by_group = {name: part for name, part in others.items() if part in large}
         self._known = _known(footers, sorted(set(others.values()) - large)) if known is None else known
-        names = {
-            name: found
-            for name in others.keys() - self._by_group.keys()
-            if isinstance(fields[name], Array)
-            and (found := class_names(cells(self._known, paths[name]), f"{footers[0].path}: {name!r}")) is not None
-        }
+        noted = class_label_names(schema, paths["label"]) if "label" in paths else None
+        columns = (
+            (name, cells(self._known, paths[name]))
+            for name in others
+            if name not in self._by_group and isinstance(fields[name], Array)
+        )
+        names = numberings(columns, footers[0].path, settings.classes, noted)
         super().__init__(os.path.expanduser(settings.root or footers[0].folder), fields, paths, names)
-        if self.classes is None and "label" in paths:
-            self.classes = class_label_names(schema, paths["label"])
-            self.class_to_idx = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
+        if self.classes is None and noted is not None:
+            self.classes, self.class_to_idx = noted, {name: number for number, name in enumerate(noted)}
         self.fingerprint = self._fingerprint()
 
     def __len__(self) -> int:
@@ -114,7 +115,8 @@ class ParquetSource(RowSource):
         parts = sorted({part for blobs in self._blobs.values() for part in blobs.parts} | set(self._by_group.values()))
         sizes = np.array([[group.size(part) for part in parts] for group in groups], np.int64)
         files = {group.footer.path: printable(self._name(group.footer)) for group in groups}
-        names = [*parts, *files.values()]
+        classes = self.names.get("label", []) if self._settings.classes is not None else []
+        names = [*parts, *files.values(), *classes]
         known = chain.from_iterable(contents(column.combine_chunks()) for column in self._known.columns)
         return content_fingerprint(names, [self.samples_per_shard, sizes, *known])
 
@@ -302,8 +304,8 @@ def open_parquet(
     """The source for these files; None for `fields`: the columns image and label. rebuild: of remote files the index
     that is kept.
 
-    Raises ConfigError for fields that the columns don't have, DataError for files that are missing, damaged, empty, or
-    have other columns than the first.
+    Raises ConfigError for fields that the columns don't have, and `classes` that name none, DataError for files that
+    are missing, damaged, empty, or have other columns than the first, and for names that `classes` lacks.
     """
     schema, urls = Schema.of(fields), settings.urls()
     if urls:
@@ -314,6 +316,7 @@ def open_parquet(
         source = _opened(settings, schema)
         if source.names_objects:
             source.look_into(source.paths())
+    tell_of_numberings(source.names, source.groups[0].footer.path)
     for remark in source.remarks():
         log.warning("gpupipe: %s: %s", *remark)
     return source

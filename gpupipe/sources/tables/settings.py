@@ -12,7 +12,7 @@ from gpupipe.errors import ConfigError
 from gpupipe.sources.patterns import is_url
 from gpupipe.sources.remote.objects import is_remote, shown
 
-__all__ = ["Manifest", "Query"]
+__all__ = ["Manifest", "Query", "check_names"]
 
 # What may have an ORDER BY of its own, or the words: comments, quoted texts and names, what is in parentheses.
 COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", re.DOTALL)
@@ -48,8 +48,8 @@ class Manifest:
             raise ConfigError(f"Manifest: {path!r} is Parquet: pass gpupipe.Parquet({path!r}, root=...)")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise ConfigError(f"Manifest: delimiter={self.delimiter!r} must be one character")
-        _check_names("Manifest", "columns", self.columns)
-        _check_names("Manifest", "classes", self.classes)
+        check_names("Manifest", "columns", self.columns)
+        check_names("Manifest", "classes", self.classes)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Query:
     classes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        _check_names("Query", "classes", self.classes)
+        check_names("Query", "classes", self.classes)
         outer, inner = COMMENTS.sub(" ", self.text), ""
         while inner != outer:
             inner, outer = outer, INNER.sub(" ", outer)
@@ -82,7 +82,8 @@ class Query:
             )
 
 
-def _check_names(kind: str, name: str, names: Sequence[str] | None) -> None:
+def check_names(kind: str, name: str, names: Sequence[str] | None) -> None:
+    """Raise ConfigError for a setting of `kind` that is to list names, unless it is None or lists different ones."""
     if names is None:
         return
     if isinstance(names, str) or not names or not all(isinstance(one, str) for one in names):

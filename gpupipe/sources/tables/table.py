@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,22 +11,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gpupipe.batch import Array, Bytes, Image, Mask, Schema
-from gpupipe.errors import ConfigError, DataError
+from gpupipe.errors import DataError
 from gpupipe.sources.building import BuiltIndex, reopen_index
 from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import unsigned
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.tables.columns import as_indices, cells, class_names, is_text, located
+from gpupipe.sources.tables.columns import as_indices, cells, is_text, located
 from gpupipe.sources.tables.contents import contents
+from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import RowSource, told
 from gpupipe.texts import utf8
 
 __all__ = ["TableSource", "frozen"]
-
-log = logging.getLogger("gpupipe")
-
-MOST_NAMED = 5
 
 
 class TableSource(RowSource):
@@ -101,15 +97,9 @@ def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] |
         table.validate(full=True)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise DataError(f"{where} is damaged, or its texts are not UTF-8: {error}") from error
-    names = {}
-    for name, path in paths.items():
-        some = class_names(cells(table, path), f"{where}: {name!r}") if isinstance(fields[name], Array) else None
-        if some is not None:
-            names[name] = _checked(some, classes if name == "label" else None, where)
-            listed = ", ".join(f"{one!r} is {number}" for number, one in enumerate(names[name][:MOST_NAMED]))
-            log.info("%s: %d classes of %r: %s, ...", where, len(names[name]), name, listed)
-    if classes is not None and "label" not in names:
-        raise ConfigError(f"{where}: classes= numbers the names of classes of the field 'label', which has none")
+    columns = ((name, cells(table, path)) for name, path in paths.items() if isinstance(fields[name], Array))
+    names = numberings(columns, where, classes)
+    tell_of_numberings(names, where)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -134,14 +124,6 @@ def _large(table: pa.Table) -> pa.Table:
 
 def _is_dictionary(column: pa.Field) -> bool:
     return bool(pa.types.is_dictionary(column.type))
-
-
-def _checked(names: list[str], classes: Sequence[str] | None, where: str) -> list[str]:
-    """The names in the order of their numbers. Raises DataError for one that has none."""
-    unknown = sorted(set(names) - set(classes or names))
-    if unknown:
-        raise DataError(f"{where}: {unknown[:MOST_NAMED]} are not among the {len(classes or ())} names of classes=")
-    return list(classes or names)
 
 
 def _key(fields: Schema, paths: Mapping[str, Sequence[str]], table: pa.Table) -> str | None:

@@ -109,6 +109,36 @@ def test_a_mapping_of_indices_over_chunks() -> None:
     assert source.fingerprint != open_source(data.select(range(8, -1, -1))).fingerprint
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_columns_of_any_size(shuffled: bool) -> None:
+    """The column of all rows is one array, so its offsets have 64 bits: of 32 bits it would hold 2 GiB."""
+    data = datasets.concatenate_datasets([rows(), rows()])
+    names = [[f"{row}", "x" * row] for row in range(12)]
+    data = data.add_column("lists", names).add_column("vectors", [[row, 1] for row in range(12)])
+    data = data.cast_column("vectors", datasets.List(datasets.Value("int8"), 2))
+    data = data.shuffle(seed=1) if shuffled else data
+    fields = {"text": Text("name"), "lists": Text(choose=True), "embedding": Array(), "vectors": Array()}
+    source = open_source(data, fields={"image": Image(), **fields, "label": Scalar()})
+    kinds = {
+        "text": pa.large_string(),
+        "lists": pa.large_list(pa.large_string()),
+        "embedding": pa.large_list(pa.float32()),
+        "vectors": pa.list_(pa.int8(), 2),
+        "label": pa.int64(),
+    }
+    for name, kind in kinds.items():
+        column = source._whole(name)
+        assert column.type == kind
+        assert column.to_pylist() == data["name" if name == "text" else name][:]
+        mapped = {
+            buffer.address for batch in source._batches for one in batch.columns for buffer in one.buffers() if buffer
+        }
+        assert not mapped & {buffer.address for buffer in column.buffers() if buffer}  # copied out of the files
+    assert source.column("text") == data["name"][:]
+    assert source.column("lists") == ["\n".join(lists) for lists in data["lists"]]
+    assert [array.tolist() for array in source.column("vectors")] == data["vectors"][:]
+
+
 def test_saved_to_disk(tmp_path: Path) -> None:
     data = rows()
     data.save_to_disk(tmp_path / "one")

@@ -28,6 +28,7 @@ __all__ = [
     "class_names",
     "is_binary",
     "is_text",
+    "large",
     "located",
     "numbered",
     "paths_of",
@@ -118,6 +119,20 @@ def is_binary(kind: Kind) -> bool:
     """Whether it is a type of bytes."""
     known = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return bool(known) or str(kind) == "binary_view"
+
+
+def large(kind: Kind) -> Kind:
+    """The type of the same texts, bytes or lists with offsets of 64 bits, so that a column of any size is one array; of
+    what is encoded by a dictionary that of its values. Any other type is as it is."""
+    if pa.types.is_dictionary(kind):
+        return large(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(large(kind.value_type), kind.list_size)
+    if _is_list(kind):
+        return pa.large_list(large(kind.value_type))
+    if is_text(kind):
+        return pa.large_string()
+    return pa.large_binary() if is_binary(kind) and not pa.types.is_fixed_size_binary(kind) else kind
 
 
 def _is_number(kind: Kind) -> bool:

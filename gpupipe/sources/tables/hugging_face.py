@@ -23,7 +23,7 @@ from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
-from gpupipe.sources.tables.columns import Path, as_indices, cells, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, large, located, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import Files, RowSource
@@ -85,8 +85,11 @@ class HuggingFaceSource(RowSource):
         return content_fingerprint(["Hugging Face"], [*sizes, *chain.from_iterable(map(contents, others))])
 
     def _cells(self, path: Path) -> pa.Array:
-        """Of all rows."""
-        chunks = [cells(batch, path) for batch in self._batches]  # of a struct this part alone is taken
+        """Of all rows, copied, with offsets for a column of any size."""
+        parts = (cells(batch, path) for batch in self._batches)  # of a struct this part alone is taken
+        chunks = [part.cast(large(part.type)) for part in parts]
+        if self.dataset._indices is None:
+            return pa.concat_arrays(chunks)
         return pa.chunked_array(chunks).take(as_indices(self._numbers)).combine_chunks()
 
     def _sizes(self, path: Path) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import unsigned
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.tables.columns import as_indices, cells, is_text, located
+from gpupipe.sources.tables.columns import as_indices, cells, is_text, large, located
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import RowSource, told
@@ -113,17 +113,14 @@ def frozen(table: pa.Table, fields: Schema, where: str, classes: Sequence[str] |
 
 def _large(table: pa.Table) -> pa.Table:
     """Texts and bytes with offsets of 64 bits, so that a column of any size is one array."""
-    kinds = {"string": pa.large_string(), "string_view": pa.large_string(), "binary": pa.large_binary()}
-    kinds["binary_view"] = pa.large_binary()
-    columns = [
-        pa.field(one.name, kinds.get(str(one.type), one.type.value_type if _is_dictionary(one) else one.type))
-        for one in table.schema
-    ]
-    return table.cast(pa.schema(columns))
+    return table.cast(pa.schema([(one.name, _kept_as(one.type)) for one in table.schema]))
 
 
-def _is_dictionary(column: pa.Field) -> bool:
-    return bool(pa.types.is_dictionary(column.type))
+def _kept_as(kind: Any) -> Any:
+    """The type of a column in the table that is kept. Types are in fingerprints."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind if pa.types.is_nested(kind) else large(kind)
 
 
 def _key(fields: Schema, paths: Mapping[str, Sequence[str]], table: pa.Table) -> str | None:

@@ -246,6 +246,25 @@ class TestSamples:
             path = written(tmp_path, {"image": column, "label": [1]}, f"{number}.parquet")
             assert open_source(path)[0][0].tobytes() == b"a"
 
+    @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+    def test_paths_and_bytes_in_a_dictionary(self, tmp_path: Path, compression: str) -> None:
+        """As pandas writes a Categorical."""
+        for name in "ab":
+            (tmp_path / name).write_bytes(name.encode())
+        numbers = pa.array([0, 1, None, 0])
+        columns = {
+            "path": pa.DictionaryArray.from_arrays(numbers, ["a", "b"]),
+            "data": pa.DictionaryArray.from_arrays(numbers, [b"a", b"b"]),
+            "inner": pa.StructArray.from_arrays([pa.DictionaryArray.from_arrays(numbers, ["a", "b"])], ["path"]),
+            "view": pa.array(["a", "b", None, "a"], pa.string_view()),
+        }
+        path = written(tmp_path, columns, compression=compression)
+        for name in columns:
+            source = open_source(path, fields={"image": Image(name)})
+            assert [data.tobytes() for data in source.fetch(np.array([3, 1, 0]))["image"].data] == [b"a", b"b", b"a"]
+            if name != "inner":
+                assert source.fetch(np.array([2, 0]))["image"].data[0] is None
+
     def test_null_labels(self, tmp_path: Path) -> None:
         source = open_source(written(tmp_path, {"image": [b"1"] * 3, "label": pa.array([1, None, 3])}))
         assert source.fetch(np.arange(3))["label"] == [1, MISSING, 3]

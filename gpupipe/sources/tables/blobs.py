@@ -11,7 +11,7 @@ import pyarrow as pa
 from gpupipe.batch import MISSING
 from gpupipe.sources.reading import MOST_BYTES
 from gpupipe.sources.source import Encoded
-from gpupipe.sources.tables.columns import Path
+from gpupipe.sources.tables.columns import Path, is_text
 from gpupipe.sources.tables.pages import NULL_STRUCT
 from gpupipe.sources.tables.row_groups import RowGroups
 
@@ -36,7 +36,7 @@ class Blobs:
         ends = ends or [()]
         self._keys = [(*path[1:], *part) for part in ends]
         self.parts = [".".join((*path, *part)) for part in ends]
-        is_path = pa.types.is_string(kind) or pa.types.is_large_string(kind) or ends[0] == ("path",)
+        is_path = is_text(kind) or ends[0] == ("path",)
         self.direct = "" if is_path else self.parts[0]
 
     def get(self, group: int, row: int, read: Read) -> Encoded | str | None:
@@ -77,8 +77,10 @@ def _in_cell(cell: Any, keys: Path) -> Any:
         if not cell.is_valid:
             return MISSING
         cell = cell[key]
+    if isinstance(cell, pa.DictionaryScalar):  # as pandas writes a Categorical
+        cell = cell.value
     if not cell.is_valid:
         return None
-    if isinstance(cell, pa.StringScalar | pa.LargeStringScalar):
+    if is_text(cell.type):
         return cell.as_py()
     return np.frombuffer(cell.as_buffer(), np.uint8).copy()

@@ -135,8 +135,12 @@ class TestSubset:
         assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(100, 150))
 
     def test_refuses_negative_indices(self):
-        with pytest.raises(ConfigError, match="0 or more"):
+        with pytest.raises(ConfigError, match="got -2"):
             Subset([1, -2])
+
+    def test_refuses_indices_beyond_int64(self):
+        with pytest.raises(ConfigError, match=r"from 0 to 2\*\*63 - 1, got 18446744073709551615"):
+            Subset(np.array([1, 2**64 - 1], np.uint64))
 
 
 class TestSamplerOrder:

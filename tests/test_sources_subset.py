@@ -82,12 +82,30 @@ def test_what_is_no_plain_subset_of_a_source_stays_a_dataset(whole: Any) -> None
         ([-13], "sample -13 is not in a source of 12"),
         ([0.5], "its indices are float64"),
         ([], "one or more integers"),
+        (np.array([2**64 - 1], np.uint64), "sample 18446744073709551615 is not in a source of 12"),
+        (np.array([0, 12], np.uint8), "sample 12 is not in a source of 12"),
+        (np.array([-13], np.int8), "sample -13 is not in a source of 12"),
         ([[0, 1]], r"of shape \(1, 2\)"),
     ],
 )
 def test_indices_that_do_not_fit_are_refused(whole: Any, indices: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         open_source(Subset(whole, indices))
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int32", "uint64"])
+def test_integers_of_any_kind_pick_from_a_source_of_more_samples_than_they_count(kind: str) -> None:
+    whole = open_source([(jpeg(0), number) for number in range(300)])
+    picked = np.array([7, 0, 100], kind)
+    for data in (
+        whole.select(picked),
+        open_source(Subset(whole, picked)),
+        open_source(Subset(whole, torch.tensor(picked))),
+    ):
+        assert data.fetch(np.arange(3))["label"].tolist() == [7, 0, 100]
+    if kind.startswith("int"):
+        assert whole.select(np.array([-1, -100], kind)).fetch(np.arange(2))["label"].tolist() == [299, 200]
+    assert gpupipe.Subset(picked).indices(0, 0, np.arange(3)).tolist() == [7, 0, 100]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"engine": "dali", "num_workers": 1}], ids=str)

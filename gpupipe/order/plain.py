@@ -147,11 +147,14 @@ def _indices(subset: Any) -> Indices:
     array = as_array("Subset: subset", subset)
     if array.dtype == np.bool_:
         raise ConfigError("Subset: subset must list indices, got a mask of bool; pass numpy.flatnonzero(mask)")
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or (array < 0).any():
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ConfigError(
             f"Subset: subset must be one list of indices of 0 or more, got {array.dtype} of shape {array.shape}"
         )
-    return np.ascontiguousarray(array, dtype=np.int64)  # no copy of what is one already
+    found = np.ascontiguousarray(array, dtype=np.int64)  # no copy of what is one already
+    if (wrong := found < 0).any():
+        raise ConfigError(f"Subset: subset must list indices from 0 to 2**63 - 1, got {array[wrong][0]}")
+    return found
 
 
 def _has_indices(subset: Any) -> bool:

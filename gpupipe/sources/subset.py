@@ -92,4 +92,5 @@ def _checked(indices: Sequence[int] | ArrayLike, size: int) -> NDArray[np.int64]
     outside = given[(given < -size) | (given >= size)]
     if len(outside):
         raise DataError(f"Subset: sample {outside[0]} is not in a source of {size} samples; pick them anew for it")
-    return np.where(given < 0, given + size, given).astype(np.int64)
+    found = given.astype(np.int64)  # before anything is added: a uint8 has no place for the size
+    return np.where(found < 0, found + size, found)

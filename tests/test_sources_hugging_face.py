@@ -236,6 +236,16 @@ def test_files_at_paths(tmp_path: Path) -> None:
     assert raised.value.index == 2
 
 
+def test_files_beside_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the dataset opens them."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "a.jpg").write_bytes(JPEGS[0])
+    data = rows(image=["../a.jpg"] * 6)
+    assert open_source(data)[3][0].tobytes() == JPEGS[0]
+    assert data[3]["image"].size == (40, 30)
+
+
 def test_cells_that_hold_nothing() -> None:
     images = pa.array([None, {"bytes": None, "path": None}, *({"bytes": one, "path": None} for one in JPEGS[2:])])
     source = open_source(datasets.Dataset(pa.table({"image": images, "label": [0, 1, None, 0, 1, 0]})))

@@ -6,9 +6,12 @@ import csv
 import json
 import os
 import pickle
+import re
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -183,6 +186,32 @@ def test_a_file_that_can_not_be_read_is_named(root: Path, path: str, message: st
     with pytest.raises(SampleError, match=f"sample 1 .*{message}") as raised:
         source[1]
     assert raised.value.index == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "query"])
+def test_relative_paths_that_lead_out_of_the_root(root: Path, tmp_path: Path, kind: str) -> None:
+    """Are bad samples, though what they lead to is there; those that stay below it, and absolute ones, are read."""
+    (root / "inner").mkdir()
+    shutil.copy(root / "0.jpg", root / "inner")
+    paths = ["../0.jpg", "a/../../0.jpg", "..", "../inner/0.jpg", "a/../0.jpg", "..0.jpg", f"{root}/inner/../0.jpg"]
+    (root / "inner/a").mkdir()
+    shutil.copy(root / "0.jpg", root / "inner/..0.jpg")
+    data: Any = Manifest(write_csv(tmp_path / "a.csv", [["path"], *zip(paths)]), root=root / "inner")
+    if kind == "parquet":
+        pa.parquet.write_table(pa.table({"path": paths}), tmp_path / "a.parquet")
+        data = gpupipe.Parquet(tmp_path / "a.parquet", root=root / "inner")
+    elif kind == "query":
+        with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+            connection.execute("CREATE TABLE rows (path TEXT)")
+            connection.executemany("INSERT INTO rows VALUES (?)", list(zip(paths)))
+        query = "SELECT path FROM rows ORDER BY rowid"
+        data = gpupipe.Query(f"sqlite:///{tmp_path / 'a.db'}", query, root=root / "inner")
+    source = open_source(data, fields=PATH)
+    for row, path in enumerate(paths[:4]):
+        with pytest.raises(SampleError, match=rf"'{re.escape(path)}' is no path below {root}/inner: .*on_error='skip'"):
+            source[row]
+    for row in range(4, len(paths)):
+        assert source[row]["image"].tobytes() == (root / "0.jpg").read_bytes()
 
 
 class TestClasses:

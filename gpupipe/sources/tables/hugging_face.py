@@ -40,6 +40,8 @@ class HuggingFaceSource(RowSource):
     turned are decoded here, unless its feature is `Image(decode=False)`.
     """
 
+    is_confined = False  # to the current folder: the dataset itself opens whatever a path leads to
+
     def __init__(self, dataset: Any, fields: Schema) -> None:
         self._mapped, self._ends = _files(dataset.data)
         self._files = OpenFiles()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,11 @@ def root_of(root: str | os.PathLike[str] | None, usual: str | os.PathLike[str], 
     return place
 
 
+def _leaves(path: str) -> bool:
+    """Whether a relative path leads out of the folder that it begins in, by its words alone: links are not followed."""
+    return os.path.normpath(path).split(os.sep)[0] == os.pardir
+
+
 class RowSource(RemoteSource):
     """Samples that are rows: `_rows` gives those of a table, or of a part of it that has the columns that are needed.
     Files that they name may lie in a storage.
@@ -56,6 +61,9 @@ class RowSource(RemoteSource):
     root: the folder of relative paths. paths: the column of each field, as `located` found it. names: of fields whose
     cells are names of classes, the names in the order of their numbers; those of `label` are `classes`.
     """
+
+    is_confined: ClassVar[bool] = True
+    """Whether relative paths have to stay below the root."""
 
     def __init__(self, root: str, fields: Schema, paths: Mapping[str, Path], names: Mapping[str, list[str]]) -> None:
         self.root = root
@@ -208,6 +216,10 @@ class RowSource(RemoteSource):
         if found is not None:
             return files[found]
         note(index)
+        if self.is_confined and not is_remote(path) and not is_remote(self.root) and _leaves(path):
+            what = f"{printable(path)!r} is no path below {told(self.root)}: its '..' lead out of there"
+            remedy = "pass a root above all files, mend the table, or pass on_error='skip'"
+            raise SampleError(index, self.location(index), what, remedy)
         place = os.path.join(self.root, path)
         try:
             return read_file(place)

@@ -235,6 +235,38 @@ def test_what_lies_beside_is_for_the_evaluation(work: Path) -> None:
     assert not Path("other.py").exists()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "smooths"),
+    [
+        *((name, True) for name in ("train", "resnet50-v2")),
+        *((name, False) for name in ("timm-a1", "timm-a2", "timm-a3", "deit3", "convnext_train", "swin_train")),
+    ],
+)
+def test_labels_are_smoothed_once(recipe: str, smooths: bool, work: Path) -> None:
+    """By the loss or where they are mixed, as it was published."""
+    script = new("photos", "--size", "32", "--recipe", recipe)
+    assert ("label_smoothing" in Path("train.py").read_text()) == smooths
+    scores, labels = torch.randn(2, 3), torch.tensor([[0.9, 0.05, 0.05], [0.3, 0.7, 0.0]])
+    plain = torch.nn.functional.cross_entropy(scores, labels, label_smoothing=0.1 if smooths else 0.0)
+    assert torch.equal(script["loss_of"](torch.nn.Identity(), (scores, labels)), plain)
+
+
+def test_more_classes_than_the_data_has(work: Path) -> None:
+    script = new("photos", "--size", "32", "--classes", "5", "--recipe", "deit3")
+    train, _ = batches(script)
+    assert script["CLASSES"] == 5
+    assert train[0][1].shape == (2, 5)
+    assert torch.isfinite(script["loss_of"](script["build_model"](), train[0]))
+
+
+def test_a_class_may_be_called_train(work: Path) -> None:
+    for name in ("car", "train", "test"):
+        write_folder(work / "traffic", classes=1, per_class=4)
+        (work / "traffic" / "class_0").rename(work / "traffic" / name)
+    script = new("traffic", "--size", "32")
+    assert (script["DATA"], script["CLASSES"]) == ("traffic", 3)
+
+
 def test_other_classes_beside_are_an_error(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (work / "both/val/class_1").rename(work / "both/val/moth")
     assert main(["new", "both", "-o", "train.py"]) == 2
@@ -292,6 +324,27 @@ def test_the_score_of_a_segmentation_is_the_mean_intersection_over_union(work: P
         (["photos", "--recipe", "dino"], "recipe 'dino' is none for classification; those are train, resnet50-v2,"),
         (["photos", "--recipe", "my.py:recipe"], "a script is begun with a preset"),
         (["streets", "--task", "segmentation", "--recipe", "train"], "recipe 'train' is none for segmentation; those"),
+        (
+            ["photos", "--recipe", "timm_a_train"],
+            "recipe 'timm_a_train' has variants: pass one of timm-a1, timm-a2,",
+        ),
+        (["photos", "--recipe", "nope"], "resnet50_v2_train, swin_train (docs"),
+        (["photos", "--classes", "0"], "classes=0 must be an int of 1 or more"),
+        (["photos", "--classes", "-3", "--recipe", "deit3"], "classes=-3 must be an int of 1 or more"),
+        (["photos", "--classes", "2"], "classes=2 is fewer than there are in FolderSource("),
+        (
+            ["streets", "--task", "segmentation", "--classes", "3"],
+            "which are numbered up to 3; leave it out, or pa",
+        ),
+        (
+            ["tested"],
+            "tested has test and train, and no val or valid or validation: pass tested/train, of which a part is kept "
+            "for the evaluation, or tested/train --val tested/test",
+        ),
+        (
+            ["alone"],
+            "alone has training, and no val or valid or validation: pass alone/training, of which a part is",
+        ),
         (["nowhere"], "no folder at "),
         (["tiny"], "has too few samples to keep some for the evaluation"),
         (["photos", "-o", "train.txt"], "--output train.txt: name a Python file"),
@@ -300,6 +353,9 @@ def test_the_score_of_a_segmentation_is_the_mean_intersection_over_union(work: P
 )
 def test_what_it_refuses(arguments: list[str], reason: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(work / "tiny", classes=1, per_class=1)
+    shutil.copytree(work / "photos", work / "tested" / "train")
+    shutil.copytree(work / "photos", work / "tested" / "test")
+    shutil.copytree(work / "photos", work / "alone" / "training")
     assert main(["new", *(["-o", "train.py"] if "-o" not in arguments else []), *arguments]) == 2
     assert reason in capsys.readouterr().err
     assert not Path("train.py").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import whole
 from gpupipe.tools.cli.options import DATA, Subparsers, add_command, add_fields, data_of, fields_of, say
 from gpupipe.tools.cli.presets import PRESETS
 
@@ -20,6 +21,8 @@ __all__ = ["add_parser", "run"]
 # Task -> the recipe where none is named, and the modules that have recipes for it.
 RECIPES = {"classification": ("train", "imagenet"), "segmentation": ("segmentation_train", "dense")}
 EVALUATION = {"mae_finetune": "convnext_eval"}
+# Presets whose loss smooths labels, by so much. Those of others are smoothed where they are mixed, or not at all.
+SMOOTHING = {"imagenet_train": 0.1, "resnet50_v2_train": 0.1}
 
 DESCRIPTION = """Write a training script for DATA, which runs as it is, on a GPU or a CPU, by one process or torchrun: a
 model of torchvision's or timm's, whichever is installed, mixed precision on a GPU, a learning rate schedule, an
@@ -52,13 +55,16 @@ def run(args: argparse.Namespace) -> int:
 
     path: Path = args.output
     _check_output(path, args.force)
+    if args.classes is not None:
+        whole("classes", args.classes, 1)
     fields = fields_of(args)
     task = task_of(args.task, fields)
-    (train, recipe), (evaluation, _) = recipes_of(args.recipe, args.size, task)
+    (train, recipe), (evaluation, _) = recipes_of(args.recipe, args.size, args.classes, task)
     facts = find(data_of(args), args.val, fields, task, args.classes)
     check_fields(recipe, facts.schema)
     library = installed(task)
-    path.write_text(script(facts, (train, evaluation), library, path.name), encoding="utf-8")
+    text = script(facts, (train, evaluation), library, path.name, SMOOTHING.get(_preset(args.recipe, task)[0], 0.0))
+    path.write_text(text, encoding="utf-8")
     names = f" ({', '.join(facts.names[:5])}{' ...' if len(facts.names) > 5 else ''})" if facts.names else ""
     say(f"{path}: {task} of {facts.classes} classes{names}, {facts.samples:,} samples, a model of {library}")
     say(f"evaluation: {f'on {facts.val}' if facts.val is not None else f'on {facts.parts[1]:.0%} of the samples'}")
@@ -71,21 +77,32 @@ Made = tuple[str, "Recipe"]
 """A recipe as code, and itself."""
 
 
-def recipes_of(name: str | None, size: int | None, task: str) -> tuple[Made, Made]:
+def recipes_of(name: str | None, size: int | None, classes: int | None, task: str) -> tuple[Made, Made]:
     """Those for training and evaluation. Raises ConfigError for a name that has none of this task."""
+    preset, arguments = _preset(name, task)
+    given = {"size": size, "num_classes": classes}
+    return _made(preset, arguments, given), _made(EVALUATION.get(preset, preset.replace("_train", "_eval")), (), given)
+
+
+def _preset(name: str | None, task: str) -> tuple[str, tuple[str, ...]]:
+    """A preset for training, and its arguments. Raises ConfigError."""
     usual, module = RECIPES[task]
     preset, arguments = PRESETS.get(name or usual, (name or usual, ()))
     known = _of_module(module)
     if preset not in known:
         if ":" in preset:
             raise ConfigError(f"recipe {name!r}: a script is begun with a preset; put your own in its place as TRAIN")
-        raise ConfigError(f"recipe {name!r} is none for {task}; those are {', '.join([*_short(known), *known])}")
-    sized = {} if size is None else {"size": size}
-    return _made(preset, arguments, sized), _made(EVALUATION.get(preset, preset.replace("_train", "_eval")), (), sized)
+        short = [short for short, (one, _) in PRESETS.items() if one in known]
+        whole = [one for one in known if not _variants(one)]
+        raise ConfigError(f"recipe {name!r} is none for {task}; those are {', '.join([*short, *whole])}")
+    if not arguments and (variants := _variants(preset)):
+        raise ConfigError(f"recipe {name!r} has variants: pass one of {', '.join(variants)}")
+    return preset, arguments
 
 
-def _short(known: list[str]) -> list[str]:
-    return [name for name, (preset, _) in PRESETS.items() if preset in known]
+def _variants(preset: str) -> list[str]:
+    """The short names of a preset that needs arguments."""
+    return [name for name, (one, arguments) in PRESETS.items() if one == preset and arguments]
 
 
 def _of_module(module: str) -> list[str]:
@@ -97,13 +114,16 @@ def _of_module(module: str) -> list[str]:
     return [name for name, one in found.items() if one.__module__ == fits and not name.startswith("detection")]
 
 
-def _made(preset: str, arguments: tuple[str, ...], sized: dict[str, int]) -> Made:
+def _made(preset: str, arguments: tuple[str, ...], asked: dict[str, int | None]) -> Made:
+    """The preset with these arguments, and with those of what is asked for that it takes; None is not asked for."""
     import gpupipe
 
     make: Callable[..., Recipe] = getattr(gpupipe, preset)
-    assert "size" in signature(make).parameters, preset
-    given = [f'"{one}"' for one in arguments] + [f"{key}={value}" for key, value in sized.items()]
-    return f"gpupipe.{preset}({', '.join(given)})", make(*arguments, **sized)
+    takes = signature(make).parameters
+    assert "size" in takes, preset
+    settings = {name: value for name, value in asked.items() if value is not None and name in takes}
+    given = [f'"{one}"' for one in arguments] + [f"{name}={value}" for name, value in settings.items()]
+    return f"gpupipe.{preset}({', '.join(given)})", make(*arguments, **settings)
 
 
 def _check_output(path: Path, force: bool) -> None:

@@ -22,7 +22,7 @@ from gpupipe.sources import Source, open_source
 __all__ = ["TASKS", "Facts", "find", "task_of"]
 
 TASKS = ("classification", "segmentation")
-TRAIN, VAL = ("train", "training"), ("val", "valid", "validation")
+TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
 IMAGES, MASKS = ("images", "image", "img", "imgs", "JPEGImages"), ("masks", "mask", "annotations", "SegmentationClass")
 LOOKED_AT = 200  # masks, whose highest number says how many classes there are
 FEW = 1000  # samples of which a fifth is kept for the evaluation, else a tenth
@@ -69,7 +69,8 @@ def task_of(asked: str | None, fields: Mapping[str, Field] | None) -> str:
 def find(data: Any, val: str | None, fields: Mapping[str, Field] | None, task: str, classes: int | None) -> Facts:
     """Open the data, and what lies beside it for the evaluation. classes: how many, where the data does not say it.
 
-    Raises ConfigError and DataError for data that a script of the task can't use.
+    Raises ConfigError and DataError for data that a script of the task can't use, ConfigError for fewer classes than it
+    has.
     """
     beside = _beside(data) if val is None else (data, val)
     data, val = (data, None) if beside is None else beside
@@ -77,6 +78,11 @@ def find(data: Any, val: str | None, fields: Mapping[str, Field] | None, task: s
     source = open_source(data, fields=fields)
     labelled = _check(task, source)
     names, count = _named(source) if labelled else ((), _in_masks(source))
+    if classes is not None and classes < count:
+        raise ConfigError(
+            f"classes={classes} is fewer than there are in {source!r}, which are numbered up to {count - 1}; leave it "
+            f"out, or pass {count} or more"
+        )
     parts, stratify, samples = (1.0, 0.0), False, len(source)
     if val is None:
         parts, stratify, samples = _cut(source, labelled)
@@ -85,23 +91,43 @@ def find(data: Any, val: str | None, fields: Mapping[str, Field] | None, task: s
     fitting = 2 ** int(np.log2(max(2, samples // ENOUGH)))
     return Facts(
         *(task, data, val, parts, stratify, fields, source.fields, len(source)),
-        *(classes or count, names, min(64, fitting)),
+        *(classes or (count if labelled else max(2, count)), names, min(64, fitting)),
     )
 
 
 def _beside(data: Any) -> tuple[str, str] | None:
-    """The parts for training and evaluation: of a folder that has both, or `data` itself and what is beside it."""
+    """The parts for training and evaluation: of a folder that has both, or `data` itself and what is beside it. Raises
+    ConfigError for a folder that has only the first of them."""
     if not isinstance(data, str) or "://" in data:
         return None
     path = Path(data).expanduser()
     for train in TRAIN:
         if path.is_dir() and (path / train).is_dir():
             found = [str(Path(data, other)) for other in VAL if (path / other).is_dir()]
+            if not found and _is_part(path, train):
+                raise _without_val(data, path, train)
             return (str(Path(data, train)), found[0]) if found else None
         if path.stem == train:
             found = [str(Path(data).with_stem(other)) for other in VAL if path.with_stem(other).exists()]
             return (data, found[0]) if found else None
     return None
+
+
+def _is_part(path: Path, train: str) -> bool:
+    """Whether this folder in it is a part of the data, rather than one of the classes, which may be called so."""
+    return bool(_folders(path / train)) or set(_folders(path)) <= {train, *TEST}
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(one.name for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))
+
+
+def _without_val(data: str, path: Path, train: str) -> ConfigError:
+    test = next((f", or {Path(data, train)} --val {Path(data, one)}" for one in TEST if (path / one).is_dir()), "")
+    return ConfigError(
+        f"{data} has {' and '.join(_folders(path))}, and no {' or '.join(VAL)}: pass {Path(data, train)}, of which a "
+        f"part is kept for the evaluation{test}"
+    )
 
 
 def _in_folders(data: Any) -> Mapping[str, Field] | None:
@@ -155,7 +181,7 @@ def _in_masks(source: Source) -> int:
     for index in np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(int).tolist():
         levels = np.unique(_read(source, index, name, field))
         highest = max([highest, *levels[levels != field.ignore].tolist()])
-    return max(2, int(highest) + 1)
+    return int(highest) + 1
 
 
 def _read(source: Source, index: int, name: str, field: Mask) -> NDArray[Any]:

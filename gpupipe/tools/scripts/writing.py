@@ -33,13 +33,13 @@ def installed(task: str) -> str:
     return next((name for name in MODELS[task] if importlib.util.find_spec(name) is not None), "torch")
 
 
-def script(facts: Facts, recipes: tuple[str, str], library: str, name: str) -> str:
+def script(facts: Facts, recipes: tuple[str, str], library: str, name: str, smoothing: float = 0.0) -> str:
     """The whole script. recipes: calls that make those of training and evaluation; library: see `installed`; name: the
-    script's own file."""
+    script's own file; smoothing: of a classifier's labels, by its loss."""
     beside = facts.val is not None
     loaders = "loaders_beside" if beside else "loaders_split"
     given = "" if facts.fields is None else (', "fields": FIELDS' if beside else ", fields=FIELDS")
-    task = _filled(facts.task, model=_filled(f"{facts.task}_{library}"), **_names(facts))
+    task = _filled(facts.task, model=_filled(f"{facts.task}_{library}"), **_settings(facts, smoothing))
     text = _filled(
         "train",
         title=_title(facts),
@@ -82,9 +82,11 @@ def _constants(facts: Facts) -> list[str]:
     return lines
 
 
-def _names(facts: Facts) -> dict[str, str]:
-    """The fields' names, as they stand in the template of a segmentation."""
-    return {"image": facts.schema.images[0], "mask": _mask(facts)[0]} if facts.task == "segmentation" else {}
+def _settings(facts: Facts, smoothing: float) -> dict[str, str]:
+    """What stands in the template of a classification, or of a segmentation: there the fields' names."""
+    if facts.task == "segmentation":
+        return {"image": facts.schema.images[0], "mask": _mask(facts)[0]}
+    return {"smoothing": f", label_smoothing={smoothing}" if smoothing else ""}
 
 
 def _mask(facts: Facts) -> tuple[str, Mask]:

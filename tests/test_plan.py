@@ -200,6 +200,31 @@ def test_what_can_not_be_planned_is_named(shards, capsys):
     assert (_seconds("30ms"), _seconds("0.5s")) == (0.03, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("--epochs=0", "epochs=0 must be at least 1"),
+        ("--epochs=-1", "epochs=-1 must be at least 1"),
+        ("--nodes=0", "nodes=0 must be at least 1"),
+        ("--ranks-per-node=-2", "ranks_per_node=-2 must be at least 1"),
+        ("--batch-size=0", "batch_size=0 must be at least 1"),
+        ("--node-blocks=0", "node_blocks=0 must be at least 1"),
+        ("--workers=-5", "workers=-5 must be at least 0"),
+        ("--seed=-1", "seed=-1 must be at least 0"),
+        ("--img-per-s=-3", "img_per_s=-3.0 must be at least 0"),
+        ("--price-per-gb=-1", "price_per_gb=-1.0 must be at least 0"),
+        ("--price-per-request=-1", "price_per_request=-1.0 must be at least 0"),
+        ("--plot=x.xyz", "a plot can't be written as 'x.xyz'; let its name end in .png"),
+        ("--plot=nowhere/x.png", "there is no folder nowhere; make it first"),
+    ],
+)
+def test_settings_that_can_not_work_are_named_before_the_work(option, reason, shards, capsys):
+    assert main(["plan", str(shards), option]) == 2
+    told = capsys.readouterr()
+    assert reason in told.err
+    assert not told.out
+
+
 def test_sizes_that_only_reading_tells_can_not_be_planned():
     class Unknown(gpupipe.Source):
         fields, fingerprint = gpupipe.Schema({"image": gpupipe.Image()}), "unknown"

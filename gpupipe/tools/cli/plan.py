@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.plot is not None:
         require("matplotlib")
+        report.check_plot(args.plot)  # a wrong name is better known before the work than after
     asked = Asked(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Asked)})
     processes = args.ranks_per_node * max(1, args.workers)
     prices = args.price_per_gb, args.price_per_request

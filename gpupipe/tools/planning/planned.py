@@ -8,6 +8,7 @@ import numpy as np
 
 from gpupipe.decode.choose import PREFETCH
 from gpupipe.errors import ConfigError
+from gpupipe.host.checks import at_least
 from gpupipe.host.progress import progress
 from gpupipe.loader.keeping import outstanding, room_for, size_for
 from gpupipe.order import NodeBlocks, Order, RankBatches
@@ -26,7 +27,10 @@ MOST_READS = 1 << 28
 
 @dataclass(frozen=True)
 class Asked:
-    """The run: see `gpupipe plan`. cache: bytes of a node; node_blocks: epochs after which shards are dealt anew."""
+    """The run: see `gpupipe plan`. cache: bytes of a node; node_blocks: epochs after which shards are dealt anew.
+
+    Raises ConfigError for a count below 1 (below 0 for `workers`, `seed` and `cache`).
+    """
 
     nodes: int = 1
     ranks_per_node: int = 1
@@ -37,6 +41,10 @@ class Asked:
     drop_last: bool = False
     cache: int = 0
     node_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(self, "nodes ranks_per_node batch_size epochs node_blocks", 1)
+        at_least(self, "workers seed cache", 0)
 
     @property
     def global_batch(self) -> int:

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from gpupipe.errors import ConfigError
+from gpupipe.host.checks import at_least
 from gpupipe.sources.remote.flight import MOST as MOST_IN_FLIGHT
 from gpupipe.tools.figures import figures
 from gpupipe.tools.planning.nodes import Epochs, Run
 
-__all__ = ["Network", "Plan", "as_dict", "draw", "lines", "tables"]
+__all__ = ["Network", "Plan", "as_dict", "check_plot", "draw", "lines", "tables"]
 
 GB = 1e9
 SHARES = (0.25, 0.5, 0.75, 0.9)
@@ -25,7 +27,8 @@ SHOWN = 12  # epochs in the table
 @dataclass(frozen=True)
 class Network:
     """What a node has, and what storage costs. bandwidth: bits a second; latency: seconds to the first byte; img_per_s:
-    what a rank trains or decodes; processes: of a node, that read; 0: not given."""
+    what a rank trains or decodes; processes: of a node, that read; 0: not given. Raises ConfigError for negative ones.
+    """
 
     bandwidth: float = 0.0
     latency: float = 0.0
@@ -33,6 +36,10 @@ class Network:
     processes: int = 1
     price_per_gb: float = 0.0
     price_per_request: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(self, "bandwidth latency img_per_s price_per_gb price_per_request", 0)
+        at_least(self, "processes", 1)
 
     def seconds(self, fetched: NDArray[Any], requests: NDArray[Any]) -> NDArray[np.float64]:
         """How long a node takes to fetch so much at the least."""
@@ -173,6 +180,17 @@ def tables(plan: Plan) -> list[Table]:
             size = float(np.interp(share, plan.shares, plan.sizes))
             needed.add_row(f"{share:.0%}", _size(size), f"{size / plan.data:.1%}")
     return [epochs, needed] if needed.row_count else [epochs]
+
+
+def check_plot(path: Path) -> None:
+    """Raise ConfigError for a file of a kind, or in a folder, that a plot can't be written to."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ConfigError(f"a plot can't be written as {path.name!r}; let its name end in .png, or {', '.join(kinds)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"a plot can't be written to {path}: there is no folder {path.parent}; make it first")
 
 
 def draw(plan: Plan, path: Path) -> Path:

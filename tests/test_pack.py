@@ -25,7 +25,7 @@ from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import open_source
 from gpupipe.tools.cli import pack as command
 from gpupipe.tools.cli.options import byte_size
-from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack
+from gpupipe.tools.pack import PLAN_NAME, Packed, PackSettings, pack, pack_share
 
 
 @pytest.fixture
@@ -240,6 +240,14 @@ def test_damage_found_only_by_decoding(root: Path, tmp_path: Path) -> None:
     packed = do(root, tmp_path / "out2", max_size=100, skip_bad=True, samples_per_shard=1)
     assert packed.left_out == [7]
     assert do(root, tmp_path / "out2", max_size=100, skip_bad=True, samples_per_shard=1).left_out == [7]
+
+
+def test_fewer_threads_than_none(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="workers=-1 must be an int of 0 or more"):
+        do(root, tmp_path / "out", workers=-1)
+    with pytest.raises(ConfigError, match="workers=-1 must be an int of 0 or more"):
+        pack_share(open_source(root), tmp_path / "out", PackSettings(), (1, 2), workers=-1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_but_damage(tmp_path: Path) -> None:

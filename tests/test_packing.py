@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from images import encode, picture
+from images import encode, picture, write_folder
 from PIL import Image as PillowImage
 from test_sources_everywhere import KINDS, samples
 
@@ -239,6 +239,64 @@ class TestBadSamples:
         source = of({"mask": np.full((9, 9), -1)}, fields={"mask": Mask(dtype="int64")})
         with pytest.raises(SampleError, match="'mask': it holds values from -1 to -1, and a PNG has 0 to 65535"):
             pack(source, tmp_path / "out")
+
+    @pytest.mark.parametrize("passing", [ConnectionResetError("reset"), OSError(24, "too many"), MemoryError()])
+    def test_what_can_not_be_read_now_is_not_left_out(self, passing: Exception, tmp_path: Path) -> None:
+        """Its file is written by a later run, while those before it are kept."""
+
+        class Away:
+            fingerprint, down = "away", True
+
+            def __len__(self) -> int:
+                return 60
+
+            def __getitem__(self, index: int) -> tuple[bytes, int]:
+                if self.down and index == away:
+                    raise passing
+                return encode(picture(9, 9, index)), index
+
+        order = gpupipe.Shuffled(60).indices(0, 0, np.arange(60))
+        away = int(order[41])  # of those that aren't looked at before
+        settings, dataset = PackSettings(skip_bad=True, samples_per_shard=20), Away()
+        with pytest.raises(SampleError, match=rf"Away\[{away}\].*; if that may pass, run the same again to go on"):
+            pack(open_source(dataset), tmp_path / "out", settings)
+        assert sorted(path.name for path in (tmp_path / "out").glob("*.tar")) == [f"shard-00000{n}.tar" for n in (0, 1)]
+        dataset.down = False
+        packed = pack(open_source(dataset), tmp_path / "out", settings)
+        assert (len(packed.source), packed.left_out) == (60, [])
+
+    @pytest.mark.parametrize("damage", [ValueError("bad"), OSError("it is truncated"), SyntaxError("broken")])
+    def test_what_a_dataset_finds_damaged_is_left_out(self, damage: Exception, tmp_path: Path) -> None:
+        class Damaged:
+            def __len__(self) -> int:
+                return 6
+
+            def __getitem__(self, index: int) -> tuple[bytes, int]:
+                if index == 4:
+                    raise damage
+                return encode(picture(9, 9, index)), index
+
+        assert pack(open_source(Damaged()), tmp_path / "out", PackSettings(skip_bad=True)).left_out == [4]
+
+    def test_memory_that_is_missing_for_shrinking_is_no_damage(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def short(*_: object) -> bytes:
+            raise MemoryError
+
+        monkeypatch.setattr("gpupipe.tools.packing.samples.shrunk", short)
+        source = open_source([(encode(picture(99, 99)), 0)])
+        with pytest.raises(SampleError, match=r"list\[0\]\): MemoryError: ; if that may pass, run the same again"):
+            pack(source, tmp_path / "out", PackSettings(skip_bad=True, max_size=20))
+
+    def test_a_file_that_is_not_there_is_no_damage(self, tmp_path: Path) -> None:
+        source = open_source(write_folder(tmp_path / "data", classes=1, per_class=3))
+        there = tmp_path / "data/class_0/img_1.jpg"
+        there.rename(tmp_path / "away.jpg")
+        with pytest.raises(SampleError, match=r"img_1\.jpg\).*put it back"):
+            pack(source, tmp_path / "out", PackSettings(skip_bad=True))
+        (tmp_path / "away.jpg").rename(there)
+        assert pack(source, tmp_path / "out", PackSettings(skip_bad=True)).left_out == []
 
     def test_none_of_them_is_good(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="none of 2 samples that were tried can be packed"):

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.host.cache import PATIENCE
+from gpupipe.host.checks import whole
 from gpupipe.host.files import folder_lock, replacing
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources import Source, open_source
@@ -58,18 +59,25 @@ def pack(
     on: "ray": each file is a task of a Ray cluster, see `run_on_ray`. Source and destination must lie there under the
     same paths.
 
-    Raises ConfigError where the destination holds another packing or lies in the source, DataError where images are
-    damaged (unless `settings.skip_bad`), the disk can't take the files or gives back others.
+    Raises ConfigError where the destination holds another packing or lies in the source, and for negative `workers`;
+    DataError where images are damaged (unless `settings.skip_bad`), the disk can't take the files or gives back others;
+    SampleError for a sample that can't be read now, whose file a later run then writes.
     """
+    threads = _threads(workers)
     with _planned(source, destination, settings, alone=True) as (folder, plan):
         numbers = missing(folder, plan)
         if on is None:
-            write_files(source, folder, plan, numbers, workers or usable_cpus(), stale=0)
+            write_files(source, folder, plan, numbers, threads, stale=0)
         else:
             run_on_ray(_write_one, (source, folder, plan), numbers, f"packing into {folder}")
     packed = _finished(source, folder, plan)
     assert packed is not None, "every file is written"
     return packed
+
+
+def _threads(workers: int) -> int:
+    """Raises ConfigError."""
+    return whole("workers", workers, 0) or usable_cpus()
 
 
 def _write_one(shared: tuple[Source, Path, Plan], number: int) -> None:
@@ -89,14 +97,14 @@ def pack_share(
     share: (i, n), from (1, n) to (n, n). A task that was lost is run again, and does what is missing of its share. The
     last one to finish makes the whole of them, as `pack` does; the others return None.
     """
-    number, count = share
+    threads, (number, count) = _threads(workers), share
     if not 1 <= number <= count:
         raise ConfigError(f"task {number}/{count}: tasks are counted from 1/{count} to {count}/{count}")
     with _planned(source, destination, settings, alone=False) as (folder, plan):
         pass
     with _writing(folder):
         own = [file for file in missing(folder, plan) if file % count == number - 1]
-        write_files(source, folder, plan, own, workers or usable_cpus())
+        write_files(source, folder, plan, own, threads)
         return _finished(source, folder, plan)
 
 

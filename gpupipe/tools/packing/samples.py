@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -11,12 +13,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import UnidentifiedImageError
 
 from gpupipe.batch import MISSING, Columns, Image, Images
-from gpupipe.errors import DataError, SampleError, SkippedSampleError
+from gpupipe.errors import REPAIR, GpupipeError, SampleError, SkippedSampleError
 from gpupipe.sources import Source, explain_damage
 from gpupipe.sources.headers import DAMAGED, probe_bytes
-from gpupipe.sources.indexed import IndexedSource
+from gpupipe.sources.indexed import VERIFIED, IndexedSource
 from gpupipe.texts import utf8
 from gpupipe.tools.packing.images import shrunk
 from gpupipe.tools.packing.layout import Layout, Stored, digest, stored
@@ -27,6 +30,10 @@ __all__ = ["Sample", "damage", "encoded", "fetched", "sample"]
 KEY = re.compile(r"[^A-Za-z0-9_-]+")
 KEY_NAME_LENGTH = 60  # with number and extension well below the 100 bytes of a plain tar header
 REMEDY = "repair it, or leave it out with --skip-bad (skip_bad=True)"
+AGAIN = "if that may pass, run the same again to go on; skip_bad leaves out what a dataset raises ValueError for"
+REPAIRS = (REPAIR, REMEDY, VERIFIED)
+# What damaged data make decoders raise; Pillow's raise OSError, too, without a number.
+DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, SyntaxError, struct.error, zlib.error)
 AHEAD = 4  # samples for each thread: so many are in memory besides the one that is written
 
 
@@ -54,7 +61,8 @@ class Sample:
 def encoded(
     source: Source, layout: Layout, settings: PackSettings, indices: list[int], pool: Executor, threads: int
 ) -> Iterator[Sample | None]:
-    """The samples in this order, None for a damaged one that is left out. Raises SampleError where it may not be."""
+    """The samples in this order, None for a damaged one that is left out. Raises SampleError where it may not be, and
+    for one that can't be had now, which only its file's later writing can take in."""
     make = partial(sample, source, layout, settings)
     if isinstance(source, IndexedSource):  # whose files several threads may read
         calls: Iterator[Callable[[], Sample | None]] = (partial(make, index) for index in indices)
@@ -97,24 +105,41 @@ def sample(
             if isinstance(field, Image):
                 values[name] = _image(values[name], settings, field)  # type: ignore[arg-type]
         return Sample(index, utf8(source.key(index)), values, digest(values))
-    except Exception as error:  # SampleError, and nearly every other kind from Pillow for damaged files
-        if isinstance(error, DataError):
-            raise
-        if settings.skip_bad or isinstance(error, SkippedSampleError):
+    except Exception as error:  # also of a user's own source
+        damaged = _is_damage(error)
+        if isinstance(error, SkippedSampleError) or (settings.skip_bad and damaged):
             return None
-        if isinstance(error, SampleError):
+        if isinstance(error, GpupipeError):
+            if settings.skip_bad and isinstance(error, SampleError) and error.remedy == REPAIR:
+                error.remedy = AGAIN
             raise
-        reason = str(error) if isinstance(error, ValueError) else f"can't be decoded: {type(error).__name__}: {error}"
-        raise SampleError(index, source.location(index), reason, REMEDY) from error
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise SampleError(index, source.location(index), reason, REMEDY if damaged else AGAIN) from error
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether a sample is bad for good, rather than out of reach now: without memory, open files, or its storage."""
+    if isinstance(error, SkippedSampleError):
+        return True
+    if isinstance(error, SampleError):
+        return error.remedy in REPAIRS and (error.__cause__ is None or _is_damage(error.__cause__))
+    if isinstance(error, OSError):
+        return isinstance(error, UnidentifiedImageError) or (type(error) is OSError and error.errno is None)
+    return isinstance(error, DAMAGE) and not isinstance(error, GpupipeError)
 
 
 def _image(data: bytes, settings: PackSettings, field: Image) -> bytes:
-    """As it is written. Raises ValueError where it is damaged."""
+    """As it is written. Raises ValueError where it is damaged, MemoryError."""
     height, width, orientation = header = probe_bytes(data)
     if header == DAMAGED:
         raise ValueError(explain_damage(data))
     if settings.max_size is not None and min(height, width) > settings.max_size:
-        return shrunk(data, settings.max_size, settings.quality, orientation, field.background)
+        try:
+            return shrunk(data, settings.max_size, settings.quality, orientation, field.background)
+        except (ValueError, MemoryError):
+            raise
+        except Exception as error:  # nearly every kind, of Pillow for damaged files
+            raise ValueError(f"can't be decoded: {type(error).__name__}: {error}") from error
     return data
 
 

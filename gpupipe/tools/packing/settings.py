@@ -19,8 +19,9 @@ class PackSettings:
     A file ends before `shard_size` bytes, where samples' sizes are known without reading them, else at so many samples
     as a few of them let expect; or after `samples_per_shard` where that is given. Images whose shorter side exceeds
     `max_size` pixels are shrunk to it and written as RGB JPEGs of `quality` (1 to 95); all others are copied as they
-    are. `seed` shuffles. `skip_bad` leaves damaged images out instead of raising. `to`: WebDataset "shards", "parquet"
-    files, or the same in the folders and by the names of "huggingface".
+    are. `seed` shuffles. `skip_bad` leaves damaged samples out instead of raising, but none that can't be read now, as
+    where a storage is away. `to`: WebDataset "shards", "parquet" files, or the same in the folders and by the names of
+    "huggingface".
     """
 
     shard_size: int = 256_000_000

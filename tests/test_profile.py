@@ -36,7 +36,7 @@ from gpupipe.tools.profiling.rounds import (
     open_loader,
     training_step,
 )
-from gpupipe.tools.profiling.training import WaitClock
+from gpupipe.tools.profiling.training import WaitClock, build_model, check_model
 from gpupipe.tools.profiling.verdict import judge
 
 CLASSES = 5
@@ -458,6 +458,39 @@ class TestCommand:
     def test_a_wrong_model(self, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["profile", str(folder), "--model", name, "--output", str(tmp_path / "out")]) == 2
         assert f"model='{name}' is not one of" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("name", "size", "reason"),
+        [
+            ("squeezenet1_0", 8, "model='squeezenet1_0' can't take images of size=8: RuntimeError: Given input size"),
+            pytest.param(
+                *("timm:vit_tiny_patch16_224", 64, "of size=64: AssertionError: Input height (64) doesn't match"),
+                marks=pytest.mark.trainers("timm"),
+            ),
+        ],
+    )
+    def test_a_model_for_other_images(
+        self, name: str, size: int, reason: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = [*self.OPTIONS, "--model", name, "--size", str(size), "--output", str(tmp_path / "out")]
+        assert main(["profile", str(folder), *options]) == 2
+        assert reason in capsys.readouterr().err
+
+    def test_a_model_that_is_no_classifier(self) -> None:
+        class Segments(nn.Conv2d):
+            def forward(self, input: torch.Tensor) -> Any:
+                return {"out": super().forward(input)}
+
+        reason = r"it makes dict \('out': Tensor float32 \(2, 5, 9, 9\)\), not scores \(2, 5\); pass another model"
+        with pytest.raises(gpupipe.ConfigError, match=reason):
+            check_model(Segments(3, CLASSES, 1), "segments", CLASSES, 9)
+
+    @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+    def test_models_with_further_heads_are_built_without(self, name: str) -> None:
+        model = build_model(name, CLASSES).train()
+        check_model(model, name, CLASSES, 80)
+        step = training_step(model, torch.device("cpu"))
+        assert torch.isfinite(step(torch.zeros(2, 3, 80, 80), torch.tensor([1, 2])))
 
     def test_a_missing_package(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torchvision" else object())

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from gpupipe.tools.benchmark.sample_set import sample_set
     from gpupipe.tools.profiling import report
     from gpupipe.tools.profiling.rounds import measure, open_loader, training_step
-    from gpupipe.tools.profiling.training import build_model, classes_of
+    from gpupipe.tools.profiling.training import build_model, check_model, classes_of
     from gpupipe.tools.profiling.verdict import judge
 
     settings = settings_from(args)
@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
     source = open_source(data, fields=fields_of(args, pair=True))
     with open_loader(source, settings) as loader, minutes(args.minutes) as say:
         args.output.mkdir(parents=True, exist_ok=True)  # where it can't be made that is better known before the work
-        step = training_step(build_model(args.model, classes_of(loader.source)), loader.device)
+        classes = classes_of(loader.source)
+        step = training_step(build_model(args.model, classes), loader.device)
+        check_model(step.model, args.model, classes, args.size)
         seconds = SECONDS if args.steps is None else 0.0
         profile = measure(loader, step, settings, say, minutes=args.minutes, seconds=seconds)
     verdict = judge(profile)

@@ -13,8 +13,12 @@ from torch import nn
 
 from gpupipe.errors import ConfigError
 from gpupipe.sources import Source
+from gpupipe.sources.raised import form_of
 
-__all__ = ["TrainingStep", "WaitClock", "build_model", "classes_of"]
+__all__ = ["TrainingStep", "WaitClock", "build_model", "check_model", "classes_of"]
+
+# Of torchvision's: without their further heads, whose scores training them would take besides.
+PLAIN = {name: {"aux_logits": False} for name in ("googlenet", "inception_v3")}
 
 
 class TrainingStep:
@@ -134,7 +138,25 @@ def build_model(name: str, classes: int) -> nn.Module:
             f"model={name!r} is not one of torchvision's, see torchvision.models.list_models(); for timm's write "
             f"'timm:{name}'"
         ) from None
-    return build(weights=None, num_classes=classes)  # type: ignore[no-any-return]
+    return build(weights=None, num_classes=classes, **PLAIN.get(name, {}))  # type: ignore[no-any-return]
+
+
+def check_model(model: nn.Module, name: str, classes: int, size: int) -> None:
+    """Raise ConfigError for one that does not make scores (N, classes) of images (N, 3, size, size)."""
+    images = torch.zeros(2, 3, size, size, device=next(model.parameters()).device)
+    try:
+        with torch.no_grad():
+            scores = model(images)
+    except Exception as error:  # each model has checks of its own, or none
+        raise ConfigError(
+            f"model={name!r} can't take images of size={size}: {type(error).__name__}: {error}; pass the size that it "
+            "is made for, or another model"
+        ) from error
+    if not isinstance(scores, torch.Tensor) or scores.shape != (2, classes):
+        raise ConfigError(
+            f"model={name!r} is no classifier of images: of {tuple(images.shape)} it makes {form_of(scores)}, not "
+            f"scores (2, {classes}); pass another model"
+        )
 
 
 def _of_timm(name: str, classes: int) -> nn.Module:

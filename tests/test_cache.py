@@ -336,6 +336,16 @@ def test_the_command_shows_and_clears(
     assert "others can write into it" in capsys.readouterr().err
 
 
+def test_a_folder_is_no_url_to_clear_nor_a_file_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "--clear", str(tmp_path)]) == 2
+    assert f"to clear the cache in a folder: gpupipe cache {tmp_path} --clear" in capsys.readouterr().err
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    for more in ([], ["--clear"], ["--clear", "s3://a"]):
+        assert main(["cache", str(file), *more]) == 2
+        assert f"a cache lies in a folder, and {file} is a file" in capsys.readouterr().err
+
+
 def test_sizes_for_people() -> None:
     assert [sized(size) for size in (0, 999, 1000, 16_384, 1.6e12, 5e15)] == [
         *("0 B", "999 B", "1.0 kB", "16.4 kB", "1.6 TB", "5000.0 TB")

@@ -458,6 +458,12 @@ def test_two_builds_of_dali_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
     assert "nvidia-dali-cuda120 and nvidia-dali-cuda130" in finding.detail
 
 
+@pytest.mark.parametrize("option", [["--fields", "/nowhere/x.py:y"], ["--field", "image=Image:path"]])
+def test_fields_without_data_are_refused(option: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--field and --fields are those of data: pass --data DATA, too"):
+        run_doctor("--shm-only", *option)
+
+
 def test_what_is_slow_about_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

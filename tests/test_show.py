@@ -186,6 +186,8 @@ def test_a_failed_write_leaves_the_older_sheet(tmp_path: Path) -> None:
         (["-o", "sheet.png", "--count", "0"], "count=0"),
         (["-o", "sheet.png", "--repeat", "0"], "repeat=0"),
         (["-o", "sheet.png", "--columns", "0"], "columns=0"),
+        (["--columns", "3"], "--columns=3 is of a sheet, and a page has none: pass -o FILE.png"),
+        (["--html", "page.html", "--columns", "3"], "--columns=3 is of a sheet"),
         (["-o", "sheet.png", "--size", "0"], "size=0"),
         (["-o", "sheet.png", "--seed", "-1"], "seed=-1"),
         (["-o", "sheet.png", "--epoch", "-1"], "epoch=-1"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.decode import selftest
 from gpupipe.decode.tuned import kept
+from gpupipe.errors import ConfigError
 from gpupipe.host import system
 from gpupipe.host.checks import at_least
 from gpupipe.host.machine import DALI, NVIMAGECODEC, driver_version, installed
@@ -406,6 +407,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; returns 0, or 1 where a finding is "fail"."""
+    if not args.data and (args.field or args.fields):
+        raise ConfigError("--field and --fields are those of data: pass --data DATA, too")
     findings = diagnose(settings_from(args), (check_shm,) if args.shm_only else CHECKS)
     if args.data:
         findings += data_findings(args)

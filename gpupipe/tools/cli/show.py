@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     sheet = args.output is not None
     if sheet:
         sheet_format(args.output)  # a wrong name is better known before the work than after
+    elif args.columns is not None:
+        raise ConfigError(f"--columns={args.columns} is of a sheet, and a page has none: pass -o FILE.png, too")
     recipe = recipe_of(args)
     source = open_source(data_of(args), fields=_listed(fields_of(args)))
     loader = Loader(

@@ -47,7 +47,7 @@ class Survey:
 def survey(settings: Cache) -> Survey:
     """Look at it. Raises ConfigError where it can't be used."""
     place = settings.place
-    disk = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
+    disk = os.statvfs(_folder(place))
     free = disk.f_bavail * disk.f_frsize
     if not place.exists():
         return Survey(str(place), 0, 0, free, (), ())
@@ -65,8 +65,14 @@ def survey(settings: Cache) -> Survey:
 
 def clear(settings: Cache, below: str = "") -> int:
     """Remove what no live run holds, of data sets whose names begin so; the bytes that this has freed. Raises
-    ConfigError where it can't be used."""
+    ConfigError where it can't be used, and for what no name begins with."""
+    if below and "://" not in below:
+        raise ConfigError(
+            f"clear={below!r} is no URL, as s3://bucket/train, by which data sets are named; to clear the cache in a "
+            f"folder: gpupipe cache {below} --clear"
+        )
     place = settings.place
+    _folder(place)
     if not place.exists():
         return 0
     with _told(place), _opened(place) as ledger:
@@ -79,6 +85,14 @@ def clear(settings: Cache, below: str = "") -> int:
             return sum(_clear_set(stock, number) for number in wanted)
         finally:
             lease.close()
+
+
+def _folder(place: Path) -> Path:
+    """The folder, or the one in which it will be. Raises ConfigError where that is none."""
+    found = next(path for path in (place, *place.parents) if path.exists())
+    if not found.is_dir():
+        raise ConfigError(f"a cache lies in a folder, and {found} is a file; pass the folder")
+    return found
 
 
 def _clear_set(stock: Stock, data_set: int) -> int:

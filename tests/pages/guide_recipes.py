@@ -47,7 +47,10 @@ def setup(folder: Path, names: dict[str, Any]) -> None:
 
 def check(folder: Path, names: dict[str, Any]) -> None:
     presets = [name for name in gpupipe.__all__ if re.search("_(train|eval|finetune)$", name)]
-    assert [name for name in presets if f"`{name}" not in PAGE.read_text()] == []
+    told = PAGE.read_text().partition("## Presets")[2].partition("\n\nAgreement with the originals")
+    assert [name for name in presets if f"`{name}" not in told[0]] == []
+    assert {row.count("|") for row in told[0].splitlines() if row} == {5}  # of one table
+    assert all(told)
     assert [len(row["boxes"]) for row in names["rows"].values()] == [1, 1, 1, 0]
     assert names["image"].shape == (3, 300, 300)
     assert names["logits"].shape[1] == 3

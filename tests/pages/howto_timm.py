@@ -34,6 +34,7 @@ def check(folder: Path, names: dict[str, Any]) -> None:
     _of_the_script()
     _natural_order(folder)
     _odd_batch(names)
+    _last_batch(names)
 
 
 def _of_the_script() -> None:
@@ -69,3 +70,9 @@ def _labelled(loader: Any) -> list[tuple[int, int]]:
 def _odd_batch(names: dict[str, Any]) -> None:
     with pytest.raises(gpupipe.ConfigError, match="even"):
         gpupipe.Loader("photos/train", names["recipe"], 7, drop_last=True, num_workers=0)
+
+
+def _last_batch(names: dict[str, Any]) -> None:
+    *_, (_, labels) = gpupipe.Loader("photos/train", names["recipe"], 8, num_workers=0, engine="torch")
+    assert (labels.shape, labels.dtype) == ((42 % 8, 3), torch.float32)
+    torch.testing.assert_close(labels.amax(1), torch.full((2,), 0.9 + 0.1 / 3))  # not mixed, smoothed

@@ -773,6 +773,25 @@ def test_a_storage_that_only_fsspec_knows(child):
     assert len([line for line in lines if "read by fsspec" in line]) == 1
 
 
+def test_files_of_hugging_face_have_versions(monkeypatch):
+    """By the facts of whatever version of its library is installed."""
+    hub = pytest.importorskip("huggingface_hub")
+    from gpupipe.sources.remote.foreign import ForeignStore
+
+    oids = iter("aabb")
+    lfs = {"size": 9, "oid": "f" * 64, "pointerSize": 3}
+
+    def tree(*_, **__):
+        return [hub.hf_api.RepoFile(path="d/x.jpg", size=9, oid=next(oids), lfs=lfs, xetHash="h")]
+
+    monkeypatch.setattr(hub.HfApi, "repo_info", lambda *_, **__: None)
+    monkeypatch.setattr(hub.HfApi, "list_repo_tree", tree)
+    monkeypatch.setattr(hub.HfApi, "get_paths_info", tree)
+    store = ForeignStore("hf://datasets/some/one")
+    assert [store.head("d/x.jpg") for _ in range(3)] == [(9, '"a"'), (9, '"a"'), (9, '"b"')]
+    assert list(store.pages("d", "")) == [[("d/x.jpg", (9, '"b"'))]]
+
+
 def test_an_object_of_fsspec_that_was_replaced(child):
     kind, text = child(in_memory_replaced)
     assert kind == "ReplacedError"

@@ -446,6 +446,19 @@ class TestFolder:
         sizes = [sum(extent.size for extent in source.extents(index)) for index in range(9)]  # type: ignore[attr-defined]
         assert source.stored_bytes(np.arange(9)).tolist() == sizes
 
+    @pytest.mark.parametrize("fields", [None, {"image": gpupipe.Image()}])
+    def test_objects_that_stand_for_folders(self, fields: Any, bucket: Bucket, images: Path) -> None:
+        """As consoles make them: they are no samples, nor classes."""
+        bucket.put_folder(images / "class 0", "x/a/")
+        bucket.put_folder(images / "class 1", "x/b/")
+        for folder in ("x/", "x/a/", "x/b/", "x/b/deeper/"):
+            bucket.put(folder, b"")
+        source = open_source(f"{bucket.url}/x", fields=fields)
+        assert sorted({source.key(index).split("/")[0] for index in range(len(source))}) == ["a", "b"]
+        assert len(source) == 6
+        if fields is None:
+            assert source.classes == ["a", "b"]
+
     def test_what_was_replaced(self, s3_bucket: Bucket, images: Path) -> None:
         s3_bucket.put_folder(images / "class 0", "x/a/")
         source = open_source(f"{s3_bucket.url}/x", cache=None)

@@ -20,8 +20,10 @@ __all__ = ["ForeignStore"]
 
 log = logging.getLogger("gpupipe")
 
-# What tells one version of a file from the next: names in the facts that the file systems of fsspec give.
-VERSIONS = "ETag etag e_tag md5Hash checksum generation LastModified last_modified updated mtime modified created"
+# What tells one version of a file from the next: names in the facts that the file systems of fsspec give. The first two
+# are Hugging Face's, whose files in repositories have no others.
+VERSIONS = "blob_id xet_hash ETag etag e_tag md5Hash checksum generation LastModified last_modified updated mtime"
+VERSIONS += " modified created"
 
 
 @cache

@@ -82,4 +82,6 @@ def listed(url: str) -> dict[str, Object]:
     if is_web(url):
         raise ConfigError(f"{shown(url)} is a folder, and {NO_LISTING}")
     folder = url.rstrip("/")
-    return {key_of(folder, one.url): one for one in client().list(folder)}
+    # Not the folder itself: consoles make one by an empty object `train/`, which is listed as `train`.
+    below = [one for one in client().list(folder) if one.url.startswith(f"{folder}/")]
+    return {key_of(folder, one.url): one for one in below}

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if sheet:
         sheet_format(args.output)  # a wrong name is better known before the work than after
     elif args.columns is not None:
-        raise ConfigError(f"--columns={args.columns} is of a sheet, and a page has none: pass -o FILE.png, too")
+        raise ConfigError(f"--columns={args.columns} is of a sheet, and a page has none: pass -o FILE.png for a sheet")
     recipe = recipe_of(args)
     source = open_source(data_of(args), fields=_listed(fields_of(args)))
     loader = Loader(

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpupipe.sources.folder import INDEX_NAME
+from gpupipe.sources.folder import INDEX_NAME, times_of
 from gpupipe.sources.storage import pack_strings, write_index
 
 __all__ = ["KINDS", "main", "measure"]
@@ -92,9 +92,9 @@ def write_folder(folder: Path, samples: int, classes: int) -> str:
         "keys": blob,
         "key_offsets": offsets,
     }
-    directories = {name: (folder / name).stat().st_mtime_ns for name in names}
+    directories = {name: times_of((folder / name).stat()) for name in names}
     info = {"kind": "folder", "classes": names, "directories": directories}
-    write_index(folder / INDEX_NAME, "made", info, arrays)
+    write_index(folder / INDEX_NAME, "made", info, arrays, folder.stat().st_ino)
     return repr(str(folder))
 
 

@@ -18,9 +18,12 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from gpupipe.errors import DataError, SampleError
+import gpupipe
+from gpupipe.errors import REPAIR, DataError, SampleError
 from gpupipe.sources import FolderSource, open_source
 from gpupipe.sources.folder import EXTENSIONS, INDEX_NAME
+from gpupipe.sources.storage import open_index, write_index
+from gpupipe.tools.verifying import keep_verdict
 
 NAMES = [
     "b/2.jpg",
@@ -173,6 +176,54 @@ def test_an_added_file_makes_the_index_stale(tmp_path: Path, folder: str, caplog
     assert len(after) == len(before) + 1
     assert after.fingerprint != before.fingerprint
     assert f"{folder}/new.jpg" in {after.key(index) for index in range(len(after))}
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_file_that_came_with_the_folders_old_time(tmp_path: Path, labels: bool) -> None:
+    """As when the second of several tars of one tree is unpacked, each of which has the folders, too."""
+    root = write_folder(tmp_path / "data")
+    fields = None if labels else {"image": gpupipe.Image()}
+    before, time = open_source(root, fields=fields), (root / "class_1").stat()
+    (root / "class_1/new.jpg").write_bytes(encode(picture(33, 44)))
+    os.utime(root / "class_1", ns=(time.st_atime_ns, time.st_mtime_ns))
+    assert len(open_source(root, fields=fields)) == len(before) + 1
+
+
+def test_a_copy_of_a_folder_has_a_fresh_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_folder(tmp_path / "data")
+    before = source_of(root)
+    copied = shutil.copytree(root, tmp_path / "copied")
+    with monkeypatch.context() as patched:
+        patched.delattr("gpupipe.sources.folder._scan")
+        assert source_of(copied).fingerprint == before.fingerprint
+    (copied / "class_1/new.jpg").write_bytes(encode(picture(33, 44)))
+    touch(copied / "class_1")
+    assert len(source_of(copied)) == len(before) + 1
+    assert "folder class_1 was changed" in caplog.text
+
+
+def test_an_index_that_notes_less_is_made_again_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As earlier releases have left them."""
+    root = write_folder(tmp_path / "data")
+    before = source_of(root)
+    index = open_index(root / INDEX_NAME)
+    directories = {name: times[0] for name, times in index.info["directories"].items()}
+    write_index(root / INDEX_NAME, index.fingerprint, index.info | {"directories": directories}, index.arrays)
+    assert source_of(root).fingerprint == source_of(root).fingerprint == before.fingerprint
+    assert [record.message.count("is built again") for record in caplog.records] == [1]
+
+
+def test_a_verdict_is_kept_in_the_copy_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_folder(tmp_path / "data")
+    source_of(root)
+    copied = shutil.copytree(root, tmp_path / "copied")
+    monkeypatch.delattr("gpupipe.sources.folder._scan")
+    for place in (root, copied):
+        bad = SampleError(2, "there", "can't be decoded", REPAIR)
+        keep_verdict(source_of(place), [bad])
+        assert source_of(place).verdict == {2: "can't be decoded"}
 
 
 def test_added_and_removed_classes_make_the_index_stale(tmp_path: Path) -> None:

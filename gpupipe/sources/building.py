@@ -23,13 +23,17 @@ from gpupipe.host.readers import Readers
 from gpupipe.host.system import usable_cpus
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 
-__all__ = ["Advance", "BuiltIndex", "load_or_build", "reopen_index", "scan_in_threads"]
+__all__ = ["Advance", "BuiltIndex", "Stale", "load_or_build", "reopen_index", "scan_in_threads"]
 
 log = logging.getLogger("gpupipe")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Advance = Callable[[int], None]
+Stale = Callable[[dict[str, Any], bool], str]
+"""Gets what an index notes of the data, and whether both lie where they lay when it was made; says what has changed
+since, or gives an empty string. Where they lie in place, `ctime` tells of every change, as nothing sets it back. In a
+copy it is that of the copying, so that sizes and `mtime` have to do."""
 
 # Reading waits for storage without the interpreter's lock, parsing holds it: threads overlap the waiting. Processes
 # would parse in parallel too, but spawning them from inside a training script runs that script again.
@@ -55,32 +59,32 @@ def load_or_build(
     name: str,
     *,
     arrays: Set[str],
-    stale: Callable[[dict[str, Any]], str],
+    stale: Stale,
     build: Callable[[], BuiltIndex],
     rebuild: bool = False,
     beside: bool = True,
 ) -> StoredIndex:
     """The index file `name` in `folder`, or in the cache folder where that can't be written, or not `beside` the data.
 
-    `arrays` are the names of those that it needs. `stale` gets the stored info and says what has changed since (empty:
-    nothing). Of several processes on a machine one builds and the others wait. Raises DataError where the index can be
-    written nowhere, and what `build` raises.
+    `arrays` are the names of those that it needs. Of several processes on a machine one builds and the others wait.
+    Raises DataError where the index can be written nowhere, and what `build` raises.
     """
     kept = cache_folder() / f"{folder.name}-{digest([str(folder.resolve()), name])}.index"
     places = (folder / name, kept) if beside else (kept,)
-    found = None if rebuild else _fresh(places, arrays, stale)
+    found = None if rebuild else _fresh(places, folder, arrays, stale)
     if found is not None:
         return found
     # Where there are no locks several may build, and the last whole index stays. Data may be others' to lock for ever.
     with alone(digest(str(folder.resolve())), f"builds the index of {folder}"):
-        found = None if rebuild else _fresh(places, arrays, stale, quiet=True)
+        found = None if rebuild else _fresh(places, folder, arrays, stale, quiet=True)
         if found is not None:
             return found
         try:
+            inode = os.stat(folder).st_ino
             built = build()
         except OSError as error:
             raise DataError(f"data in {folder} can't be read: {error}; check permissions and the disk") from error
-        return _store(places, built)
+        return _store(places, built, inode)
 
 
 def reopen_index(path: str, fingerprint: str) -> StoredIndex:
@@ -96,7 +100,7 @@ def reopen_index(path: str, fingerprint: str) -> StoredIndex:
 
 
 def _fresh(
-    places: tuple[Path, ...], arrays: Set[str], stale: Callable[[dict[str, Any]], str], quiet: bool = False
+    places: tuple[Path, ...], folder: Path, arrays: Set[str], stale: Stale, quiet: bool = False
 ) -> StoredIndex | None:
     """The first index that fits the data; where there are only others it says why they don't."""
     reasons = []
@@ -104,7 +108,7 @@ def _fresh(
         try:
             index = open_index(place)
             lacking = ", ".join(sorted(arrays - index.arrays.keys()))
-            reason = f"it lacks {lacking}" if lacking else stale(index.info)
+            reason = f"it lacks {lacking}" if lacking else stale(index.info, index.is_in_place(folder))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (BadIndexError, OSError, KeyError, TypeError) as error:
@@ -117,13 +121,13 @@ def _fresh(
     return None
 
 
-def _store(places: tuple[Path, ...], built: BuiltIndex) -> StoredIndex:
+def _store(places: tuple[Path, ...], built: BuiltIndex, folder: int) -> StoredIndex:
     reasons = []
     for place in places:
         try:
             make_private(place.parent)
             _leave_others(place)
-            write_index(place, built.fingerprint, built.info, built.arrays)
+            write_index(place, built.fingerprint, built.info, built.arrays, folder)
             return open_index(place)
         except OSError as error:
             log.info("the index goes elsewhere: %s can't be written (%s)", place, error.strerror)

@@ -3,13 +3,12 @@ is wanted there need be no classes; other fields are in parallel folders."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,10 @@ OTHERS = (".avif", ".gif", ".j2k", ".jp2")
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
 UPWARDS = re.compile(rb"/\.\.")
+
+Times = tuple[int, int]
+"""Of a folder in ns: when something came into it or went, as tar and others may set it back (mtime), and when anything
+of it was changed (ctime), which nothing does."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,9 @@ class Layout:
 
     # What is there.
 
-    def walk(self, directory: str) -> Iterator[tuple[str, int, list[str]]]:
-        """Every directory from `directory` down: its path below the root, time of change, file names. Those `apart` are
-        left out if they lie in it. Raises DataError for a link to a folder above."""
+    def walk(self, directory: str) -> Iterator[tuple[str, Times, list[str]]]:
+        """Every directory from `directory` down: its path below the root, times, file names. Those `apart` are left out
+        if they lie in it. Raises DataError for a link to a folder above."""
         return _walk(self.root, directory, self.apart - {self.within(directory)})
 
     def class_names(self) -> list[str]:
@@ -265,7 +268,7 @@ def open_folder(
         path,
         _index_name(files),
         arrays=arrays_of(files),
-        stale=lambda info: _changes(layout, files, info),
+        stale=partial(_changes, layout, files),
         build=lambda: _scan(layout, files),
         rebuild=rebuild,
     )
@@ -283,14 +286,14 @@ def _index_name(files: Wanted) -> str:
 
 @dataclass
 class Listing:
-    """The images: `paths` below their folder. left_out: names of images of other formats. directories: the time of
-    change of each, named as seen from the root, but for a root whose time changes as the index is written there."""
+    """The images: `paths` below their folder. left_out: names of images of other formats. directories: the times of
+    each, named as seen from the root, but for a root whose times change as the index is written there."""
 
     classes: list[str]
     paths: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    directories: dict[str, int] = field(default_factory=dict)
+    directories: dict[str, Times] = field(default_factory=dict)
 
     @property
     def told(self) -> str:
@@ -308,8 +311,8 @@ class Listing:
         """Add the images below a directory; returns how many there are."""
         before = len(self.paths)
         above = len(_joined(layout.files[layout.image][0], ""))
-        for below, changed, files in sorted(layout.walk(directory)):
-            self.directories[below] = changed
+        for below, times, files in sorted(layout.walk(directory)):
+            self.directories[below] = times
             self.paths += [_joined(below, file)[above:] for file in sorted(files) if layout.is_image(file)]
             self.left_out += filter(layout.is_left_out, files)
         self.labels += [label] * (len(self.paths) - before)
@@ -319,7 +322,7 @@ class Listing:
 def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
     listing = listed(layout, files)
     for folder in layout.folders:
-        listing.directories |= {directory: changed for directory, changed, _ in layout.walk(folder)}
+        listing.directories |= {directory: times for directory, times, _ in layout.walk(folder)}
     for directory in [below for below in listing.directories if layout.within(below) == layout.root]:
         del listing.directories[directory]
     return measured(layout, files, listing, {"kind": "folder", "top": _top(layout, files)})
@@ -418,15 +421,14 @@ Identity = tuple[int, int]
 
 def _walk(
     root: str, directory: str, apart: Set[str] = frozenset(), above: frozenset[Identity] = frozenset()
-) -> Iterator[tuple[str, int, list[str]]]:
-    """Every directory from `directory` down, links followed: its path below the root, time of change, file names.
+) -> Iterator[tuple[str, Times, list[str]]]:
+    """Every directory from `directory` down, links followed: its path below the root, times, file names.
 
     `apart` are paths that are left out, `above` the directories that it lies in. Raises DataError for a link to one of
     these.
     """
     path = os.path.join(root, directory)
-    stat = os.stat(path)
-    changed = stat.st_mtime_ns  # before listing: what is added meanwhile makes the index stale, not wrong
+    stat = os.stat(path)  # before listing: what is added meanwhile makes the index stale, not wrong
     if (stat.st_dev, stat.st_ino) in above:
         raise DataError(f"folder {path} is a link to a folder that it lies in, so there is no end to it: remove it")
     above |= {(stat.st_dev, stat.st_ino)}
@@ -435,14 +437,19 @@ def _walk(
     with os.scandir(path) as entries:
         for entry in entries:
             (folders if is_folder(entry) else files).append(entry.name)
-    yield directory, changed, files
+    yield directory, times_of(stat), files
     for folder in folders:
         if not apart or os.path.normpath(os.path.join(path, folder)) not in apart:
             yield from _walk(root, _joined(directory, folder), apart, above)
 
 
-def _changes(layout: Layout, files: Wanted, info: dict[str, Any]) -> str:
-    """What changed since the index was made, or an empty string.
+def times_of(stat: os.stat_result) -> Times:
+    """Of a folder."""
+    return stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _changes(layout: Layout, files: Wanted, info: dict[str, Any], is_in_place: bool) -> str:
+    """What changed since the index was made, or an empty string. is_in_place: as for `Stale`.
 
     Files are not looked at: 1.28 million of them would take longer than opening may. `fetch` notices another size.
     """
@@ -452,15 +459,17 @@ def _changes(layout: Layout, files: Wanted, info: dict[str, Any]) -> str:
         return "class folders were added or removed"
     if _top(layout, files) != info.get("top", ""):
         return "files or folders were added or removed"
-    return changed_below(layout.root, info["directories"])
+    return changed_below(layout.root, info["directories"], is_in_place)
 
 
-def changed_below(root: str, directories: Mapping[str, int]) -> str:
-    """Which of the directories has another time of change than it had, or an empty string."""
+def changed_below(root: str, directories: Mapping[str, Sequence[int]], is_in_place: bool) -> str:
+    """Which of the directories has other times than it had, or an empty string. is_in_place: as for `Stale`."""
+    compared = 2 if is_in_place else 1
     for directory, before in directories.items():
-        now = None
-        with contextlib.suppress(OSError):
-            now = os.stat(os.path.join(root, directory)).st_mtime_ns
-        if now != before:
-            return f"folder {directory} was changed" if now is not None else f"folder {directory} is gone"
+        try:
+            now = times_of(os.stat(os.path.join(root, directory)))
+        except OSError:
+            return f"folder {directory} is gone"
+        if now[:compared] != tuple(before[:compared]):
+            return f"folder {directory} was changed"
     return ""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpupipe.sources.folder import Layout
+from gpupipe.sources.folder import Layout, Times
 
 __all__ = ["Inside"]
 
@@ -40,13 +40,13 @@ class Inside(Layout):
     def _sorted(self) -> list[str]:
         return list(self._directories)
 
-    def walk(self, directory: str) -> Iterator[tuple[str, int, list[str]]]:
+    def walk(self, directory: str) -> Iterator[tuple[str, Times, list[str]]]:
         top = self._below(self.within(directory))
         apart = {self._below(path) for path in self.apart} - {top}
         for below in self._all_below(top):
             if not any(_lies_in(below, one) for one in apart):
                 within = below[len(top) :].lstrip("/")
-                yield os.path.join(directory, within).rstrip("/"), 0, self._directories[below]
+                yield os.path.join(directory, within).rstrip("/"), (0, 0), self._directories[below]
 
     def _all_below(self, top: str) -> list[str]:
         """Directories: `top` and those in it, which stand together."""

@@ -14,7 +14,7 @@ from gpupipe.batch import Schema
 from gpupipe.errors import DataError
 from gpupipe.host.cache import digest
 from gpupipe.sources.building import BuiltIndex, load_or_build
-from gpupipe.sources.folder import FolderSource, Layout, Listing, changed_below, files_of, measured
+from gpupipe.sources.folder import FolderSource, Layout, Listing, changed_below, files_of, measured, times_of
 from gpupipe.sources.indexed import arrays_of
 from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.wanted import Wanted
@@ -69,14 +69,14 @@ def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) 
     listing = Listing([], [file[len(root) + 1 :] for file in files], list(labels))
     for folder in folders:
         with suppress(OSError):  # of a file that is gone `fetch` tells
-            listing.directories[folder[len(root) + 1 :]] = os.stat(folder).st_mtime_ns
+            listing.directories[folder[len(root) + 1 :]] = times_of(os.stat(folder))
     open_index = partial(
         load_or_build,
         Path(root or "/"),
         f"listed-{digest([listing.paths, *map(int, listing.labels)])}",
         arrays=arrays_of(wanted),
-        stale=lambda info: (
-            changed_below(f"{root}/", info["directories"]) if "deep" in info else "it is of an older kind"
+        stale=lambda info, is_in_place: (
+            changed_below(f"{root}/", info["directories"], is_in_place) if "deep" in info else "it is of an older kind"
         ),
         build=lambda: _measured(layout, wanted, listing, files),
         beside=False,

@@ -12,6 +12,7 @@ import os
 import resource
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.host.files import open_regular, opened
+from gpupipe.sources.storage import BadIndexError
 
 __all__ = ["MOST_BYTES", "ChangedError", "OpenFiles", "Stamp", "read_at", "read_file"]
 
@@ -35,28 +37,54 @@ class ChangedError(ValueError):
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is the one it was: its bytes and when they were last changed."""
+    """What tells that a file is the one it was: its bytes, when they were last changed, as tools may set it, when
+    anything of it was, as nothing can, and its inode. The last two are 0 where a copy of the file may be there."""
 
     size: int
     mtime_ns: int
+    ctime_ns: int = 0
+    inode: int = 0
 
     @classmethod
     def of(cls, descriptor: int) -> Stamp:
         """Of an open file, as it is now."""
-        stat = os.fstat(descriptor)
-        return cls(stat.st_size, stat.st_mtime_ns)
+        return cls.from_stat(os.fstat(descriptor))
+
+    @classmethod
+    def from_stat(cls, stat: os.stat_result) -> Stamp:
+        """Of what the system says of a file."""
+        return cls(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+    @classmethod
+    def noted(cls, values: Sequence[int], is_in_place: bool) -> Stamp:
+        """That which an index has of a file, all of it if that lies where it was indexed. Raises BadIndexError for
+        less than is noted now."""
+        if len(values) != len(cls._fields):
+            raise BadIndexError("it was made by another release, which noted other things of files")
+        return cls(*values) if is_in_place else cls(*values[:2])
+
+    def is_of(self, now: Stamp) -> bool:
+        """Whether a file that has the stamp `now` is to be taken for the one of this, which an index has: whatever was
+        done to it since, if that is known."""
+        return self[:2] == now[:2] and self.ctime_ns in (0, now.ctime_ns)
 
     def difference(self, now: Stamp, what: str, since: str = "indexed") -> str:
         """For a message: what became of the file that had this stamp when it was indexed, or opened, and now has
-        another; empty for the same."""
+        another; empty for the same, whose permissions, links or name may be others: that is no reason to end a run."""
+        if self == now:
+            return ""
         if self.size != now.size:
             how, said = (
                 "cut" if now.size < self.size else "changed",
                 "the index says" if since == "indexed" else "it had",
             )
             return f"the {what} has {now.size} bytes where {said} {self.size}: it was {how} since it was {since}"
-        touched = f"the {what} was written to, or touched, since it was {since}: its time of change is another"
-        return touched if self != now else ""
+        if self.mtime_ns != now.mtime_ns:
+            return f"the {what} was written to, or touched, since it was {since}: its time of change is another"
+        # Some file systems number a file anew when they have forgotten it.
+        if self.inode not in (0, now.inode) and self.ctime_ns != now.ctime_ns:
+            return f"the {what} was replaced since it was {since}, by another one of its size and time of change"
+        return ""
 
 
 class OpenFiles:

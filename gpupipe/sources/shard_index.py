@@ -27,7 +27,7 @@ from gpupipe.sources.tar import Member, scan_tar
 from gpupipe.sources.wanted import Wanted
 from gpupipe.texts import printable
 
-__all__ = ["Part", "Scan", "Shard", "changes", "opened_shard"]
+__all__ = ["Part", "Scan", "Shard", "changes", "changes_on_disk", "entry_of", "opened_shard", "stamps_of"]
 
 MOST_TOLD = 10
 
@@ -67,8 +67,22 @@ def opened_shard(path: str | Path) -> Iterator[Shard]:
     with open(opened, "rb", buffering=0) as file:
         descriptor = file.fileno()
         # Before reading: a change meanwhile makes the index stale, not wrong.
-        entry = {"name": os.path.basename(path), **Stamp.of(descriptor)._asdict()}
+        entry = entry_of(path, Stamp.of(descriptor))
         yield Shard(str(path), entry, lambda offset, size: os.pread(descriptor, size, offset))
+
+
+def entry_of(path: str | Path, stamp: Stamp) -> Entry:
+    """What is noted of a shard on a disk."""
+    return {"name": os.path.basename(path), **stamp._asdict()}
+
+
+def stamps_of(index: StoredIndex, shards: Sequence[str]) -> list[Stamp]:
+    """Those of the shards on a disk that have this index."""
+    return _stamps(index.info, index.is_in_place(os.path.dirname(shards[0])))
+
+
+def _stamps(info: Mapping[str, Any], is_in_place: bool) -> list[Stamp]:
+    return [Stamp.noted([entry[name] for name in Stamp._fields], is_in_place) for entry in info["shards"]]
 
 
 def changes(shards: Sequence[str], now: Sequence[Entry], info: Mapping[str, Any]) -> str:
@@ -77,6 +91,18 @@ def changes(shards: Sequence[str], now: Sequence[Entry], info: Mapping[str, Any]
         return "it belongs to other data"
     for shard, entry, stored in zip(shards, now, info["shards"], strict=True):
         if {name: stored[name] for name in entry} != entry:
+            return f"{shard} was changed"
+    return ""
+
+
+def changes_on_disk(shards: Sequence[str], info: Mapping[str, Any], is_in_place: bool) -> str:
+    """The same of shards on a disk, as they are now. is_in_place: as for `Stale`. Raises OSError, and KeyError for an
+    index that has too little."""
+    other = changes(shards, [{"name": os.path.basename(shard)} for shard in shards], info)
+    if other:
+        return other
+    for shard, stamp in zip(shards, _stamps(info, is_in_place), strict=True):
+        if not stamp.is_of(Stamp.from_stat(os.stat(shard))):
             return f"{shard} was changed"
     return ""
 

@@ -6,6 +6,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import add
 from pathlib import Path
@@ -22,7 +23,7 @@ from gpupipe.sources.indexed import Files, IndexedSource
 from gpupipe.sources.patterns import expand_shards
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.samples import IMAGE_EXTENSIONS
-from gpupipe.sources.shard_index import Part, Scan, changes, opened_shard
+from gpupipe.sources.shard_index import Part, Scan, changes_on_disk, entry_of, opened_shard, stamps_of
 from gpupipe.sources.source import Encoded
 from gpupipe.sources.storage import BadIndexError, StoredIndex, open_index, write_index
 from gpupipe.sources.wanted import Names, Wanted, check_kind, wanted
@@ -57,7 +58,7 @@ class ShardSource(IndexedSource):
 
     def _prepare(self, index: StoredIndex) -> None:
         """What is needed to read the shards, and the names of classes beside them."""
-        self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
+        self._stamps = stamps_of(index, self.shards)
         self._open = OpenFiles()
         self._name_classes(Path(self.shards[0]).parent)
 
@@ -162,7 +163,7 @@ def open_shards(
         shards[0].parent,
         scan.index_name(shards),
         arrays=scan.arrays,
-        stale=partial(_changes, shards),
+        stale=partial(changes_on_disk, list(map(str, shards))),
         build=lambda: _scanned(scan, shards, again=rebuild),
         rebuild=rebuild,
     )
@@ -225,25 +226,22 @@ def _keep(scan: Scan, path: Path, advance: Advance) -> None:
     if _known(scan, path) is None:
         built, place = scan.built([_part(scan, path, advance)]), path.parent / scan.index_name([path])
         try:
-            write_index(place, built.fingerprint, built.info, built.arrays)
+            write_index(place, built.fingerprint, built.info, built.arrays, path.parent.stat().st_ino)
         except OSError as error:
             raise DataError(f"the index of {path} can't be written beside it: {error}") from error
 
 
 def _known(scan: Scan, path: Path) -> Part | None:
-    """What the shard's own index says; None where there is none that is fresh."""
+    """What the shard's own index says, which may have been copied with it; None where there is none that is fresh."""
     try:
         index = open_index(path.parent / scan.index_name([path]))
-        return None if scan.arrays - index.arrays.keys() or _changes([path], index.info) else scan.parts_of(index)[0]
+        now = Stamp.from_stat(path.stat())
+        changed = changes_on_disk([str(path)], index.info, index.is_in_place(path.parent))
+        if changed or scan.arrays - index.arrays.keys():
+            return None
+        return replace(scan.parts_of(index)[0], entry=entry_of(path, now))
     except (OSError, BadIndexError, KeyError, TypeError, ValueError):
         return None
-
-
-def _changes(shards: Sequence[Path], info: Mapping[str, object]) -> str:
-    """What changed since the index was made, or an empty string."""
-    stats = [(shard.name, shard.stat()) for shard in shards]
-    now = [{"name": name, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for name, stat in stats]
-    return changes([str(shard) for shard in shards], now, info)
 
 
 def wanted_members(schema: Schema) -> Wanted:

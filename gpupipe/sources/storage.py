@@ -1,5 +1,5 @@
 """The index file: an .npz archive of NumPy's, without compression. Its member `header` is JSON (version, fingerprint,
-info, the arrays' names), all others are arrays.
+info, the arrays' names, the inodes of the data's folder and of the file itself), all others are arrays.
 
 It is read into memory and checked, by the archive's checksums, when it is opened. As a memory map it would end the
 process with a bus error where the file is cut, and a flipped bit would be another label. 1.28 million samples take
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -44,12 +45,25 @@ class BadIndexError(ValueError):
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """An opened index: `info` is what its writer noted of the data, `arrays` are read-only."""
+    """An opened index: `info` is what its writer noted of the data, `arrays` are read-only.
+
+    folder: the inode of the folder of the data as they were indexed; 0 of a file that is a copy of the one that was
+    written then, or where none was noted.
+    """
 
     path: str
     fingerprint: str
     info: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
+    folder: int = 0
+
+    def is_in_place(self, folder: str | os.PathLike[str]) -> bool:
+        """Whether it and the data in `folder` lie where they lay when they were indexed: copies, on this machine or
+        another one, have other inodes. Devices are not compared, which have another number on each client of a network
+        file system."""
+        with suppress(OSError):
+            return self.folder != 0 and self.folder == os.stat(folder).st_ino
+        return False
 
 
 class Strings(Sequence[str]):
@@ -92,11 +106,15 @@ def verdict_of(arrays: Mapping[str, NDArray[Any]]) -> dict[int, str]:
     return dict(zip(bad.tolist(), Strings(*reasons), strict=True))
 
 
-def write_index(path: Path, fingerprint: str, info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an index atomically: it appears whole under `path` or not at all. Raises OSError."""
-    header = {"version": VERSION, "fingerprint": fingerprint, "info": info, "arrays": list(arrays)}
-    members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
+def write_index(
+    path: Path, fingerprint: str, info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], folder: int = 0
+) -> None:
+    """Write an index atomically: it appears whole under `path` or not at all. folder: as of a `StoredIndex`. Raises
+    OSError."""
+    header = {"version": VERSION, "fingerprint": fingerprint, "info": info, "arrays": list(arrays), "folder": folder}
     with replacing(path) as file:
+        header["inode"] = os.fstat(file.fileno()).st_ino
+        members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays}
         np.savez(file, **members)
 
 
@@ -111,7 +129,9 @@ def open_index(path: Path) -> StoredIndex:
                 raise ValueError(f"its version is {header['version']}, not {VERSION}")
             if header["arrays"] != list(arrays):
                 raise ValueError(f"its arrays are {list(arrays)}, not {header['arrays']}")
-            return StoredIndex(str(path), header["fingerprint"], header["info"], arrays)
+            is_own = header.get("inode") == os.fstat(file.fileno()).st_ino
+            folder = header.get("folder", 0) if is_own else 0
+            return StoredIndex(str(path), header["fingerprint"], header["info"], arrays, folder)
         except OSError:
             raise
         except Exception as error:  # of damaged archives zipfile raises nearly every kind

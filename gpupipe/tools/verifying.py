@@ -73,7 +73,7 @@ def keep_verdict(source: IndexedSource, bad: list[SampleError]) -> None:
         index = open_index(path)
         if index.fingerprint != source.fingerprint:
             raise ValueError("the data were indexed again meanwhile")
-        write_index(path, index.fingerprint, index.info, with_verdict(index.arrays, kept))
+        write_index(path, index.fingerprint, index.info, with_verdict(index.arrays, kept), index.folder)
     except (OSError, ValueError) as error:
         raise DataError(f"the verdict can't be kept in the index {path}: {error}; index and verify again") from error
     source.verdict = kept

@@ -101,4 +101,6 @@ def kept(
 ) -> StoredIndex:
     """The index in such a folder, built where it is stale."""
     place = private(folder, "index")  # another folder to lock
-    return load_or_build(place, "found.index", arrays=arrays, stale=stale, build=build, rebuild=rebuild)
+    return load_or_build(
+        place, "found.index", arrays=arrays, stale=lambda info, _: stale(info), build=build, rebuild=rebuild
+    )

@@ -43,7 +43,7 @@ class ArchiveSource(FolderSource):
         super().__init__(archive + index.info["top"], index, schema, wanted)
         self._place = archive
         self._members: NDArray[np.int64] = index.arrays["members"]
-        self._stamp = Stamp(*index.info["stamp"])
+        self._stamp = Stamp.noted(index.info["stamp"], index.is_in_place(os.path.dirname(archive)))
         self._open = OpenFiles()
 
     def _file(self, index: int, number: int) -> Encoded | None:
@@ -127,12 +127,14 @@ def open_archive(
     except OSError as error:
         raise DataError(f"archive {archive} can't be read: {error.strerror}; check the path") from error
     os.close(descriptor)
-    now = [stat.st_size, stat.st_mtime_ns]
+    now = Stamp.from_stat(stat)
     index = load_or_build(
         archive.parent,
         f".gpupipe-{digest(['zip', archive.name, files.files, files.image, files.labels])}.index",
         arrays=arrays_of(files) | {"members"},
-        stale=lambda info: "" if info["stamp"] == now else f"{archive} was changed",
+        stale=lambda info, is_in_place: (
+            "" if Stamp.noted(info["stamp"], is_in_place).is_of(now) else f"{archive} was changed"
+        ),
         build=lambda: _scan(archive, files),
         rebuild=rebuild,
     )

@@ -243,6 +243,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 def _reopened(data: Data, fields: Schema, fingerprint: str, stamps: Sequence[Stamp]) -> ArraySource:
     source = ArraySource(data, fields)
-    if (source.fingerprint, source._stamps) != (fingerprint, stamps):
+    changed = any(before.difference(now, "file") for before, now in zip(stamps, source._stamps, strict=True))
+    if changed or source.fingerprint != fingerprint:
         raise DataError(f"{data!r} was changed while a loader used it: make the loader again")
     return source

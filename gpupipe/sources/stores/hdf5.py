@@ -42,7 +42,7 @@ class Hdf5File:
         self._h5py = library("h5py", "arrays")
         descriptor, stat = opened(path)
         os.close(descriptor)
-        self.stamp = Stamp(stat.st_size, stat.st_mtime_ns)
+        self.stamp = Stamp.from_stat(stat)
         self._process = 0
         self._file: Any = None
         self._datasets: dict[str, Any] = {}

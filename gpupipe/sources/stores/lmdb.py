@@ -61,7 +61,7 @@ class LmdbSource(IndexedSource):
         self.classes = index.info["classes"]
         self.class_to_idx = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
         self._offsets: NDArray[np.int64] = index.arrays["offsets"].reshape(-1, len(wanted.files))
-        self._stamp = Stamp(*index.info["stamp"])
+        self._stamp = Stamp.noted(index.info["stamp"], index.is_in_place(os.path.dirname(file)))
         self._pixels = index.arrays["pixels"]
         self._open = OpenFiles()
 
@@ -114,18 +114,15 @@ def open_lmdb(
         file.parent,
         f".gpupipe-{digest(['lmdb', file.name, values.files, values.image, values.labels, values.label])}.index",
         arrays=arrays_of(values) | {"offsets", "pixels"},
-        stale=lambda info: "" if info["stamp"] == _stamp(file) else f"{file} was changed",
+        stale=lambda info, is_in_place: (
+            "" if Stamp.noted(info["stamp"], is_in_place).is_of(Stamp.from_stat(file.stat())) else f"{file} was changed"
+        ),
         build=lambda: _scan(file, values),
         rebuild=rebuild,
     )
     source = LmdbSource(str(file), index, schema, values)
     source.check_absent()
     return source
-
-
-def _stamp(file: Path) -> list[int]:
-    stat = file.stat()
-    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _value_of(name: str, field: Field) -> tuple[Names, str]:

@@ -32,7 +32,7 @@ class NpyFile:
         self._name = name or Path(path).stem
         descriptor, stat = opened(path)
         os.close(descriptor)
-        self.stamp = Stamp(stat.st_size, stat.st_mtime_ns)
+        self.stamp = Stamp.from_stat(stat)
         self._files = OpenFiles()
 
     def names(self) -> list[str]:

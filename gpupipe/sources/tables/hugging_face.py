@@ -185,7 +185,8 @@ def open_hugging_face(dataset: Any, fields: Mapping[str, Field] | None = None) -
 
 def _reopened(dataset: Any, fields: Schema, stamps: Mapping[str, Stamp]) -> HuggingFaceSource:
     source = HuggingFaceSource(dataset, fields)
-    if source._stamps != stamps:
+    now = source._stamps
+    if now.keys() != stamps.keys() or any(stamps[file].difference(now[file], "file") for file in stamps):
         raise DataError(f"{source!r}: its files were changed while a loader used them; make the loader again")
     return source
 

@@ -50,7 +50,7 @@ BRACKET = re.compile(rb"[\[\]{}]")
 
 
 def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) -> TableSource:
-    """The source for a manifest, which is read once and again when its size or time of change is another.
+    """The source for a manifest, which is read once and again when it was changed or replaced.
 
     Raises DataError where it is missing, damaged or has no rows, ConfigError for a field that it has no column for.
     """
@@ -72,7 +72,9 @@ def open_manifest(manifest: Manifest, fields: Schema, *, rebuild: bool = False) 
         path.parent,
         _index_name(manifest, path.name, fields),
         arrays={"table"},
-        stale=lambda info: "" if info["stamp"] == list(stamp) else f"{path} was changed",
+        stale=lambda info, is_in_place: (
+            "" if Stamp.noted(info["stamp"], is_in_place).is_of(stamp) else f"{path} was changed"
+        ),
         build=lambda: _built(manifest, path, fields, stamp),
         rebuild=rebuild,
         beside=False,
@@ -103,7 +105,7 @@ def _open_remote(manifest: Manifest, url: str, fields: Schema, rebuild: bool) ->
         folder,
         _index_name(manifest, "table", fields),
         arrays={"table"},
-        stale=lambda info: "" if info["stamp"] == stamp and one.etag else f"{where} was changed",
+        stale=lambda info, _: "" if info["stamp"] == stamp and one.etag else f"{where} was changed",
         build=build,
         rebuild=rebuild,
     )

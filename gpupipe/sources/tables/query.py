@@ -47,7 +47,7 @@ def open_query(query: Query, fields: Schema) -> TableSource:
     built = frozen(table, fields, where, query.classes)
     folder = private(cache_folder())
     name = f"query-{built.fingerprint}-{digest(built.info)}"
-    index = load_or_build(folder, name, arrays={"table"}, stale=lambda _: "", build=lambda: built, beside=False)
+    index = load_or_build(folder, name, arrays={"table"}, stale=lambda *_: "", build=lambda: built, beside=False)
     return TableSource(where, root, index, fields)
 
 

@@ -178,8 +178,9 @@ class LocalFooter(Footer):
 
     def check(self, stamp: Stamp) -> None:
         """Raise ValueError unless that is of the file as it was."""
-        if stamp != self.stamp:  # at every value
-            raise ValueError(self.stamp.difference(stamp, "file", "opened"))
+        changed = self.stamp.difference(stamp, "file", "opened")
+        if changed:
+            raise ValueError(changed)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from gpupipe.batch import Schema, Video
 from gpupipe.errors import DataError
 from gpupipe.host.cache import digest
 from gpupipe.sources.building import Advance, BuiltIndex, load_or_build, reopen_index, scan_in_threads
-from gpupipe.sources.reading import OpenFiles, Stamp
+from gpupipe.sources.reading import OpenFiles
 from gpupipe.sources.samples import IMAGE_EXTENSIONS, META
-from gpupipe.sources.shard_index import Shard, changes, opened_shard
+from gpupipe.sources.shard_index import Shard, changes_on_disk, opened_shard, stamps_of
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex, Strings, pack_strings
 from gpupipe.sources.videos.encoded import VIDEOS, EncodedVideo, video_decoder
@@ -53,7 +53,7 @@ class VideoShards(VideoSource):
         self.index_path, self.fingerprint = index.path, index.fingerprint
         self._arrays = index.arrays
         self._keys = Strings(index.arrays["keys"], index.arrays["key_offsets"])
-        self._stamps = [Stamp(entry["size"], entry["mtime_ns"]) for entry in index.info["shards"]]
+        self._stamps = stamps_of(index, self._shards)
         self._open = OpenFiles()
         if index.arrays["encoded"].any():
             video_decoder()
@@ -110,14 +110,8 @@ def open_video_shards(shards: Sequence[Path], schema: Schema, pattern: str | Non
     return VideoShards(paths, index, schema)
 
 
-def _changes(shards: Sequence[str], info: Mapping[str, Any]) -> str:
-    now = [{"name": os.path.basename(shard), **Stamp(*_facts(shard))._asdict()} for shard in shards]
-    return changes(shards, now, {**info, "kind": "shards"} if info.get("kind") == "videos" else {})
-
-
-def _facts(shard: str) -> tuple[int, int]:
-    stat = os.stat(shard)
-    return stat.st_size, stat.st_mtime_ns
+def _changes(shards: Sequence[str], info: Mapping[str, Any], is_in_place: bool) -> str:
+    return changes_on_disk(shards, {**info, "kind": "shards"} if info.get("kind") == "videos" else {}, is_in_place)
 
 
 @dataclass

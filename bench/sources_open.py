@@ -93,7 +93,7 @@ def write_folder(folder: Path, samples: int, classes: int) -> str:
         "key_offsets": offsets,
     }
     directories = {name: times_of((folder / name).stat()) for name in names}
-    info = {"kind": "folder", "classes": names, "directories": directories}
+    info = {"kind": "folder", "classes": names, "directories": directories, "unread": []}
     write_index(folder / INDEX_NAME, "made", info, arrays, folder.stat().st_ino)
     return repr(str(folder))
 

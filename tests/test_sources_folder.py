@@ -22,6 +22,7 @@ import gpupipe
 from gpupipe.errors import REPAIR, DataError, SampleError
 from gpupipe.sources import FolderSource, open_source
 from gpupipe.sources.folder import EXTENSIONS, INDEX_NAME
+from gpupipe.sources.listed import open_listed
 from gpupipe.sources.storage import open_index, write_index
 from gpupipe.tools.verifying import keep_verdict
 
@@ -276,6 +277,55 @@ def test_damaged_files_have_size_zero(tmp_path: Path) -> None:
     damaged = {source.key(index) for index in np.flatnonzero(source.shapes(np.arange(len(source)))[:, 0] == 0)}
     assert damaged == {"class_0/img_0.jpg", "class_1/img_0.jpg", "class_2/img_0.jpg", "class_2/gone.jpg"}
     assert source[0][0].tobytes() == b"<html>"
+
+
+@pytest.mark.parametrize("name", ["photo", "photo and mask"])
+def test_files_that_come_after_their_links(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As those of git-annex and DVC do, which change none of the folders."""
+    root, objects = write_folder(tmp_path / "data"), tmp_path / "objects"
+    objects.mkdir()
+    fields: dict[str, gpupipe.Field] = {"image": gpupipe.Image()}
+    if name == "photo and mask":
+        fields |= {"mask": gpupipe.Mask(folder="masks", suffix=".png", missing="default")}
+        for path in root.rglob("*.jpg"):
+            mask = root / "masks" / path.relative_to(root).with_suffix(".png")
+            mask.parent.mkdir(exist_ok=True, parents=True)
+            mask.write_bytes(encode(picture(9, 9), "PNG"))
+        mask.unlink()
+        mask.symlink_to(objects / "mask")
+    (root / "class_2/new.jpg").symlink_to(objects / "photo")
+    (root / "class_2/never.jpg").symlink_to(tmp_path / "nowhere")
+    source = open_source(root, fields=fields)
+    for _ in range(2):
+        assert open_source(root, fields=fields).index_path == source.index_path
+    assert source.image_sizes()[-2:].tolist() == [[0, 0]] * 2
+    assert not [one for one in caplog.records if "is stale" in one.message]
+    (objects / "photo").write_bytes(encode(picture(33, 44)))
+    there = open_source(root, fields=fields)
+    assert f"{root}/class_2/new.jpg could not be read, and can be now" in caplog.text
+    assert there.image_sizes()[-2:].tolist() == [[0, 0], [33, 44]]
+    if name == "photo and mask":
+        keys = [there.key(index) for index in range(len(there))]
+        row = keys.index(mask.relative_to(root / "masks").with_suffix(".jpg").as_posix())
+        assert np.size(there[row]["mask"]) == 1
+        (objects / "mask").write_bytes(encode(picture(9, 9), "PNG"))
+        assert np.size(open_source(root, fields=fields)[row]["mask"]) > 1
+    caplog.clear()
+    assert open_source(root, fields=fields).image_sizes().tolist() == there.image_sizes().tolist()
+    assert not caplog.records
+
+
+def test_files_that_come_after_a_dataset_has_listed_them(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.jpg" for number in range(2)]
+    for path in paths:
+        path.symlink_to(tmp_path / f"object {path.name}")
+    (tmp_path / "object 0.jpg").write_bytes(encode(picture(33, 44)))
+    root = tmp_path / "elsewhere"
+    root.mkdir()
+    links = [Path(shutil.move(path, root)) for path in paths]
+    assert open_listed(links, [0, 1]).image_sizes().tolist() == [[33, 44], [0, 0]]
+    (tmp_path / "object 1.jpg").write_bytes(encode(picture(55, 66)))
+    assert open_listed(links, [0, 1]).image_sizes().tolist() == [[33, 44], [55, 66]]
 
 
 def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:

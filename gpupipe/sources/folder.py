@@ -41,6 +41,8 @@ OTHERS = (".avif", ".gif", ".j2k", ".jp2")
 # One file, never a directory: ImageFolder takes every directory in the root as a class.
 INDEX_NAME = ".gpupipe.index"
 CHUNK = 256
+UNREAD = -2
+"""In the place of the bytes of a file that is there, or a link to one, and can't be read now."""
 UPWARDS = re.compile(rb"/\.\.")
 
 Times = tuple[int, int]
@@ -136,14 +138,15 @@ class Layout:
         return ", ".join(f"{suffix} ({name})" for suffix, name in sorted(there.items())[:10]) or "none at all"
 
     def size(self, path: str) -> int:
-        """The bytes of a file, -1 where there is none."""
+        """The bytes of a file, -1 where there is none, `UNREAD` for a link to one that is not there."""
         try:
             return os.stat(path).st_size
         except (FileNotFoundError, NotADirectoryError):
-            return -1
+            return UNREAD if os.path.islink(path) else -1
 
     def measure(self, path: str) -> tuple[int, int, int, int]:
-        """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, and `fetch` says why."""
+        """Bytes, height, width and orientation of a file; an unreadable one counts as damaged, has `UNREAD` bytes, and
+        `fetch` says why."""
         try:
             descriptor, stat = opened(path)
             with open(descriptor, "rb", buffering=0):
@@ -152,7 +155,7 @@ class Layout:
                     return size, *DAMAGED
                 return size, *probe(lambda offset, length: os.pread(descriptor, length, offset), size)
         except OSError:
-            return 0, *DAMAGED
+            return UNREAD, *DAMAGED
 
 
 def files_of(schema: Schema) -> Wanted:
@@ -331,7 +334,11 @@ def _scan(layout: Layout, files: Wanted) -> BuiltIndex:
 def measured(
     layout: Layout, files: Wanted, listing: Listing, info: Mapping[str, Any], **more: NDArray[np.int64]
 ) -> BuiltIndex:
-    """The index of these files, of which the headers are read. info, more: what this kind of data has besides."""
+    """The index of these files, of which the headers are read. info, more: what this kind of data has besides.
+
+    Of a file that can't be read it notes key and number as `unread`: it has no bytes if it is the image, else it is as
+    if it were not there.
+    """
     if listing.left_out:
         log.warning("gpupipe: %s%s", layout.base, listing.told)
     chunks = [listing.paths[i : i + CHUNK] for i in range(0, len(listing.paths), CHUNK)]
@@ -343,18 +350,22 @@ def measured(
 
     description = f"indexing {os.path.basename(layout.root)}"
     facts = np.concatenate(scan_in_threads(description, len(listing.paths), measure, chunks))
+    sizes = facts[:, len(DAMAGED) :]
+    unread = [[listing.paths[row], number] for row, number in np.argwhere(sizes == UNREAD).tolist()]
+    absent = [0 if number == layout.image else -1 for number in range(len(layout.files))]
+    np.copyto(sizes, absent, where=sizes == UNREAD)
     return found(
         files,
         listing.classes,
         pack_strings(listing.paths),
         np.column_stack([np.array(listing.labels, np.int64), facts]),
-        {"classes": listing.classes, "directories": listing.directories, **info},
+        {"classes": listing.classes, "directories": listing.directories, "unread": unread, **info},
         **more,
     )
 
 
 def _measure_files(layout: Layout, key: str) -> tuple[int, ...]:
-    """Height, width and orientation of the image; and of each file its bytes, -1 where there is none."""
+    """Height, width and orientation of the image; and of each file its bytes, -1 where there is none, or `UNREAD`."""
     size, *header = layout.measure(f"{layout.base}/{key}")
     numbers = range(len(layout.files))
     return *header, *(size if number == layout.image else layout.size(layout.path(key, number)) for number in numbers)
@@ -451,7 +462,8 @@ def times_of(stat: os.stat_result) -> Times:
 def _changes(layout: Layout, files: Wanted, info: dict[str, Any], is_in_place: bool) -> str:
     """What changed since the index was made, or an empty string. is_in_place: as for `Stale`.
 
-    Files are not looked at: 1.28 million of them would take longer than opening may. `fetch` notices another size.
+    Files are not looked at, but for those that could not be read: 1.28 million of them would take longer than opening
+    may. `fetch` notices another size.
     """
     if info.get("kind") != "folder":
         return "it belongs to other data"
@@ -459,7 +471,7 @@ def _changes(layout: Layout, files: Wanted, info: dict[str, Any], is_in_place: b
         return "class folders were added or removed"
     if _top(layout, files) != info.get("top", ""):
         return "files or folders were added or removed"
-    return changed_below(layout.root, info["directories"], is_in_place)
+    return changed_below(layout.root, info["directories"], is_in_place) or come_since(layout, info["unread"])
 
 
 def changed_below(root: str, directories: Mapping[str, Sequence[int]], is_in_place: bool) -> str:
@@ -472,4 +484,14 @@ def changed_below(root: str, directories: Mapping[str, Sequence[int]], is_in_pla
             return f"folder {directory} is gone"
         if now[:compared] != tuple(before[:compared]):
             return f"folder {directory} was changed"
+    return ""
+
+
+def come_since(layout: Layout, unread: Sequence[tuple[str, int]]) -> str:
+    """Which of the files that could not be read can be now, or an empty string: what a link leads to was fetched (git
+    annex, DVC), permissions were mended, a disk is back."""
+    for key, number in unread:
+        path = layout.path(key, number)
+        if layout.measure(path)[0] != UNREAD:
+            return f"{printable(path)} could not be read, and can be now"
     return ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -14,7 +15,16 @@ from gpupipe.batch import Schema
 from gpupipe.errors import DataError
 from gpupipe.host.cache import digest
 from gpupipe.sources.building import BuiltIndex, load_or_build
-from gpupipe.sources.folder import FolderSource, Layout, Listing, changed_below, files_of, measured, times_of
+from gpupipe.sources.folder import (
+    FolderSource,
+    Layout,
+    Listing,
+    changed_below,
+    come_since,
+    files_of,
+    measured,
+    times_of,
+)
 from gpupipe.sources.indexed import arrays_of
 from gpupipe.sources.storage import StoredIndex
 from gpupipe.sources.wanted import Wanted
@@ -75,9 +85,7 @@ def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) 
         Path(root or "/"),
         f"listed-{digest([listing.paths, *map(int, listing.labels)])}",
         arrays=arrays_of(wanted),
-        stale=lambda info, is_in_place: (
-            changed_below(f"{root}/", info["directories"], is_in_place) if "deep" in info else "it is of an older kind"
-        ),
+        stale=partial(_changes, layout),
         build=lambda: _measured(layout, wanted, listing, files),
         beside=False,
     )
@@ -86,6 +94,13 @@ def open_listed(paths: Sequence[str | os.PathLike[str]], labels: Sequence[int]) 
         index = open_index(rebuild=True)
         _mark(index.path).unlink(missing_ok=True)
     return ListedSource(layout.root, index, schema, wanted)
+
+
+def _changes(layout: Layout, info: dict[str, Any], is_in_place: bool) -> str:
+    """What changed since the index was made, or an empty string. is_in_place: as for `Stale`."""
+    if "deep" not in info:
+        return "it is of an older kind"
+    return changed_below(f"{layout.root}/", info["directories"], is_in_place) or come_since(layout, info["unread"])
 
 
 def _mark(index_path: str) -> Path:

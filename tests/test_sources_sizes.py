@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from images import encode, picture, write_folder
 from PIL import Image
@@ -14,6 +19,7 @@ from test_index import rows, run
 
 import gpupipe
 from gpupipe.host.cache import cache_folder
+from gpupipe.sources import image_sizes
 
 SIZES = [(20 + number, 50 - 2 * number) for number in range(8)]
 
@@ -101,6 +107,61 @@ def test_of_a_table_they_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     kept.write_bytes(b"damaged")
     with pytest.raises(AssertionError, match="read again"):
         again.image_sizes()
+
+
+def as_csv(root: Path) -> Any:
+    return table(root)
+
+
+def as_parquet(root: Path) -> Any:
+    rows = pyarrow.csv.read_csv(table(root))
+    pyarrow.parquet.write_table(rows, root / "data.parquet")
+    return root / "data.parquet"
+
+
+def as_hugging_face(root: Path) -> Any:
+    rows = pyarrow.csv.read_csv(table(root)).to_pydict()
+    paths = [str(root / path) for path in rows["path"]]
+    return datasets.Dataset.from_dict({"path": paths, "label": rows["label"]}).cast_column("path", datasets.Image())
+
+
+@pytest.mark.parametrize("data", [as_csv, as_parquet, as_hugging_face])
+@pytest.mark.parametrize("how", ["alone", "in a mixture"])
+def test_of_a_table_they_are_read_again_when_images_were_changed(
+    tmp_path: Path, data: Callable[[Path], Any], how: str
+) -> None:
+    rows = data(tmp_path)
+
+    def sizes() -> list[list[int]]:
+        opened = gpupipe.open_source(rows, fields=FIELDS)
+        source = opened if how == "alone" else gpupipe.open_source(gpupipe.Mixture({"one": (opened, 1)}))
+        found: list[list[int]] = source.image_sizes().tolist()
+        return found
+
+    expected = [*map(list, SIZES), [0, 0]]
+    assert sizes() == expected
+    path = tmp_path / "data/3.png"
+    time = path.stat()
+    path.write_bytes(encode(picture(11, 12), "PNG"))
+    os.utime(path, ns=(time.st_atime_ns, time.st_mtime_ns))
+    assert sizes() == [*expected[:3], [11, 12], *expected[4:]]
+    path.unlink()
+    assert sizes()[3] == [0, 0]
+
+
+@pytest.mark.parametrize("by", ["code", "command"])
+def test_they_are_read_again_if_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    path, read = table(tmp_path), []
+    again = image_sizes._read
+    monkeypatch.setattr(image_sizes, "_read", lambda *args, **more: read.append(1) or again(*args, **more))
+    for rebuild, times in ((False, 1), (False, 1), (True, 2), (False, 2)):
+        if by == "code":
+            source = gpupipe.open_source(path, fields=FIELDS, rebuild=rebuild)
+            assert source.image_sizes().tolist() == source.image_sizes().tolist()
+        else:
+            options = ["--field", "image=Image:path", "--field", "label=Scalar", "--sizes"]
+            assert run(path, *options, *(["--rebuild"] if rebuild else [])) == 3
+        assert len(read) == times
 
 
 def test_of_a_dataset_they_are_kept_where_it_says_what_it_is() -> None:

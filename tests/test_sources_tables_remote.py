@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from images import encode, picture
 from servers.buckets import Bucket
 from servers.faults import FaultServer
 
@@ -297,6 +298,33 @@ class TestComposed:
         assert joined.stored_bytes(np.array([5])).tolist() == [sizes[5]]
         assert local.stored_bytes(np.arange(2)) is None
         assert local.select([1]).stored_bytes(np.arange(1)) is None
+
+
+@pytest.mark.parametrize("kind", ["urls", "folder", "parquet"])
+def test_sizes_of_objects_that_were_replaced_are_read_again(tmp_path: Path, s3_bucket: Bucket, kind: str) -> None:
+    """By others of as many bytes."""
+
+    def opened(*size: int) -> Source:
+        image = encode(picture(*size), "BMP")
+        (tmp_path / "data/a").mkdir(parents=True, exist_ok=True)
+        if kind == "parquet":
+            written(tmp_path / "data/0.parquet", {"image": [image], "label": [0]}, **WAYS["plain"])
+        else:
+            (tmp_path / "data/a/0.bmp").write_bytes(image)
+        s3_bucket.put_folder(tmp_path / "data")
+        (tmp_path / "data.csv").write_text(f"image,label\n{s3_bucket.url}/a/0.bmp,0\n")
+        places = {
+            "urls": tmp_path / "data.csv",
+            "folder": s3_bucket.url,
+            "parquet": Parquet(f"{s3_bucket.url}/0.parquet"),
+        }
+        return open_source(places[kind])
+
+    before = opened(20, 40)
+    assert before.image_sizes().tolist() == [[20, 40]]
+    after = opened(40, 20)
+    assert after.fingerprint == before.fingerprint
+    assert after.image_sizes().tolist() == [[40, 20]]
 
 
 def test_no_secret_is_told(tmp_path: Path, fault_server: FaultServer) -> None:

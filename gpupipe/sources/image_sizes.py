@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,22 +41,33 @@ def image_shapes(source: Source) -> Shapes:
 
 
 def _kept(source: Source) -> Shapes:
-    """As the cache folder has them, or as they are read now and kept there. A user's dataset that has no fingerprint of
-    its own may have changed since, so that nothing is kept of it."""
+    """As the cache folder has them, or as they are read now and kept there: by what its parts say of their images, and
+    since one of them was opened to be indexed again, if it was. A user's dataset that has no fingerprint of its own may
+    have changed since, so that nothing is kept of it."""
     datasets, name = datasets_of(source), source.fields.images[0]
     if not all(hasattr(one.dataset, "fingerprint") for one in datasets):
         return _read(source, name, threads=1)
-    path = cache_folder() / f"sizes-{digest([source.fingerprint, name])}.index"
-    try:
-        return open_index(path).arrays["shapes"]
-    except (OSError, BadIndexError, KeyError):
-        shapes = _read(source, name, threads=1 if datasets else None)
+    now, parts = time.time(), list(source.all_parts())
+    states = [part.state_of_images(name) for part in parts if name in part.fields]
+    path = cache_folder() / f"sizes-{digest([source.fingerprint, name, states])}.index"
+    found = _found(path, max(part.rebuilt for part in parts))
+    if found is not None:
+        return found
+    shapes = _read(source, name, threads=1 if datasets else None)
     try:
         private(path.parent)
-        write_index(path, source.fingerprint, {}, {"shapes": shapes})
+        write_index(path, source.fingerprint, {"read": now}, {"shapes": shapes})
     except OSError as error:
         log.info("sizes of images are not kept: %s can't be written (%s)", path, error.strerror)
     return shapes
+
+
+def _found(path: Path, since: float) -> Shapes | None:
+    """What is kept there, if it was read since then, in seconds since 1970."""
+    with suppress(OSError, BadIndexError, KeyError, TypeError):
+        index = open_index(path)
+        return index.arrays["shapes"] if index.info["read"] >= since else None
+    return None
 
 
 def _read(source: Source, name: str, threads: int | None) -> Shapes:

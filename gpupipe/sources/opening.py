@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -61,12 +62,27 @@ def open_source(
     - a `Mixture` of any of these but streams.
 
     fields: what a sample has; None: `image` and `label`, a class number. See `gpupipe.Field` for where a field
-    lies in each kind of data. rebuild: index again even if the index is fresh. label_field: the key of a shard's
-    `.json` members that holds the class number. index: the file that `gpupipe index URL --out FILE` has written, for
-    shards by URL. cache: what a disk keeps of data by URL: "auto", a folder, a size, a `Cache`, or None.
+    lies in each kind of data. rebuild: index again even if the index is fresh, and read sizes of images
+    again that it does not have. label_field: the key of a shard's `.json` members that holds the class number. index:
+    the file that `gpupipe index URL --out FILE` has written, for shards by URL. cache: what a disk keeps of data by
+    URL: "auto", a folder, a size, a `Cache`, or None.
 
     Raises DataError where the data is missing or unfit, ConfigError for anything else.
     """
+    source = _open(data, fields, rebuild, label_field, index, cache)
+    if rebuild and source is not data:
+        source.rebuilt = time.time()
+    return source
+
+
+def _open(
+    data: Any,
+    fields: Mapping[str, Field] | None,
+    rebuild: bool,
+    label_field: str,
+    index: str | os.PathLike[str] | None,
+    cache: Any,
+) -> Source:
     if isinstance(data, Source):
         if cache != "auto":
             raise ConfigError(f"cache={cache!r}: {data!r} is opened already; pass it to open_source")
@@ -76,7 +92,7 @@ def open_source(
         parts = [(part, "auto" if isinstance(part, Source) else cache) for part, _ in data.sources.values()]
         return MixtureSource(data, [opened(part, cache=own) for part, own in parts])
     if _is_subset(data):
-        return SubsetSource(open_source(data.dataset, fields=fields, cache=cache), data.indices)
+        return SubsetSource(open_source(data.dataset, fields=fields, rebuild=rebuild, cache=cache), data.indices)
     if any(isinstance(field, Frames) for field in (fields or {}).values()):
         return _open_videos(data, Schema.of(fields), rebuild)
     if (urls := _urls(data)) is not None:

@@ -34,6 +34,7 @@ class Source:
     fields:      what `fetch` gives. fingerprint: identifies the content; it should depend neither on where the data is
                  mounted nor on modification times. classes, class_to_idx: None where the data names no classes.
     parts:       sources that it is made of.
+    rebuilt:     when `open_source` was told to `rebuild` it, in seconds since 1970; 0: it was not.
 
     One of your own, which may set `targets` where it knows all labels, and should call `gpupipe.host.whereabouts.note`
     with the index before it reads a sample, so that a message about a hang can name it (docs/guide/sources.md):
@@ -60,6 +61,7 @@ class Source:
     classes: list[str] | None = None
     class_to_idx: dict[str, int] | None = None
     parts: tuple[Source, ...] = ()
+    rebuilt: float = 0.0
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -140,6 +142,11 @@ class Source:
         """For the message about a field that a fetched sample lacks: what there is instead, where that is known."""
         return ""
 
+    def state_of_images(self, name: str) -> str:
+        """A digest of what tells, beside the fingerprint, that the images of a field are those of before, as they are
+        now, without what its parts have; empty where nothing does."""
+        return ""
+
     @property
     def looks_ahead(self) -> int:
         """So many samples before they are fetched it wants to be told of them, of one fetch at least; 0: of none."""
@@ -184,7 +191,8 @@ class Source:
         """Height and width of each sample's (first) image, (len(self), 2) int32; 0, 0 of what can't be read.
 
         From the index; where that has none, as with tables, data by URL and your own dataset, each image is read once,
-        and what was found is kept in the cache folder (not of a dataset without a `fingerprint`).
+        and what was found is kept in the cache folder (not of a dataset without a `fingerprint`). They are read again
+        where sizes or times of files, or ETags of objects, are others, or the source was opened with rebuild=True.
 
         exif_orientation: of images that are turned upright, as by recipes that have the same.
 

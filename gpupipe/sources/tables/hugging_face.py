@@ -23,7 +23,7 @@ from gpupipe.host.whereabouts import note
 from gpupipe.sources.dataset import DatasetSource
 from gpupipe.sources.reading import OpenFiles, Stamp
 from gpupipe.sources.source import Source, content_fingerprint
-from gpupipe.sources.tables.columns import Path, as_indices, cells, large, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, large, located, paths_of, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import Files, RowSource
@@ -103,6 +103,10 @@ class HuggingFaceSource(RowSource):
         sizes = [pc.binary_length(pa.chunked_array(part).cast(pa.large_binary())) for part in parts]
         found: NDArray[np.int64] = pc.coalesce(*sizes, pa.scalar(-1)).to_numpy()
         return found[self._numbers]
+
+    def _paths_in(self, name: str) -> pa.ChunkedArray | None:
+        parts = [paths_of(cells(batch, self._paths[name])) for batch in self._batches]
+        return None if any(part is None for part in parts) else pa.chunked_array(parts)
 
     def location(self, index: int) -> str:
         """The dataset's row."""

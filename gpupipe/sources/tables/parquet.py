@@ -31,7 +31,7 @@ from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import is_remote
 from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.tables.blobs import Blobs
-from gpupipe.sources.tables.columns import Path, as_indices, cells, located, type_at
+from gpupipe.sources.tables.columns import Path, as_indices, cells, located, paths_of, type_at
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.files import Parquet
 from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
@@ -179,6 +179,9 @@ class ParquetSource(RowSource):
         """The columns of which the cells are paths alone."""
         footers = list({group.footer.path: group.footer for group in self.groups}.values())
         return _known(footers, sorted(blobs.parts[0] for blobs in self._blobs.values() if not blobs.direct))
+
+    def _paths_in(self, name: str) -> pa.Array | None:
+        return None if self._blobs[name].direct else paths_of(cells(self.paths(), self._paths[name]))
 
     def look_into(self, paths: pa.Table, known: Mapping[str, Known | None] | None = None) -> None:
         """As `look`, of these columns."""

@@ -34,8 +34,9 @@ from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import Extent, Object, ReadError, key_of, name, parent, shown
 from gpupipe.sources.remote.once import as_json, kept, once
 from gpupipe.sources.remote.patterns import listed, objects_of
-from gpupipe.sources.source import Encoded
+from gpupipe.sources.source import Encoded, content_fingerprint
 from gpupipe.sources.storage import StoredIndex
+from gpupipe.sources.tables.columns import cells, paths_of
 from gpupipe.sources.tables.files import ENDING, Parquet, in_folder, tell_of_splits
 from gpupipe.sources.tables.pages import Chunk, Places, Read
 from gpupipe.sources.tables.parquet import ParquetSource, fitting
@@ -134,6 +135,7 @@ class RemoteParquetSource(ParquetSource):
     def __init__(self, settings: Parquet, fields: Schema, urls: Sequence[str], index: StoredIndex) -> None:
         self._urls = urls
         self._index = index
+        self.pinned = content_fingerprint([etag for _, etag in index.info["objects"]], [])
         self.index_path = index.path
         objects = [Object(url, size, etag) for url, (size, etag) in zip(urls, index.info["objects"], strict=True)]
         ends, tails = index.arrays["footer_offsets"].tolist(), index.arrays["footers"].tobytes()
@@ -165,6 +167,10 @@ class RemoteParquetSource(ParquetSource):
 
     def look_into(self, paths: pa.Table | None = None, known: Mapping[str, Known | None] | None = None) -> None:
         super().look_into(_table(self._index.arrays["paths"]) if paths is None else paths, known)
+
+    def _paths_in(self, name: str) -> pa.Array | None:
+        paths = _table(self._index.arrays["paths"])  # nothing is fetched for it
+        return None if self._blobs[name].direct else paths_of(cells(paths, self._paths[name]))
 
     def _take(self, extents: Sequence[Extent]) -> Iterable[Encoded | ReadError]:
         return self.reading.take(extents)

@@ -21,7 +21,8 @@ from gpupipe.sources.remote.loose import UNKNOWN, Known, Loose, url_of
 from gpupipe.sources.remote.objects import Extent, MissingError, Object, ReadError, is_remote, shown
 from gpupipe.sources.remote.reader import LOOKS_AHEAD, Reading
 from gpupipe.sources.remote.source import SKIP, RemoteSource
-from gpupipe.sources.source import Encoded, as_column
+from gpupipe.sources.source import Encoded, as_column, content_fingerprint
+from gpupipe.sources.states import states_of
 from gpupipe.sources.tables.columns import BadCellError, Path, cells, numbered, paths_of, values, whole_decimals
 from gpupipe.texts import printable
 
@@ -96,6 +97,27 @@ class RowSource(RemoteSource):
                 self._loose |= {name: Loose(paths, self.root, known[name])} if name in known else {}
             elif is_remote(self.root) or pc.any(pc.match_substring(paths, "://")).as_py():
                 self._loose[name] = Loose.of(paths, self.root)
+
+    def _paths_in(self, name: str) -> pa.Array | pa.ChunkedArray | None:
+        """The paths that a field of files has in all rows, null for one that has its bytes; None: there are none."""
+        return None
+
+    def state_of_images(self, name: str) -> str:
+        """Of sizes and times of the files that the cells name, and of sizes and ETags of objects, where these are
+        known."""
+        paths = self._paths_in(name) if name in self._paths else None
+        if paths is None:
+            return super().state_of_images(name)
+        known = self._loose[name].known if name in self._loose else None
+        local = [path for path in pc.unique(paths).to_pylist() if path is not None and not self._leads_away(path)]
+        return content_fingerprint(
+            [self.pinned, "" if known is None else known.fingerprint],
+            [states_of([os.path.join(self.root, path) for path in local])],
+        )
+
+    def _leads_away(self, path: str) -> bool:
+        """Whether it is that of an object."""
+        return is_remote(self.root) or is_remote(path)
 
     @property
     def known(self) -> dict[str, Known | None]:

@@ -17,7 +17,7 @@ from gpupipe.sources.remote.loose import Known
 from gpupipe.sources.remote.objects import unsigned
 from gpupipe.sources.source import content_fingerprint
 from gpupipe.sources.storage import StoredIndex
-from gpupipe.sources.tables.columns import as_indices, cells, is_text, large, located
+from gpupipe.sources.tables.columns import as_indices, cells, is_text, large, located, paths_of
 from gpupipe.sources.tables.contents import contents
 from gpupipe.sources.tables.numbering import numberings, tell_of_numberings
 from gpupipe.sources.tables.rows import RowSource, told
@@ -67,6 +67,9 @@ class TableSource(RowSource):
 
     def _whole(self, name: str) -> pa.Array | None:
         return None if isinstance(self.fields[name], Image | Mask | Bytes) else cells(self._table, self._paths[name])
+
+    def _paths_in(self, name: str) -> pa.Array | None:
+        return paths_of(cells(self._table, self._paths[name]))
 
     def key(self, index: int) -> str:
         """The path of its image, or its row."""

@@ -49,7 +49,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "index", run, help, description=DESCRIPTION, epilog=CODES)
     parser.add_argument("data", nargs="+", **DATA)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--rebuild", action="store_true", help="scan again even if the index is fresh")
+    how.add_argument(
+        "--rebuild", action="store_true", help="scan again even if the index is fresh, and read --sizes again"
+    )
     add_share(how)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--no-labels", action="store_true", help="of images alone, as Loader(..., fields=...) asks for")

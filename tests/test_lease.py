@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from gpupipe.decode.dali.draining import Draining
-from gpupipe.workers.lease import BufferPool, Loan, lend_cpu
+from gpupipe.workers.lease import BufferPool, Loan, _Block, lend_cpu
 
 
 class Event:
@@ -105,14 +106,86 @@ def test_finish_waits_for_everything():
     assert [buffer() for buffer in buffers] == [None] * 3
 
 
+def count_of_new(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list to which the size of each block comes that a pool allocates."""
+    sizes: list[int] = []
+
+    class Counted(_Block):
+        def __init__(self, size: int) -> None:
+            sizes.append(size)
+            super().__init__(size)
+
+    monkeypatch.setattr("gpupipe.workers.lease._Block", Counted)
+    return sizes
+
+
+def kept(pool: BufferPool) -> list[int]:
+    """The sizes of its free blocks."""
+    return [block.memory.nbytes for block in pool._free]
+
+
 def test_the_pool_keeps_a_bounded_number_of_buffers():
     pool = BufferPool(keep=2)
     held = [pool.take((100,), torch.float32) for _ in range(5)]
     addresses = {tensor.data_ptr() for tensor in held}
     held.clear()
+    assert kept(pool) == [400, 400]
     again = [pool.take((100,), torch.float32) for _ in range(5)]
     assert len(addresses & {tensor.data_ptr() for tensor in again}) >= 2
-    assert sum(len(free) for free in pool._free.values()) == 0
+    assert kept(pool) == []
+
+
+def test_batches_of_their_own_sizes_do_not_pile_up():
+    pool, held = BufferPool(), None
+    for size in range(1000, 1100):
+        held = pool.take((size,), torch.uint8)
+        assert len(kept(pool)) <= 4
+    del held
+    assert kept(pool) == [1096, 1097, 1098, 1099]  # the last ones
+
+
+def test_no_more_is_kept_than_a_batch_and_the_last_of_an_epoch_need():
+    pool = BufferPool(keep=64)
+    for size in range(1000, 1100):
+        assert pool.take((size,), torch.uint8) is not None  # and is gone
+    assert kept(pool) == [1098, 1099]
+
+
+@pytest.mark.parametrize("holding", [True, False])
+@pytest.mark.parametrize("views", [1, 3])
+def test_epochs_need_no_new_memory_after_the_first(monkeypatch, holding, views):
+    sizes, pool, batch = count_of_new(monkeypatch), BufferPool(keep=4 * views), []
+    for epoch in range(3):
+        for rows in (8, 8, 8, 8, 1):
+            batch = batch if holding else []
+            batch = [pool.take((rows, 10 * 3**view), torch.uint8) for view in range(views)]
+        if epoch == 0:
+            sizes.clear()
+    assert sizes == []
+    assert len(batch) == views
+
+
+def test_a_somewhat_larger_buffer_will_do_and_the_smallest_of_those(monkeypatch):
+    sizes, pool = count_of_new(monkeypatch), BufferPool()
+    held = {size: pool.take((size,), torch.uint8) for size in (100, 70, 50, 210)}
+    addresses = {size: tensor.data_ptr() for size, tensor in held.items()}
+    held.clear()
+    tensor, further = pool.take((60,), torch.uint8), pool.take((101,), torch.uint8)
+    assert tensor.data_ptr() == addresses[70]
+    assert tensor.untyped_storage().nbytes() == 60
+    assert further.data_ptr() not in addresses.values()  # 210 bytes are too many
+    assert sizes == [100, 70, 50, 210, 101]
+
+
+def test_what_was_lent_before_a_pool_was_cleared_is_freed():
+    pool = BufferPool()
+    before = pool.take((100,), torch.uint8)
+    pool.clear()
+    after = pool.take((100,), torch.uint8)
+    del before
+    assert kept(pool) == []
+    del after
+    assert kept(pool) == [100]
 
 
 def test_the_pool_has_every_dtype():

@@ -16,7 +16,7 @@ from gpupipe.workers.lease import BufferPool
 
 __all__ = ["default_collate"]
 
-POOL = BufferPool()
+POOL = BufferPool(keep=64)  # tensors of one batch
 
 
 def default_collate(items: list[Any]) -> Any:

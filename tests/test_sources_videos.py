@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from videos import EVAL, EVEN, FIELDS, batches, numbered, told, write_videos
 import gpupipe
 from gpupipe import Frames, Scalar
 from gpupipe.sources import open_source
+from gpupipe.sources.videos.lists import in_list
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,36 @@ def test_kinetics_own_list(videos, tmp_path):
     assert "no video file and no folder of this name" in str(loader.bad_samples[0])
     with pytest.raises(gpupipe.SampleError, match="has no 'video'"):
         first_clips(tmp_path / "train.csv", video=Frames(clip=(4, 3), folder=str(tmp_path / "clips")))
+
+
+def test_other_files_in_the_folders_of_a_kinetics_list_hide_no_videos(tmp_path):
+    names = [f"video{number:02}" for number in range(20)]
+    (tmp_path / "clips" / "zumba").mkdir(parents=True)
+    (tmp_path / "clips" / "cover.jpg").touch()
+    for number, name in enumerate(names):
+        (tmp_path / "clips" / "zumba" / f"{name}.mp4").touch()
+        (tmp_path / "clips" / "zumba" / f"{number}.jpg").touch()
+    rows = [f"zumba,{name},0,10,train" for name in names]
+    (tmp_path / "train.csv").write_text("\n".join(["label,youtube_id,time_start,time_end,split", *rows]))
+    listed = in_list(str(tmp_path / "train.csv"), str(tmp_path / "clips"), True)
+    assert listed.paths == [f"zumba/{name}.mp4" for name in names]
+
+
+def test_of_two_files_for_a_row_of_a_kinetics_list_the_first_by_path_is_taken(tmp_path, monkeypatch):
+    for path in ("zumba/abc.mp4", "ballet/abc.webm", "ballet/abc.mp4", "ballet/xyz.mkv", "xyz/img_00001.jpg"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "train.csv").write_text("youtube_id,time_start,time_end\nabc,0,10\nxyz,0,10\n")
+    looked: list[str] = []
+    scandir = os.scandir
+    for turn in (1, -1):  # whatever the order is in which the file system has them
+
+        class Turned(list):
+            __enter__, __exit__ = (lambda self: self), (lambda *_: None)
+
+        monkeypatch.setattr(os, "scandir", lambda path, t=turn: looked.append(path) or Turned(list(scandir(path))[::t]))
+        assert in_list(str(tmp_path / "train.csv"), None, False).paths == ["ballet/abc.mp4", "ballet/xyz.mkv"]
+    assert str(tmp_path / "xyz") not in looked  # it is a video of the list, of many frames
 
 
 def test_a_pattern_chooses_the_frames(tmp_path):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Sequence, Set
 
 from gpupipe.errors import DataError
 from gpupipe.host.files import is_folder, read_regular
-from gpupipe.sources.folder import EXTENSIONS
 from gpupipe.sources.videos.encoded import VIDEOS
 from gpupipe.sources.videos.files import Listed
 
@@ -61,34 +59,42 @@ def _kinetics(path: str, rows: list[dict[str, str]], folder: str, labels: bool) 
         raise DataError(
             f"the list {path} has no label in each row: leave the label out of fields, or pass another list"
         )
-    there = _stems(folder)
-    if not there:
-        raise DataError(f"no videos in {folder}, where those of {path} are looked for: pass folder= of the field")
-    keys, paths = [], []
+    keys = []
     for number, row in enumerate(rows, start=2):
         try:
             keys.append(f"{row['youtube_id']}_{int(row['time_start']):06d}_{int(row['time_end']):06d}")
         except (TypeError, ValueError):
             raise DataError(f"line {number} of the list {path} is {row}, whose times are no numbers") from None
-        paths.append(there.get(keys[-1]) or there.get(row["youtube_id"], ""))
+    names = [row["youtube_id"] for row in rows]
+    there = _stems(folder, {*keys, *names}.difference(row.get("label", "") for row in rows))
+    if not there:
+        raise DataError(f"no videos in {folder}, where those of {path} are looked for: pass folder= of the field")
+    paths = [there.get(key) or there.get(name, "") for key, name in zip(keys, names, strict=True)]
     classes = sorted({row["label"] for row in rows}) if labels else None
     numbers = {name: label for label, name in enumerate(classes or [])}
     return Listed(folder, paths, keys, [numbers[row["label"]] for row in rows] if labels else None, classes)
 
 
-def _stems(folder: str) -> dict[str, str]:
-    """Of each video in a folder, and in its folders, its path by its name without the extension."""
+def _stems(folder: str, listed: Set[str]) -> dict[str, str]:
+    """Of each video in a folder, and in its folders, its path by its name without the extension; of several of one
+    name the first by path. listed: names of videos; a folder of such a name has frames, and isn't looked into."""
     there: dict[str, str] = {}
+    for entry in _videos(folder):
+        there.setdefault(_stem(entry.name), entry.name)
+        if entry.name not in listed and is_folder(entry):
+            for one in _videos(entry.path):
+                there.setdefault(_stem(one.name), f"{entry.name}/{one.name}")
+    return there
+
+
+def _videos(folder: str) -> list[os.DirEntry[str]]:
+    """The video files and folders in a folder, by name; whatever else is there is left out."""
     try:
-        entries = list(os.scandir(folder))
+        with os.scandir(folder) as entries:
+            found = [one for one in entries if one.name.lower().endswith(VIDEOS) or is_folder(one)]
     except OSError as error:
         raise DataError(f"the folder of the videos, {folder}, can't be read: {error.strerror}; pass folder=") from error
-    for entry in entries:
-        there[_stem(entry.name)] = entry.name
-        inner = os.scandir(entry.path) if is_folder(entry) else ()
-        for one in takewhile(lambda one: not one.name.lower().endswith(EXTENSIONS), inner):  # else it is a video itself
-            there[_stem(one.name)] = f"{entry.name}/{one.name}"
-    return there
+    return sorted(found, key=lambda one: one.name)
 
 
 def _stem(name: str) -> str:

@@ -318,6 +318,25 @@ class TestMissing:
                 assert seen[index] == ("" if default is None else default)
         assert len(seen) == 14
 
+    @pytest.mark.parametrize("make", [np.array, torch.tensor])
+    @ENGINE
+    def test_a_batch_has_the_default_for_itself(self, make: Any, engine: dict[str, Any]) -> None:
+        """What is done to it in place is seen in no other row."""
+        default = make([[1.0, 2.0, 30.0, 40.0]])
+        source = self.source("embedding", missing="default", default=default, collate="list")
+        seen = []
+        for batch, indices in batches(source, EVAL, **engine):
+            seen += [batch["embedding"][row].clone() for row, index in enumerate(indices) if index in (4, 9)]
+            for value in batch["embedding"]:
+                value.zero_()
+        assert len(seen) == 2
+        assert torch.equal(*seen)
+        assert seen[0].any()
+        assert default.tolist() == [[1.0, 2.0, 30.0, 40.0]]
+        value = source[4]["embedding"]
+        value[:] = 0
+        assert default.tolist() == [[1.0, 2.0, 30.0, 40.0]]
+
 
 class TestTheMessageAboutWhatIsLacking:
     @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ follows each crop, flip and operation that moves pixels; what is colour touches 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
@@ -143,8 +144,8 @@ class Field:
 
     @property
     def absent(self) -> Any:
-        """What stands in for a value that is missing, under missing='default'."""
-        return self.empty if self.default is None else self.default
+        """What stands in for a value that is missing, under missing='default': a copy, as a batch may be changed."""
+        return copy.deepcopy(self.empty if self.default is None else self.default)
 
 
 class _Shapes(Field):

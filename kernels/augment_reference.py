@@ -196,7 +196,7 @@ def _gamma(image: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 def _with_holes(image: torch.Tensor, values: torch.Tensor, fill: Fill) -> torch.Tensor:
     whole = values.clamp(0, 65535).int().tolist()
-    color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill).round().to(image)
+    color = torch.tensor((0.0, 0.0, 0.0) if fill is None else fill, device="cpu").round().to(image)
     out = image.clone()
     for first in range(1, min(1 + 4 * whole[0], len(whole) - 3), 4):
         top, left, height, width = whole[first : first + 4]

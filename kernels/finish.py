@@ -107,7 +107,7 @@ def finish_padded(
         raise ValueError(f"out is {out.dtype}; give one of {', '.join(map(str, DTYPES))}, and to erase one of floats")
     if erase is not None:
         erase.check(len(rows), *out.shape[2:])
-    around = torch.tensor([value], dtype=out.dtype)
+    around = torch.tensor([value], dtype=out.dtype, device="cpu")
     offset, scale = tuple(255 * m for m in mean), tuple(1 / (255 * s) for s in std)
     padding = {"rows": np.array([row.data_ptr() for row in rows], np.uintp), "sizes": sizes}
     _run_native(out, offset, scale, channels_last, erase, None, threads, variant, around=around.data_ptr(), **padding)
@@ -236,9 +236,9 @@ def _arrays(erase: Erase | None, mix: Mix | None) -> dict[str, NDArray[Any]]:
 @lru_cache(maxsize=16)
 def _table(offset: tuple[float, ...], scale: tuple[float, ...], dtype: torch.dtype) -> torch.Tensor:
     """What each level of each channel becomes, (3, 256) of `dtype`; the vector code computes the same."""
-    levels = torch.arange(256, dtype=torch.float32)
-    offsets, scales = (torch.tensor(values, dtype=torch.float32).view(3, 1) for values in (offset, scale))
-    return ((levels - offsets) * scales).to(dtype)
+    levels = torch.arange(256, dtype=torch.float32, device="cpu")
+    constants = torch.tensor([offset, scale], dtype=torch.float32, device="cpu").view(2, 3, 1)
+    return ((levels - constants[0]) * constants[1]).to(dtype)
 
 
 def _finish_plain(
@@ -249,7 +249,7 @@ def _finish_plain(
     erase: Erase | None,
     mix: Mix | None,
 ) -> None:
-    constants = torch.tensor([offset, scale], dtype=torch.float32).to(images.device, non_blocking=True)
+    constants = torch.tensor([offset, scale], dtype=torch.float32, device="cpu").to(images.device, non_blocking=True)
     exact = images.permute(0, 3, 1, 2).to(torch.float32)
     exact.sub_(constants[0].view(1, 3, 1, 1)).mul_(constants[1].view(1, 3, 1, 1))
     exact = exact if erase is None else erased(exact, erase)
@@ -284,7 +284,7 @@ def erased(exact: torch.Tensor, erase: Erase) -> torch.Tensor:
     for row, (top, left, height, width) in enumerate(erase.boxes.tolist()):
         rows, columns = slice(top, top + height), slice(left, left + width)
         if erase.value is not None:
-            filling = torch.tensor(erase.value).view(3, 1, 1)
+            filling = torch.tensor(erase.value, device="cpu").view(3, 1, 1)
         else:
             assert erase.keys is not None
             key = (int(erase.keys[row, 0]), int(erase.keys[row, 1]))

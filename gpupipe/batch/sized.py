@@ -51,7 +51,7 @@ def outside(images: torch.Tensor, sizes: Sizes, value: float) -> torch.Tensor:
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
         images.itemsize
     ]  # NumPy's, of any dtype
-    level = int(torch.tensor([value], dtype=images.dtype).view(integers))
+    level = int(torch.tensor([value], dtype=images.dtype, device="cpu").view(integers))
     for image, (height, width) in zip(_fast([images.view(integers)])[0], sizes.tolist(), strict=True):
         image[..., height:, :] = level
         image[..., :height, width:] = level

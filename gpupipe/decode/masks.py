@@ -51,11 +51,11 @@ def move_masks(masks: Sequence[NDArray[Any]], moves: Moves, ignore: int) -> None
     By the kernels that move images, which see three bytes of each number as colors: so a mask fits its image to the
     pixel, and numbers of any dtype stay what they are.
     """
-    image = torch.empty(0)
+    image = torch.empty(0, device="cpu")
     for row in np.flatnonzero(moves.ops.any(axis=1)).tolist():
         fill = np.array([ignore], masks[row].dtype).view(np.uint8)
         if image.shape[1:3] != masks[row].shape:
-            image = torch.zeros((1, *masks[row].shape, 3), dtype=torch.uint8)
+            image = torch.zeros((1, *masks[row].shape, 3), dtype=torch.uint8, device="cpu")
         numbers = masks[row][..., None].view(np.uint8)  # (height, width, bytes)
         for first in range(0, len(fill), 3):
             some = numbers[..., first : first + 3]

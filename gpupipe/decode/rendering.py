@@ -339,7 +339,7 @@ def _whole(one: Fetched, recipe: Recipe) -> dict[str, NDArray[np.uint8]]:
         ((height, width),) = (upright(sizes) if recipe.exif_orientation else sizes[:, :2]).tolist()
         size = (height, width) if height and not one.failures else (1, 1)
         crops[name] = [Crops.of([(0, 0, *size)], size)]
-        out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8),)
+        out[name] = (torch.empty((1, *size, 3), dtype=torch.uint8, device="cpu"),)
     decode_images(one, (recipe,), crops, out)
     return {name: views[0][0].numpy() for name, views in out.items()}
 

@@ -24,7 +24,7 @@ def worker_seeds(seed: int, rank: int) -> Any:
     """The torch.Generator from which torch takes the seeds of a rank's workers; its global one is left alone."""
     import torch
 
-    generator = torch.Generator()
+    generator = torch.Generator("cpu")
     seed_all([generator], Stream(seed, 0, np.array([rank])).words(WORKERS)[:, 0].tolist())
     return generator
 

@@ -81,7 +81,7 @@ class BufferPool:
         """An uninitialized contiguous tensor."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size == 0:  # torch refuses to view nothing as another dtype
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         block = self._free_one(size) or _Block(size)
         self._lent.add(block)
         self._kept = min(max(self._kept, 2 * len(self._lent)), self._keep)

@@ -79,7 +79,7 @@ class Slots:
         self._stride = _up(end, PAGE)
         size = count * self._stride
         self._shared = SharedMemory(size) if shared else None
-        self._memory = torch.empty(size, dtype=torch.uint8) if self._shared is None else self._shared.bytes
+        self._memory = self._shared.bytes if self._shared else torch.empty(size, dtype=torch.uint8, device="cpu")
         self._count = count
         # The one used last is taken first: its pages are in the caches.
         self._free: deque[int] = deque(range(count))

@@ -165,12 +165,27 @@ class _WatchedDataLoader(torch.utils.data.DataLoader[Any]):
         self.received = received
 
     def _get_iterator(self) -> Any:
-        return super()._get_iterator() if self.num_workers == 0 else _watched(_torchs())(self)
+        if self.num_workers > 0:
+            return _watched(_torchs())(self)
+        with torch.device("cpu"):
+            return super()._get_iterator()
 
 
 @cache
 def _watched(inner: type) -> Any:
-    return type("Watched", (_Watched, inner), {})
+    return type("Watched", (_Watched, inner, _on_cpu(inner.__base__)), {})
+
+
+def _on_cpu(base: Any) -> type:
+    """What torch's iterators have in common, set up with the CPU as the default device: the workers' seed is drawn then
+    by a generator of the CPU. Workers are started after that, so that forks of this process keep the program's device.
+    """
+
+    def __init__(self: Any, loader: Any) -> None:
+        with torch.device("cpu"):
+            base.__init__(self, loader)
+
+    return type("OnCpu", (base,), {"__init__": __init__})
 
 
 class _Watched(_Inner):

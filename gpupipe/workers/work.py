@@ -46,6 +46,6 @@ def new_planes(layout: Iterable[Plane], count: int, pinned: bool = False) -> Col
     """New memory for the planes of `count` rows: by name a tuple with the tensor of each view."""
     planes: Columns = {}
     for plane in layout:
-        view = torch.empty((count, *plane.shape), dtype=plane.dtype, pin_memory=pinned)
+        view = torch.empty((count, *plane.shape), dtype=plane.dtype, device="cpu", pin_memory=pinned)
         planes[plane.name] = (*planes.get(plane.name, ()), view)
     return planes

@@ -146,7 +146,7 @@ def _alike(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, torch.Tensor | np.ndarray) and isinstance(other, torch.Tensor | np.ndarray):
-        first, second = (torch.as_tensor(each).detach().cpu().double().numpy() for each in (one, other))
+        first, second = (torch.as_tensor(each, device="cpu").detach().double().numpy() for each in (one, other))
         return first.shape == second.shape and bool(np.allclose(first, second, 1e-6, 0, equal_nan=True))
     if isinstance(one, int | float) and isinstance(other, int | float):
         return bool(np.isclose(one, other, 1e-9, 0, equal_nan=True))

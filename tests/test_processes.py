@@ -323,6 +323,43 @@ def test_a_program_that_leaves_its_loader_open_ends_without_a_word(how: str) -> 
     assert done.stderr == ""
 
 
+FORKING = """
+import os, torch, gpupipe
+
+class Opened(torch.utils.data.Dataset):
+    opened = False
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.utils.data.get_worker_info().dataset.opened])
+
+def init(worker):
+    torch.utils.data.get_worker_info().dataset.opened = True
+
+data = Opened()
+order = torch.utils.data.SequentialSampler(data)
+options = dict(order=order, num_workers=2, worker_init_fn=init, multiprocessing_context="fork")
+with gpupipe.Loader(data, None, 4, **options) as loader:
+    expected = [batch.tolist() for batch in loader]
+    assert expected == [[[number, 1] for number in range(first, first + 4)] for first in (0, 4)]
+    child = os.fork()
+    same = [batch.tolist() for batch in loader] == expected
+    if not child:
+        loader.close()
+        os._exit(not same)  # else multiprocessing ends the workers of the parent, which it takes for this one's
+    assert os.waitpid(child, 0)[1] == 0
+    assert same and [batch.tolist() for batch in loader] == expected
+"""
+
+
+def test_a_fork_between_two_epochs_has_workers_of_its_own_that_are_set_up() -> None:
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", FORKING]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=BENCH.parent, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_workers_end_also_where_they_cannot_be_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(iterator: object) -> bool:
         raise RuntimeError("can't start new thread")

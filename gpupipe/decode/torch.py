@@ -152,7 +152,8 @@ class TorchEngine:
         Raises LoaderTimeoutError when the workers give nothing within the timeout, WorkerError when one has died. The
         workers are then ended, and the next stream starts new ones. A new stream ends an older one.
         """
-        if self._owner != os.getpid():  # a fork of the one that built the loader
+        if self._owner != os.getpid():  # a fork of the one that built the loader, whose workers are not for it to end
+            self._iterator = None
             self._settle()
         elif not self._persistent:
             self.close()

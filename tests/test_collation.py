@@ -192,6 +192,15 @@ class TestListsAndFunctions:
         assert found[4].tolist() == ["a"]
         assert made(Array("y", "float32", collate="list"), [[1, 2]])[0].dtype == torch.float32
 
+    @pytest.mark.parametrize("policy", ["list", list])
+    def test_a_row_without_values_has_the_dtype_of_the_others(self, policy: Any) -> None:
+        values = [np.zeros(0, np.int64), np.zeros((0, 2)), np.array([0.5], np.float32), np.array(3, np.int8)]
+        found = made(Array(collate=policy), values)
+        assert [one.dtype for one in found[:3]] == [torch.float32] * 3
+        assert [one.shape for one in found[:3]] == [(0,), (0, 2), (1,)]
+        assert found[3] == 3
+        assert made(Array(collate=policy), values[:1])[0].dtype == torch.int64
+
     def test_a_function_has_the_same_list(self) -> None:
         def together(values: list[Any]) -> str:
             return "+".join(str(value.tolist()) for value in values)

@@ -682,6 +682,15 @@ def test_batches_of_empty_lists_have_the_dtype_of_others(engine: dict[str, Any],
     assert kinds == {torch.int64}
 
 
+@pytest.mark.parametrize("workers", [0, 2, 4])
+def test_an_empty_list_has_the_dtype_of_rows_that_other_workers_make(workers: int) -> None:
+    data = [{"image": np.zeros((8, 8, 3), np.uint8), "v": [] if row < 2 else np.float32([row])} for row in range(4)]
+    fields = {"image": Image(), "v": Array(collate="list")}
+    with gpupipe.Loader(data, EVAL, 4, fields=fields, device="cpu", engine="torch", **forked(workers)) as loader:
+        (batch,) = loader
+    assert [value.dtype for value in batch["v"]] == [torch.float32] * 4
+
+
 def test_an_empty_list_among_floats_is_of_floats() -> None:
     source = gpupipe.open_source(
         [{"v": [0.5]}, {"v": []}, {"v": np.zeros(0, np.float32)}], fields={"v": Array(collate="list")}

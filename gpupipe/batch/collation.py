@@ -66,7 +66,8 @@ def _collated(name: str, field: Field, is_label: bool, values: Any) -> Columns:
             return {name: _ragged(_alike(_arrays(values, dtype)))}
         if isinstance(policy, Pad):
             return _padded(name, policy, isinstance(field, Boxes | Points), _alike(_arrays(values, dtype)))
-        listed = [_plain(value, dtype) for value in values]
+        alike = _of_one_dtype(values) if isinstance(field, Array) and dtype is None else values
+        listed = [_plain(value, dtype) for value in alike]
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -129,6 +130,14 @@ def _alike(arrays: Arrays) -> Arrays:
             raise CollationError(reason, [row])
     like = next((array for array in arrays if len(array)), None)
     return arrays if like is None else [one if len(one) else like[:0] for one in arrays]
+
+
+def _of_one_dtype(values: Any) -> Any:
+    """Rows without values with the dtype of the others, whichever worker has made them: their own says nothing."""
+    like = next((value.dtype for value in values if isinstance(value, np.ndarray) and value.size), None)
+    if like is None:
+        return values
+    return [one.astype(like) if isinstance(one, np.ndarray) and not one.size else one for one in values]
 
 
 def _ragged(arrays: Arrays) -> Ragged:

@@ -174,8 +174,13 @@ def test_attributes_are_those_of_what_was_raised() -> None:
     assert (error.code, error.response, error.advice()) == (3, {"a": 1}, "3 means wait")
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = error.nothing_such
+    sent: Any = pickle.loads(pickle.dumps(raised(OSError(5, "no"))))
+    assert (sent.errno, repr(sent.__cause__)) == (5, "OSError(5, 'no')")
+    assert "OSError: [Errno 5] no" in str(sent.__cause__.__cause__)
+    large = OSError(5, "no")
+    large.data = bytes(1 << 17)  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="errno"):  # rather than a None that looks like an answer
-        _ = pickle.loads(pickle.dumps(raised(OSError(5, "no")))).errno
+        _ = pickle.loads(pickle.dumps(raised(large))).errno
 
 
 def test_a_type_that_the_other_process_lacks_is_no_error_there(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from gpupipe.decode.items import Items
 from gpupipe.decode.rendering import Rendering
 from gpupipe.decode.selftest import fit
 from gpupipe.decode.sharing import Share, SharingEngine
+from gpupipe.decode.substitutes import Substitutes
 from gpupipe.decode.torch import TorchEngine
 from gpupipe.decode.tuned import Tuned, tuned
 from gpupipe.errors import ConfigError, EngineUnavailableError
@@ -26,10 +27,12 @@ from gpupipe.host.checks import whole
 from gpupipe.kernels import native
 from gpupipe.recipe import PerImage, Views
 from gpupipe.sources import DatasetSource, ItemSource, Source
+from gpupipe.sources.parts import asks_users
 from gpupipe.workers.work import Plane
 from gpupipe.workers.worker import WorkerInit
 
 __all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine", "served"]
+__all__ += ["substitutes"]
 
 log = logging.getLogger("gpupipe")
 
@@ -221,16 +224,27 @@ def made_by(
     return Rendering(source, views, augmented=settings.engine == "torch" and settings.device.type == "cpu")
 
 
-def open_engine(work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator) -> Engine:
+def substitutes(work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator) -> Substitutes | None:
+    """What makes single rows where workers alone may, as they ask a user's dataset; None: the loader's process may, as
+    no code of a user's is asked, or it is asked there anyway, without workers or with DALI."""
+    if settings.engine == "dali" or not settings.num_workers or not asks_users(work.source):
+        return None
+    alone = replace(settings, batch_size=1, num_workers=1, pin_memory=False, persistent_workers=True)
+    return Substitutes(partial(_torch_engine, work, alone, seeds, 1))
+
+
+def open_engine(
+    work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator, beside: Substitutes | None = None
+) -> Engine:
     """The engine that the settings name, ready to stream; says once which one it is.
 
-    seeds: where those of worker processes come from.
+    seeds: where those of worker processes come from. beside: what ends with the workers of the torch engine.
     """
     if settings.engine == "dali":
         assert isinstance(work, Rendering)
         return _open_dali(work, settings, seeds)
     log.info("gpupipe: torch engine, %d workers, batches on %s", settings.num_workers, settings.device)
-    return _open_torch(work, settings, seeds, settings.prefetch_factor)
+    return _open_torch(work, settings, seeds, settings.prefetch_factor, beside)
 
 
 def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator) -> Engine:
@@ -267,20 +281,35 @@ def _open_dali(work: Rendering, settings: EngineSettings, seeds: torch.Generator
 
 
 def _open_torch(
-    work: Rendering | Items, settings: EngineSettings, seeds: torch.Generator, prefetch_factor: int
+    work: Rendering | Items,
+    settings: EngineSettings,
+    seeds: torch.Generator,
+    prefetch_factor: int,
+    beside: Substitutes | None = None,
 ) -> Engine:
     _say_without_kernels()
+    if settings.worker_processes:
+        _check_shm(work.layout, settings, prefetch_factor)
+    elif settings.device.type == "cuda":
+        log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
+    return _torch_engine(work, settings, seeds, prefetch_factor, beside)
+
+
+def _torch_engine(
+    work: Rendering | Items,
+    settings: EngineSettings,
+    seeds: torch.Generator,
+    prefetch_factor: int,
+    beside: Substitutes | None = None,
+) -> TorchEngine:
     source, workers = work.source, settings.worker_processes
     options: dict[str, Any] = {}
     if workers:
-        _check_shm(work.layout, settings, prefetch_factor)
         options = {
             name: getattr(settings, name)
             for name in ("persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn")
         }
         options["prefetch_factor"] = prefetch_factor
-    elif settings.device.type == "cuda":
-        log.warning("gpupipe: num_workers=0 decodes in the training process, so the GPU waits; raise num_workers")
     return TorchEngine(
         work,
         settings.device,
@@ -290,6 +319,7 @@ def _open_torch(
         generator=seeds,
         source=source,
         ahead=_ahead(work, settings),
+        beside=beside,
         describe=source.location,
         dataset=source.dataset if isinstance(source, DatasetSource | ItemSource) else source,
         **options,

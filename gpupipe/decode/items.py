@@ -76,7 +76,7 @@ class Items:
             seeding([source], job.seed, job.epoch, job.positions, 0) as seed,
         ):
             if not self._together:
-                items = self._one_by_one(job, seed, failures, source.item)
+                items = self._one_by_one(job, seed, failures, source.item, tries=2)
             elif job.whole:
                 items = self._several(job, seed, failures)
             else:  # a substitute
@@ -125,14 +125,20 @@ class Items:
         seed: Callable[[int], None],
         failures: dict[int, SampleError],
         read: Callable[[int], Any],
+        tries: int = 1,
     ) -> list[Any]:
+        """tries: how often each is asked for, as storage may have been at fault."""
         items: list[Any] = [None] * len(job)
         for row, index in enumerate(job.indices.tolist()):
-            seed(row)
-            try:
-                items[row] = read(index)
-            except SampleError as error:
-                failures[row] = error
+            for _ in range(tries):
+                seed(row)
+                try:
+                    items[row] = read(index)
+                except SampleError as error:
+                    failures[row] = error
+                else:
+                    failures.pop(row, None)
+                    break
         return items
 
     def _of_one_each(self, job: Job, given: list[Any], failures: dict[int, SampleError]) -> list[Any]:

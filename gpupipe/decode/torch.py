@@ -24,6 +24,7 @@ import torch.utils.data
 
 from gpupipe.batch import Batch, Coming, Job
 from gpupipe.decode.engine import Batches
+from gpupipe.decode.substitutes import Substitutes
 from gpupipe.errors import ConfigError, DataError, LoaderTimeoutError, OriginalTraceback
 from gpupipe.host import system
 from gpupipe.host.processes import Identity
@@ -52,7 +53,7 @@ class TorchEngine:
     dataset: what the user's code finds in `torch.utils.data.get_worker_info()`. describe: where a sample lies, for
     messages. generator: where the workers' seeds come from. ahead: how many of its own batches before each a worker
     tells its source of it. source: which has to be told where this process reads itself, and whose workers are no
-    forks of a process that has read from a storage: their requests would hang.
+    forks of a process that has read from a storage: their requests would hang. beside: whose worker ends with these.
     """
 
     name = "torch"
@@ -69,6 +70,7 @@ class TorchEngine:
         generator: torch.Generator,
         source: Source | None = None,
         ahead: int = 0,
+        beside: Substitutes | None = None,
         worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
         **options: Any,
@@ -83,6 +85,7 @@ class TorchEngine:
         self._work = work
         self._source = source
         self._ahead = ahead
+        self._beside = beside
         self._sent_by = ""  # the start method by which workers are known to get all
         self._batch_size = batch_size
         self._options = options | dict(
@@ -227,6 +230,8 @@ class TorchEngine:
 
     def close(self, at_once: bool = False) -> None:
         """Ends the workers."""
+        if self._beside is not None:
+            self._beside.close(at_once)
         iterator, self._iterator = self._iterator, None
         if iterator is None:
             return
@@ -253,6 +258,8 @@ class TorchEngine:
 
     def interrupt(self) -> None:
         """Ends the workers, and with them whoever waits for one."""
+        if self._beside is not None:
+            self._beside.interrupt()
         interrupt = getattr(self._iterator, "interrupt", None)
         if interrupt is not None:
             interrupt()

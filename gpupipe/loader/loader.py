@@ -17,7 +17,16 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Field, Job
-from gpupipe.decode.choose import EngineName, EngineSettings, choose, concurrency, made_by, open_engine, served
+from gpupipe.decode.choose import (
+    EngineName,
+    EngineSettings,
+    choose,
+    concurrency,
+    made_by,
+    open_engine,
+    served,
+    substitutes,
+)
 from gpupipe.decode.costs import check_limits
 from gpupipe.decode.decoders import Decoders
 from gpupipe.decode.engine import Engine
@@ -63,6 +72,7 @@ from gpupipe.order.protocol import makes_batches, samples_of
 from gpupipe.recipe import Mixing, MultiCrop, Recipe, Views, check_fields
 from gpupipe.sources import ItemSource, Source, StreamSource, names_files, open_source
 from gpupipe.sources.dataset import UserSource
+from gpupipe.sources.parts import asks_users
 from gpupipe.workers.worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -271,9 +281,16 @@ class Loader(DataLoaderAttributes):
         work = made_by(self.settings, self.source, self._views, collate_fn)
         self._readers = Readers(1, self.settings.timeout)
         here = work.here(self._readers)
-        most = self._tally.on_all_ranks(self.batches)
-        by_draws = may_fail_by_draws(self.source, self._views)
-        repair = Repair(here, self.order, on_error, most, self.batches.sure, by_draws)
+        beside = substitutes(work, self.settings, worker_seeds(self.seed, rank))
+        repair = Repair(
+            here if beside is None else beside,
+            self.order,
+            on_error,
+            self._tally.on_all_ranks(self.batches),
+            self.batches.sure,
+            by_draws=may_fail_by_draws(self.source, self._views),
+            twice=self.settings.engine == "torch" and asks_users(self.source),
+        )
         self.meter = Meter(self.source)
         self._finisher = Finisher(self.source.fields, self._views, where, self.settings.pin_memory)
         self._mixes = self._mixing is not None
@@ -281,7 +298,9 @@ class Loader(DataLoaderAttributes):
         self.meter.finisher = "consumer" if lane is None else "thread"
         self._jobs = Jobs(self.order, self.seed, len(self.source), self._several, limits)
         self._supply = Supply(
-            open_engine(work if self.settings.worker_processes else here, self.settings, worker_seeds(self.seed, rank)),
+            open_engine(
+                work if self.settings.worker_processes else here, self.settings, worker_seeds(self.seed, rank), beside
+            ),
             self._jobs,
             partial(_mended, repair, work.collate, self._mixing, self.source),
             self._finisher,

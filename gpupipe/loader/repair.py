@@ -23,8 +23,8 @@ from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
 from gpupipe.order.protocol import makes_batches, positions_of
 from gpupipe.recipe import RandomCrop, Views
-from gpupipe.sources import ItemSource, Source
-from gpupipe.sources.parts import is_users
+from gpupipe.sources import Source
+from gpupipe.sources.parts import asks_users
 
 __all__ = ["OnError", "Repair", "check_on_error", "may_fail_by_draws"]
 
@@ -45,7 +45,7 @@ def check_on_error(on_error: str) -> None:
 def may_fail_by_draws(source: Source, views: Views) -> bool:
     """Whether a sample may be bad by what is drawn for it at a position: by a dataset's code, by operations of the
     user's own, of which frames a clip is, or what size. What else is decoded fails whatever part of it is wanted."""
-    if is_users(source) or isinstance(source, ItemSource) or any(view.own for view in views):
+    if asks_users(source) or any(view.own for view in views):
         return True  # items as they are have no fields
     crops = [view.crop for view in views]
     if any(isinstance(crop, RandomCrop) and not crop.pad_if_needed and crop.resize is not None for crop in crops):
@@ -58,11 +58,19 @@ class Repair:
 
     rows: makes the rows of a part of a job on the CPU. most: bad samples that an epoch may have on all ranks together,
     1 or more. sure: positions that an epoch delivers in any case. by_draws: what is bad at one position may be good at
-    another, see `may_fail_by_draws`.
+    another, see `may_fail_by_draws`. twice: who has made a batch has tried its failed rows twice, so that they are not
+    tried again here.
     """
 
     def __init__(
-        self, rows: Callable[[Job], Batch], order: Order, on_error: OnError, most: int, sure: int, by_draws: bool
+        self,
+        rows: Callable[[Job], Batch],
+        order: Order,
+        on_error: OnError,
+        most: int,
+        sure: int,
+        by_draws: bool,
+        twice: bool = False,
     ) -> None:
         self._rows = rows
         self._order = order
@@ -70,6 +78,7 @@ class Repair:
         self._most = most
         self._sure = sure
         self._by_draws = by_draws
+        self._twice = twice
         self._bad: dict[int, SampleError] = {}  # what need not be tried again; by_draws: at the same position
         self._logged: set[int] = set()
 
@@ -86,12 +95,12 @@ class Repair:
 
     def _remade(self, batch: Batch, job: Job, row: int) -> Batch:
         """That row's samples once more, as storage may have been at fault; in the place of each that is bad the next
-        good one."""
+        good one. Raises the error of the first where none may stand in."""
         if self._by_draws:
             self._bad.clear()
         others: dict[int, int] = {}
         one, met = job.standing_in(row, others), len(batch.bad)
-        made = self._attempt(batch, one)
+        made = self._noted(batch, batch.failures[row]) if self._twice else self._attempt(batch, one)
         if isinstance(made, SampleError) and not self._replaces(made):
             raise made
         candidates = self._candidates(job, row) if isinstance(made, SampleError) else []
@@ -169,7 +178,10 @@ class Repair:
         made = self._rows(one)
         if not made.failures:
             return made
-        error = made.failures[0]
+        return self._noted(batch, made.failures[0])
+
+    def _noted(self, batch: Batch, error: SampleError) -> SampleError:
+        """The same error, of which the batch and the log now tell."""
         self._bad[error.index] = error.bare()
         batch.bad.append(self._bad[error.index])
         if self._replaces(error):

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gpupipe.batch import Columns
 from gpupipe.errors import SampleError
 from gpupipe.host.whereabouts import Renumbered
-from gpupipe.sources.dataset import DatasetSource
+from gpupipe.sources.dataset import DatasetSource, ItemSource
 from gpupipe.sources.source import Source
 
-__all__ = ["Before", "datasets_of", "fetched", "is_users", "stored"]
+__all__ = ["Before", "asks_users", "datasets_of", "fetched", "is_users", "stored"]
 
 Numbers = NDArray[np.int64]
 Before = Callable[[int], None] | None
@@ -30,6 +30,11 @@ def is_users(source: Source) -> bool:
     """Whether code of a user's is asked where this source is: a dataset, or a source of his own."""
     parts = source.all_parts()
     return any(isinstance(part, DatasetSource) or not type(part).__module__.startswith("gpupipe.") for part in parts)
+
+
+def asks_users(source: Source) -> bool:
+    """Whether it is a user's code that gives samples, where a recipe is, or items as they are."""
+    return isinstance(source, ItemSource) or is_users(source)
 
 
 def stored(parts: Iterable[tuple[Source, Numbers, Numbers]], count: int) -> Numbers | None:

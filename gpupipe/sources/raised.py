@@ -4,8 +4,10 @@ what it returned."""
 from __future__ import annotations
 
 import importlib
+import pickle
 import traceback
 import types
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ FIELDS = frozenset({"index", "location", "reason", "remedy", "original", "messag
 
 Error = SampleError | CollateError
 DEPTH = 3  # of containers that a message tells
+MOST_SENT = 1 << 16  # bytes
 
 Fields = tuple[Any, ...]
 Made = TypeVar("Made", bound=Error)
@@ -32,8 +35,9 @@ def as_raised(error: Exception, index: int, location: str, reason: str, remedy: 
 
     It has the error's `args`, and its other attributes by way of `__cause__`; its text is the SampleError's. Where
     there can be no class that is both (a type that needs arguments in `__new__`, say), it has the nearest base of the
-    error's that can be, in the end none. In another process it has the nearest type that can be imported there, and
-    the traceback as text. torch's DataLoader raises the type alone, and only if a text is all that it asks for.
+    error's that can be, in the end none. In another process it has the nearest type that can be imported there, the
+    traceback as text, and as its cause a copy of the error, if that can be pickled and is not large. torch's DataLoader
+    raises the type alone, and only if a text is all that it asks for.
     """
     original = "".join(traceback.format_exception(error))
     return _raised(SampleError, error, (index, location, reason, remedy, original))
@@ -97,7 +101,7 @@ def _class_of(base: type[Any], kind: type[Exception]) -> type[Any]:
     own |= {
         "__module__": base.__module__,
         "__getattr__": _of_cause,
-        "__reduce__": lambda error: (_rebuilt, (base, _names(base, kind), error._fields())),
+        "__reduce__": lambda error: (_rebuilt, (base, _names(base, kind), error._fields(), _sent(error.__cause__))),
     }
     name = f"{base.__name__}[{kind.__name__}]"
     return types.new_class(name, (base, kind), exec_body=lambda body: body.update(own))
@@ -120,9 +124,40 @@ def _names(base: type, kind: type[Exception]) -> list[tuple[str, str]]:
     return [(module, name) for module, name in names if _imported(module, name) in kind.__mro__]
 
 
-def _rebuilt(base: type, names: list[tuple[str, str]], fields: Fields) -> Any:
+def _rebuilt(base: type, names: list[tuple[str, str]], fields: Fields, sent: bytes | None = None) -> Any:
     found = (_imported(module, name) for module, name in names)
-    return _typed(base, tuple(kind for kind in found if kind is not None), fields)
+    made = _typed(base, tuple(kind for kind in found if kind is not None), fields)
+    cause = None if sent is None else _received(sent)
+    if cause is not None:
+        with suppress(Exception):  # of the user's, which may refuse attributes
+            cause.__cause__ = made.__cause__  # the traceback as text
+            made.__cause__ = cause
+    return made
+
+
+def _sent(cause: BaseException | None) -> bytes | None:
+    """What was raised, for another process; None: it can't be pickled, or is large, as with a whole response in it."""
+    # In parts, as pickle makes an exception anew of its `args`, which are often not what its `__init__` takes.
+    for form in (cause, (type(cause), getattr(cause, "args", ()), getattr(cause, "__dict__", {}))):
+        try:
+            sent = pickle.dumps(form)
+        except Exception:  # code of the user's
+            continue
+        if len(sent) <= MOST_SENT and _received(sent) is not None:
+            return sent
+    return None
+
+
+def _received(sent: bytes) -> Exception | None:
+    try:
+        cause = pickle.loads(sent)
+        if isinstance(cause, tuple):
+            kind, args, attributes = cause
+            cause = kind.__new__(kind, *args)
+            vars(cause).update(attributes)
+    except Exception:  # code of the user's, or a type that this process lacks
+        return None
+    return cause if isinstance(cause, Exception) else None
 
 
 def _imported(module: str, name: str) -> type | None:

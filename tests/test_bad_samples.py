@@ -25,6 +25,7 @@ from torchvision.transforms import v2
 import gpupipe
 from gpupipe.batch.batch import ENDLESS
 from gpupipe.decode.dali import engine as dali
+from gpupipe.loader.repair import may_fail_by_draws
 from gpupipe.loader.tally import Tally
 from gpupipe.order import RankBatches
 from gpupipe.plan import cropping
@@ -515,6 +516,27 @@ def test_what_is_bad_by_its_draws_stands_in_wherever_it_is_good(caplog):
     assert {row[2] for row in whole} == {row[3] for row in whole} == {3, 4}
     assert [epochs_of_drawn([epoch])[0] for epoch in range(8)] == whole
     assert epochs_of_drawn(reversed(range(8))) == whole[::-1]
+
+
+@pytest.mark.parametrize(
+    ("operations", "fields", "expected"),
+    [
+        ((), {}, False),
+        ((), {"caption": gpupipe.Text(tokenizer=len)}, False),
+        ((), {"caption": gpupipe.Text(choose=True)}, False),
+        ((), {"caption": gpupipe.Text(choose=True, tokenizer=len)}, True),
+        ((), {"boxes": gpupipe.Boxes(), "mask": gpupipe.Mask()}, False),
+        ((), {"boxes": gpupipe.Boxes(), "mask": gpupipe.Mask(numbers="boxes")}, True),
+        ((gpupipe.LetterBox(32), gpupipe.Mosaic()), {}, True),
+        ((gpupipe.LetterBox(32), gpupipe.DetectionMixUp()), {}, True),
+    ],
+    ids=repr,
+)
+def test_what_may_be_bad_by_its_draws(folder, operations, fields, expected) -> None:
+    source = gpupipe.open_source(folder)
+    source.fields = gpupipe.Schema({"image": gpupipe.Image()} | fields)
+    recipe = gpupipe.Recipe(operations or (gpupipe.RandomResizedCrop(32),))
+    assert may_fail_by_draws(source, recipe.view_recipes) == expected
 
 
 def test_a_file_that_is_bad_is_not_read_in_each_epoch(damaged, monkeypatch):

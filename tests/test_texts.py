@@ -201,6 +201,28 @@ def test_a_text_that_the_tokenizer_raises_for_is_a_bad_sample(engine: dict[str, 
     assert torch.equal(made[0]["caption"], codes([texts[index] for index in made[0]["index"]]))
 
 
+def test_what_stands_in_for_a_text_is_the_same_whatever_was_met_before(tmp_path: Path) -> None:
+    """As one of a sample's texts is bad, and which is drawn in each epoch."""
+
+    def strict(texts: list[str]) -> torch.Tensor:
+        if any("caption 1" in text for text in texts):
+            raise ValueError("no such word")
+        return codes(texts)
+
+    pq.write_table(pa.table({"image": FILES, "caption": TEXTS}), tmp_path / "a.parquet")
+    data = gpupipe.open_source(tmp_path / "a.parquet", fields=fields(gpupipe.Text(choose=True, tokenizer=strict)))
+
+    def samples(*epochs: int) -> list[list[int]]:
+        with loader(data, on_error="skip", max_bad=1.0) as batches:
+            made = []
+            for epoch in epochs:
+                batches.set_epoch(epoch)
+                made.append(torch.cat([batch["index"] for batch in batches]).tolist())
+            return made
+
+    assert samples(0, 1, 2, 3) == [samples(epoch)[0] for epoch in range(4)]
+
+
 @pytest.mark.parametrize(
     "tokenizer", [lambda texts: codes(texts)[:1, 0], lambda texts: [[0.5]] * len(texts)], ids=["one row", "floats"]
 )

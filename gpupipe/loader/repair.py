@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.batch import Batch, Job
-from gpupipe.batch.fields import Frames
+from gpupipe.batch.fields import Field, Frames, Mask, Text
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
 from gpupipe.kernels.transfer import to_device
 from gpupipe.order import Order
@@ -44,13 +44,24 @@ def check_on_error(on_error: str) -> None:
 
 def may_fail_by_draws(source: Source, views: Views) -> bool:
     """Whether a sample may be bad by what is drawn for it at a position: by a dataset's code, by operations of the
-    user's own, of which frames a clip is, or what size. What else is decoded fails whatever part of it is wanted."""
-    if asks_users(source) or any(view.own for view in views):
+    user's own, by its partners, of which frames a clip is, what size, or which text is made tokens of. What else is
+    decoded fails whatever part of it is wanted."""
+    if asks_users(source) or any(view.own or view.several for view in views):
         return True  # items as they are have no fields
     crops = [view.crop for view in views]
     if any(isinstance(crop, RandomCrop) and not crop.pad_if_needed and crop.resize is not None for crop in crops):
         return True
-    return any(isinstance(field, Frames) and field.sampling == "random" for field in source.fields.values())
+    return any(map(_is_drawn, source.fields.values()))
+
+
+def _is_drawn(field: Field) -> bool:
+    """Whether what is made of a field's value may fail by what is drawn: a mask's numbers by whether the crop has those
+    that there are no boxes for."""
+    if isinstance(field, Frames):
+        return field.sampling == "random"
+    if isinstance(field, Text):
+        return field.choose and field.tokenizer is not None
+    return isinstance(field, Mask) and field.numbers is not None
 
 
 class Repair:

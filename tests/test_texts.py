@@ -223,6 +223,35 @@ def test_what_stands_in_for_a_text_is_the_same_whatever_was_met_before(tmp_path:
     assert samples(0, 1, 2, 3) == [samples(epoch)[0] for epoch in range(4)]
 
 
+def longest(texts: list[str]) -> torch.Tensor:
+    """As Hugging Face's tokenizers with padding=True."""
+    return codes(texts)[:, : max(map(len, texts))]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_all_texts_of_a_batch_are_tokenized_at_once(workers: int) -> None:
+    texts = ["a" * (1 + number % BATCH) for number in range(COUNT)]
+    with loader(listed(gpupipe.Text(tokenizer=longest), texts), num_workers=workers, shuffle=False) as batches:
+        made = [batch["caption"] for batch in batches]
+    assert [tokens.shape for tokens in made] == [(BATCH, BATCH)] * 3
+    assert torch.equal(made[0], codes(texts[:BATCH])[:, :BATCH])
+
+
+def test_what_stands_in_is_tokenized_by_itself() -> None:
+    texts = ["a", "bcd", "", "e"] * 3
+    padded = gpupipe.Text(tokenizer=_without_empty, collate=gpupipe.Pad())
+    with loader(listed(padded, texts), on_error="skip", shuffle=False, num_workers=2) as batches:
+        made = next(iter(batches))
+    assert made["index"].tolist() == [0, 1, 3, 3]
+    assert torch.equal(made["caption"], codes(["a", "bcd", "e", "e"])[:, :3])
+
+
+def _without_empty(texts: list[str]) -> torch.Tensor:
+    if "" in texts:
+        raise ValueError("nothing")
+    return longest(texts)
+
+
 @pytest.mark.parametrize(
     "tokenizer", [lambda texts: codes(texts)[:1, 0], lambda texts: [[0.5]] * len(texts)], ids=["one row", "floats"]
 )

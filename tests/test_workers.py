@@ -43,6 +43,7 @@ class Numbers:
         Plane("image", 1, (2, 2, 3), torch.uint8),
         Plane("mask", 0, (5, 4), torch.int64),
     )
+    in_parts = True
 
     def __call__(self, job: Job, out: Columns) -> Batch:
         for name, dtype in (("image", torch.uint8), ("mask", torch.int64)):
@@ -64,6 +65,7 @@ class Objects:
     """Batches of a dataset of any kind."""
 
     layout = ()
+    in_parts = False
 
     def __call__(self, job: Job, out: Columns) -> Batch:
         assert out == {}

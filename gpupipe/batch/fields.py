@@ -375,8 +375,9 @@ class Text(Field):
                number of ranks, and after a resume. A list of texts becomes such lines, and breaks in them spaces.
     tokenizer: a function that makes tokens of a list of texts, a row of ints for each (or a mapping with these as
                "input_ids", as Hugging Face's): comes out as int64 (N, length), or rows of other lengths by `collate`.
-               It is called in the workers, on so many texts of a batch as one has; a text that it raises for is a bad
-               sample.
+               It is called in the workers, on all texts of a batch at once, but by itself on what stands in for a bad
+               sample, and on each part of a batch that DALI shares with the CPU: with one that pads to the longest text
+               pass `Pad`. A text that it raises for is a bad sample.
 
     The rest: see `gpupipe.Field`.
     """

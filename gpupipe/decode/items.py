@@ -46,6 +46,7 @@ class Items:
     """
 
     layout: tuple[()] = ()
+    in_parts = False
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.batch import Batch, Boxes, Columns, Frames, Image, Images, Job, Mask, Points, Schema
+from gpupipe.batch import Batch, Boxes, Columns, Frames, Image, Images, Job, Mask, Points, Schema, Text
 from gpupipe.batch.collation import CollationError, collate
 from gpupipe.batch.sized import Sizes, dense_rows
 from gpupipe.decode.fetching import Fetched, fetch, upright
@@ -82,6 +82,8 @@ class Rendering:
         self.augmented = augmented
         self.readers = readers
         self.layout = planes(source.fields, views)
+        # A tokenizer may make rows as long as the longest of those texts that it is given.
+        self.in_parts = not any(isinstance(one, Text) and one.tokenizer for one in source.fields.values())
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker gets that is no fork: all but functions on batches, which it does not call, and which may so be

@@ -137,7 +137,7 @@ class TorchEngine:
             count += 1
         slots = Slots(count, self._batch_size, self._work.layout, shared=self._workers > 0)
         self._board = Board(self._workers, self._batch_size)
-        self._tasks = Tasks(slots, self._board, self._workers, self._ahead)
+        self._tasks = Tasks(slots, self._board, self._workers, self._ahead, self._work.in_parts)
         self._open_loader = partial(
             open_loader,
             Workshop(self._work, slots, self._board, id(self._tasks)),

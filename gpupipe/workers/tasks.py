@@ -3,7 +3,7 @@
     job ──► tasks, each with a slot ──► workers ──► answers ──► batch with its job
 
 A job is one task. Only the first of a stream, for which the consumer waits while no worker has anything to do, is
-shared out among them all: each makes some of its rows.
+shared out among them all, if the work allows it: each makes some of its rows.
 """
 
 from __future__ import annotations
@@ -126,15 +126,16 @@ class _Open:
 class Tasks:
     """The sampler of the DataLoader underneath: the tasks for whatever jobs the current stream has.
 
-    ahead: how many tasks later a worker is told of one; the DataLoader gives tasks to its workers in turn. error: what
-    the jobs' iterator has raised, after the last job that it gave.
+    ahead: how many tasks later a worker is told of one; the DataLoader gives tasks to its workers in turn. in_parts:
+    whether a job may be more than one task. error: what the jobs' iterator has raised, after the last job that it gave.
     """
 
-    def __init__(self, slots: Slots, board: Board, workers: int, ahead: int = 0) -> None:
+    def __init__(self, slots: Slots, board: Board, workers: int, ahead: int = 0, in_parts: bool = True) -> None:
         self._slots = slots
         self._board = board
         self._workers = workers
         self._ahead = ahead
+        self._in_parts = in_parts and bool(slots.layout)
         self._open: dict[int, _Open] = {}
         self._jobs: Iterable[Job] = ()
         self.error: Exception | None = None
@@ -168,8 +169,8 @@ class Tasks:
             self.error = error
 
     def _parts(self) -> Iterator[tuple[_Open, int]]:
-        """What workers are asked for: each job, and the first in several parts."""
-        parts = self._workers if self._slots.layout else 1
+        """What workers are asked for: each job, and the first in several parts, where it may be."""
+        parts = self._workers if self._in_parts else 1
         for job in self._jobs:
             opened = _Open(job, np.array_split(np.arange(len(job)), max(1, min(parts, len(job)))))
             for part in range(len(opened.shares)):

@@ -28,10 +28,14 @@ class Work(Protocol):
 
     layout: the planes of a batch; those of a field in the order of its views. Without any, batches are objects of any
             kind, each made as a whole.
+    in_parts: whether several workers may make a batch together, each some of its rows.
     """
 
     @property
     def layout(self) -> tuple[Plane, ...]: ...
+
+    @property
+    def in_parts(self) -> bool: ...
 
     def __call__(self, job: Job, out: Columns) -> Batch:
         """The batch of a job, collated or not; not where the job is a part of one, `whole` being False.

@@ -96,9 +96,10 @@ class TestUserCode:
             list(loader)
         error = caught.value
         assert isinstance(error.__cause__, LookupError)
-        assert (
-            traceback.extract_tb(error.__cause__.__traceback__)[-1].line == 'raise LookupError("the user\'s own words")'
-        )
+        raised = 'raise LookupError("the user\'s own words")'
+        if engine == "dali" or not workers:  # else a worker has met it, whose frames come as text
+            assert traceback.extract_tb(error.__cause__.__traceback__)[-1].line == raised
+        assert raised in "".join(traceback.format_exception(error))
         assert error.original.rstrip().endswith("LookupError: the user's own words")
         assert "in touch" in error.original
 

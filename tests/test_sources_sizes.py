@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
@@ -120,12 +119,16 @@ def as_parquet(root: Path) -> Any:
 
 
 def as_hugging_face(root: Path) -> Any:
+    import datasets
+
     rows = pyarrow.csv.read_csv(table(root)).to_pydict()
     paths = [str(root / path) for path in rows["path"]]
     return datasets.Dataset.from_dict({"path": paths, "label": rows["label"]}).cast_column("path", datasets.Image())
 
 
-@pytest.mark.parametrize("data", [as_csv, as_parquet, as_hugging_face])
+@pytest.mark.parametrize(
+    "data", [as_csv, as_parquet, pytest.param(as_hugging_face, marks=pytest.mark.trainers("datasets"))]
+)
 @pytest.mark.parametrize("how", ["alone", "in a mixture"])
 def test_of_a_table_they_are_read_again_when_images_were_changed(
     tmp_path: Path, data: Callable[[Path], Any], how: str

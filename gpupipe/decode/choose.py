@@ -31,8 +31,10 @@ from gpupipe.sources.parts import asks_users
 from gpupipe.workers.work import Plane
 from gpupipe.workers.worker import WorkerInit
 
-__all__ = ["PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine", "served"]
-__all__ += ["substitutes"]
+__all__ = [
+    *("PREFETCH", "EngineName", "EngineSettings", "choose", "concurrency", "made_by", "open_engine", "served"),
+    "substitutes",
+]
 
 log = logging.getLogger("gpupipe")
 

@@ -238,7 +238,7 @@ class RowSource(RemoteSource):
         if found is not None:
             return files[found]
         note(index)
-        if self.is_confined and not is_remote(path) and not is_remote(self.root) and _leaves(path):
+        if self.is_confined and not self._leads_away(path) and _leaves(path):
             what = f"{printable(path)!r} is no path below {told(self.root)}: its '..' lead out of there"
             remedy = "pass a root above all files, mend the table, or pass on_error='skip'"
             raise SampleError(index, self.location(index), what, remedy)
@@ -247,7 +247,7 @@ class RowSource(RemoteSource):
             return read_file(place)
         except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
             what = f"{printable(place)} can't be read: {getattr(error, 'strerror', None) or error}"
-            if is_remote(path) or is_remote(self.root):  # in a column where that was not seen
+            if self._leads_away(path):  # in a column where that was not seen
                 return self._alone(index, path)
             remedy = f"relative paths are below {told(self.root)}: pass another root, mend the table"
             raise SampleError(index, self.location(index), what, f"{remedy}, or pass on_error='skip'") from error

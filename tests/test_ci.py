@@ -1,4 +1,4 @@
-"""What CI runs: README's commands, each in an environment of its own, and a failure of any step is one of the whole."""
+"""What CI runs: README's commands, in an environment that grows, and a failure of any step is one of the whole."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 SERVERS = "npm install --silent --no-audit --no-fund azurite"
 STEPS = [
+    "pip install -e .[bench]",
+    "gpupipe bench",
+    "pip install -e .[test]",
+    "pytest -n 2",
     "pip install --quiet -e .[dev]",
     "python -c import sys; from gpupipe.kernels import native; sys.exit(native.problem())",
     "ruff check .",
@@ -21,10 +25,6 @@ STEPS = [
     "mypy",
     "mkdocs build --strict --quiet",
     "pytest -n 2 -m trainers",
-    "pip install -e .[bench]",
-    "gpupipe bench",
-    "pip install -e .[test]",
-    "pytest -n 2",
 ]
 NOTE = """#!/bin/sh
 words="$(basename "$0")${*:+ $*}"
@@ -74,7 +74,22 @@ def run(project: Path, fails: str = "", measured: str = MEASURED) -> tuple[int, 
 def test_runs_the_checks_and_readmes_commands(project: Path) -> None:
     code, called, printed = run(project)
     assert (code, called) == (0, [SERVERS, *STEPS])
-    assert len(re.findall(r"^== \d\d:\d\d:\d\d ", printed, re.MULTILINE)) == 3  # environments
+    assert len(re.findall(r"^== \d\d:\d\d:\d\d ", printed, re.MULTILINE)) == 3  # extras
+
+
+def requirements(extra: str) -> set[str]:
+    """Of an extra of pyproject.toml, and of those that it names."""
+    (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    named = set(re.findall(r'"([^"]+)"', listed))
+    inner = {name for each in named for name in re.findall(r"^gpupipe\[(.*)\]$", each)}
+    return named.union(*(requirements(name) for names in inner for name in names.split(",")))
+
+
+def test_each_extra_has_all_of_the_one_before() -> None:
+    """Or a command of README's would run beside what it does not install, and hide what is missing there."""
+    first, second, third = (requirements(extra) for step in STEPS for extra in re.findall(r" -e \.\[(.*)\]", step))
+    assert "pytest>=8" in second
+    assert first < second < third
 
 
 @pytest.mark.parametrize("step", STEPS)

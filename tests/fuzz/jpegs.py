@@ -61,6 +61,25 @@ class Decoding:
         draw = random.Random(data)
         self.slot.data = data
         upright = draw.random() < 0.3
+        took, pixels, made = self._timed(draw, upright)
+        if pixels > LARGE:
+            self._check_memory(pixels)
+        if self._is_slow(took, pixels):  # or it was a collection of garbage, as 60 ms of a file of 4 ms were once
+            took = min(took, self._timed(draw, upright)[0])
+        if self._is_slow(took, pixels):
+            raise Finding(f"slow: {took:.2f} s for {pixels} pixels in {len(data)} bytes")
+        reasons = {area: one for area, one in made.items() if isinstance(one, str)}
+        if reasons and len(reasons) < len(made):
+            raise Finding(f"refused whole or in part alone: {reasons}")
+        if pixels > REFERENCE:
+            return "too large to compare"
+        expected = _by_pillow(data, upright)
+        return self._compared(made, expected, reasons)
+
+    def _timed(
+        self, draw: random.Random, upright: bool
+    ) -> tuple[float, int, dict[tuple[int, int, int, int], np.ndarray | str]]:
+        """Seconds of CPU time for a box and, if not too large, the whole; pixels of the whole; what came of either."""
         began = time.process_time()
         fetched = fetch(self.source, Job(0, 0, *np.zeros((2, 1), np.int64)))
         height, width, turn = fetched.columns["image"].sizes[0].tolist()
@@ -69,19 +88,11 @@ class Decoding:
         box = _box(draw, height, width)
         whole = (0, 0, height, width) if 0 < height * width <= LARGE else None
         made = {area: self._made(fetched, area, upright) for area in (box, whole) if area is not None}
-        took = time.process_time() - began
-        pixels = height * width
-        if pixels > LARGE:
-            self._check_memory(pixels)
-        if took > self.slow * max(1.0, pixels / 100_000) and took > self.slow * max(1.0, _claimed(data) / 100_000):
-            raise Finding(f"slow: {took:.2f} s for {width} x {height} pixels in {len(data)} bytes")
-        reasons = {area: one for area, one in made.items() if isinstance(one, str)}
-        if reasons and len(reasons) < len(made):
-            raise Finding(f"refused whole or in part alone: {reasons}")
-        if pixels > REFERENCE:
-            return "too large to compare"
-        expected = _by_pillow(data, upright)
-        return self._compared(made, expected, reasons)
+        return time.process_time() - began, height * width, made
+
+    def _is_slow(self, took: float, pixels: int) -> bool:
+        limit = self.slow * max(1.0, pixels / 100_000)
+        return took > limit and took > self.slow * max(1.0, _claimed(self.slot.data) / 100_000)
 
     def _made(self, fetched: Fetched, area: tuple[int, int, int, int], upright: bool) -> np.ndarray | str:
         """The pixels of a part, or why there are none."""

@@ -540,20 +540,19 @@ class TestBadInput:
                 assert batches.epoch == 1
 
     @pytest.mark.parametrize("options", ENGINES[1:])
-    def test_what_it_raises_ahead_of_a_loop_that_goes_back(self, options: dict[str, Any]) -> None:
-        """Nobody has seen it, so that the epoch has all its batches."""
+    @pytest.mark.parametrize("steps", [1, 2])
+    def test_what_it_raises_ahead_of_a_loop_that_loads_a_state(self, options: dict[str, Any], steps: int) -> None:
+        """Of a step before or of where it stands: nobody has seen it, so that the epoch has all its batches."""
         data = Once(22, ConnectionError("lost"))
         with loader(data, **options | {"prefetch_factor": 8}) as batches:
             turns = iter(batches)
-            next(turns)
-            state = batches.state_dict()
-            next(turns)
+            states = [batches.state_dict() for _ in itertools.islice(turns, 2)]
             deadline = time.monotonic() + 20
             while not data.raised and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert data.raised
-            batches.load_state_dict(state)
-            assert labels(batches) == rows(range(COUNT))[1:]
+            batches.load_state_dict(states[steps - 1])
+            assert labels(batches) == rows(range(COUNT))[steps:]
 
     @pytest.mark.parametrize("options", ENGINES)
     @pytest.mark.parametrize("epoch_samples", [None, 30])

@@ -501,6 +501,7 @@ class Loader(DataLoaderAttributes):
         other = loaded.global_batch != self.batches.global_batch
         origin = loaded.position % self.batches.global_batch if other else loaded.origin
         if self._reader is not None:
+            self._supply.drop()  # also of the place where it stands: it may be that of an error ahead
             self._reader.load(loaded.stream)
         self._mark = loaded.stream
         self._place.load(loaded.epoch, loaded.position, origin)

@@ -113,7 +113,8 @@ def list_check(scratch: Path) -> Callable[[bytes], Hashable]:
 
 
 def _comma_separated(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(text, newline="")))
+    """Lines without anything are none before the names, either, where Python's reader takes the first for the names."""
+    return list(csv.DictReader(io.StringIO(text.lstrip("\r\n"), newline="")))
 
 
 def _objects(text: str) -> list[dict[str, Any]]:

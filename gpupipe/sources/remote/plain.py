@@ -35,7 +35,12 @@ CODE = re.compile(rb"<Code>([A-Za-z0-9_.]{1,60})</Code>")
 ENDED = (BrokenPipeError, ConnectionResetError, EOFError)
 """What is heard of a connection that was kept, and closed by the server meanwhile."""
 
-LINE = re.compile(r"\n([^:\r\n]*):([^\r\n]*)")
+FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\r\n]*)")
+"""A line of a head, of RFC 9112, section 5: no blank before the colon, none that goes on with the line before."""
+
+ONCE = {"connection", "etag", "last-modified", "transfer-encoding"}
+ONCE |= {f"content-{one}" for one in ("encoding", "length", "range")}
+"""Fields that are looked at. Of two that say otherwise nobody knows which counts."""
 
 
 class Plain:
@@ -123,6 +128,20 @@ class Plain:
         made = socket.create_connection(self._place, min(self._connect, self._timeout))
         made.settimeout(None)
         return made, False
+
+
+def _fields(lines: list[str]) -> dict[str, str] | None:
+    """What a head says, by names in small letters; None where it can be read in more than one way."""
+    said: dict[str, str] = {}
+    for line in lines:
+        field = FIELD.fullmatch(line)
+        if field is None:
+            return None
+        name, value = field[1].lower(), field[2].strip()
+        if name in ONCE and said.setdefault(name, value) != value:
+            return None
+        said[name] = value
+    return said
 
 
 @lru_cache(4096)
@@ -244,13 +263,14 @@ class Answer:
         end = head.find(b"\r\n\r\n")
         if end < 0:
             return
-        self._begin, text = end + 4, head[: end + 2].decode("latin-1")
-        lines = text.replace("\r\n", "")
-        if "\r" in lines or "\n" in lines:
-            return  # which end a line for some; others are asked
-        if text.startswith("HTTP/1.1 ") and text[9:12].isdecimal():
-            self.status = int(text[9:12])
-        self._said = {name.lower(): value.strip() for name, value in LINE.findall(text)}
+        self._begin = end + 4
+        first, *lines = head[:end].decode("latin-1").split("\r\n")
+        said = _fields(lines)
+        if said is None or "\r" in first or "\n" in first:
+            return  # others are asked
+        if first.startswith("HTTP/1.1 ") and first[9:12].isdecimal():
+            self.status = int(first[9:12])
+        self._said = said
 
     def _settle(self) -> None:
         if self.count >= self._end:

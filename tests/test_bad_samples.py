@@ -477,7 +477,8 @@ def test_what_is_passed_over_as_missing_is_not_bad():
 def test_data_that_are_bad_throughout_end_a_run_without_all_being_read(max_bad, reads, num_workers):
     options = dict(engine="torch", num_workers=num_workers, on_error="skip", max_bad=max_bad, batch_size=4)
     with open_loader(Bad(0), **options) as loader:
-        with pytest.raises(gpupipe.TooManyBadError, match=f"the {reads} samples from position 0 .* are all bad"):
+        told = f"the {reads} samples from position 0 .* are all bad, more than max_bad allows: sample 17 .*; sample 1 "
+        with pytest.raises(gpupipe.TooManyBadError, match=told):
             next(iter(loader))
         assert len(loader.bad_samples) == reads
 

@@ -6,15 +6,17 @@ import pickle
 import random
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from engines import ENGINES
 from hostile import arithmetic, bad_kinds, good_kinds, scans, turned, with_size
 from images import encode, picture
-from PIL import Image as PillowImage
+from PIL import ExifTags, Image as PillowImage
 
 import gpupipe
 from gpupipe.batch import Image, Images, Job
@@ -311,6 +313,33 @@ def test_who_allows_pillow_less_is_not_asked_to_set_limits(cpu_path: str, monkey
         with pytest.raises(gpupipe.SampleError, match="it has 240 x 160 pixels, more than the 9,600 that are allowed"):
             next(batches)
     assert len(list(gpupipe.Loader([0, 1], batch_size=1, num_workers=0))) == 2
+
+
+@pytest.mark.parametrize("limit", [900, 9_000])  # Pillow's error, and a program's that makes one of its warning
+def test_what_pillow_would_not_open_is_indexed_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """By the usual limits it is refused, by larger ones it is read, by the same index."""
+    (tmp_path / "all").mkdir()
+    for name, tags in (("0.png", {}), ("1.tif", {}), ("2.tif", {ExifTags.Base.Orientation: 6})):
+        PillowImage.fromarray(picture(80, 120, 2)).save(tmp_path / "all" / name, **({"tiffinfo": tags} if tags else {}))
+    monkeypatch.setattr(PillowImage, "MAX_IMAGE_PIXELS", limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PillowImage.DecompressionBombWarning)
+        source = gpupipe.open_source(tmp_path)
+        assert source.fetch(np.arange(3))["image"].sizes[:, :2].tolist() == [[80, 120], [80, 120], [120, 80]]
+    with gpupipe.Loader(tmp_path, RECIPE, 1, device="cpu", num_workers=0) as loader:
+        batches = iter(loader)
+        for sides in ("120 x 80", "120 x 80", "80 x 120") if limit < 1_000 else ():
+            with pytest.raises(gpupipe.SampleError, match=f"it has {sides} pixels, more than the 1,800 that are"):
+                next(batches)
+    monkeypatch.setattr(PillowImage, "MAX_IMAGE_PIXELS", None)
+    monkeypatch.setattr("gpupipe.sources.headers.probe", None)  # the index has the sizes
+    with gpupipe.Loader(tmp_path, RECIPE, 3, device="cpu", num_workers=0) as loader:
+        images = next(iter(loader))[0]
+    assert torch.equal(images[0], images[1])
+    turned_by_hand = torch.rot90(images[0], -1, (1, 2)).int()
+    assert (images[2].int() - turned_by_hand).abs().max() <= 2  # resized in the other direction first
 
 
 class Film:

@@ -291,11 +291,24 @@ def test_results_name_no_folder_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_wrong_names_are_refused(run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in (["--rows", "99"], ["--contenders", "torhc"]):
+    wrong = {"--rows": ("99", "there are "), "--contenders": ("torhc", "there are "), "--seeds": ("0", "from 1 on")}
+    for option, (value, told) in wrong.items():
         with pytest.raises(SystemExit):
-            run("--out", tmp_path / "no", *option)
-        assert "there are " in capsys.readouterr().err
+            run("--out", tmp_path / "no", option, value)
+        assert told in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
+
+
+def test_who_is_not_installed_is_named(
+    run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contender("gpupipe"), "library", "surely_missing")
+    with pytest.raises(SystemExit):
+        run("--out", tmp_path / "no", "--contenders", "gpupipe")
+    assert "contender gpupipe: no module named surely_missing; install it" in capsys.readouterr().err
+    monkeypatch.setattr("reliability.run.CONTENDERS", ["gpupipe", "torch"])
+    assert importlib.import_module("reliability.run").installed() == ("torch",)
+    assert "gpupipe is left out: no module named surely_missing" in capsys.readouterr().out
 
 
 @pytest.mark.large

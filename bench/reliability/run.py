@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parent.parent)  # the folder that has the package; this one has its modules
@@ -29,7 +28,11 @@ from reliability.rows import ROWS  # noqa: E402
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and write. Exit code 1 if gpupipe, on either engine, did not pass everywhere."""
     args = parse(arguments)
-    plan = Plan(rows=args.rows, contenders=args.contenders, seeds=range(args.first_seed, args.first_seed + args.seeds))
+    plan = Plan(
+        rows=args.rows,
+        contenders=args.contenders or installed(),
+        seeds=range(args.first_seed, args.first_seed + args.seeds),
+    )
     results = play(plan, Journal(args.out / "played.jsonl"), args.at_a_time, say=lambda text: print(text, flush=True))
     print(write_all(plan, results, args.out))
     ours = (result for result in results if result.contender.startswith("gpupipe"))
@@ -41,12 +44,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     parser.add_argument("--rows", type=rows, default=tuple(ROWS), metavar="A-B,C", help="default: all")
-    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="runs of each case (default: 20)")
+    parser.add_argument("--seeds", type=positive, default=20, metavar="N", help="runs of each case (default: 20)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="to repeat one run (default: 0)")
     parser.add_argument("--at-a-time", type=int, default=2, metavar="N", help="cases at a time (default: 2)")
     names = ", ".join(CONTENDERS)
-    parser.add_argument("--contenders", type=known, default=installed(), metavar="A,B", help=f"of {names}")
+    parser.add_argument("--contenders", type=known, metavar="A,B", help=f"of {names} (default: all that are installed)")
     return parser.parse_args(arguments)
+
+
+def positive(text: str) -> int:
+    """A number of runs."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a number from 1 on")
+    return int(text)
 
 
 def rows(text: str) -> tuple[int, ...]:
@@ -62,12 +72,14 @@ def rows(text: str) -> tuple[int, ...]:
 
 
 def installed() -> tuple[str, ...]:
-    """The contenders whose libraries are here."""
+    """The contenders whose libraries are here. Says which are left out."""
     found = []
     for name in CONTENDERS:
-        with suppress(ImportError):
+        try:
             contender(name)
             found.append(name)
+        except ImportError as error:
+            print(f"{name} is left out: {error}", flush=True)
     return tuple(found)
 
 

@@ -63,6 +63,7 @@ log = logging.getLogger("gpupipe")
 
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
+MENDED = "it could not be read when it was indexed, and can be now"
 SMALLER = "make it smaller or remove it, or pass other limits=gpupipe.Limits(...)"
 FEW = 8  # boxes that may all lie outside of their crops by chance
 
@@ -382,7 +383,8 @@ def _decoded(
         note(int(fetched.job.indices[row // frames]))
         height, width, orientation = images.sizes[row].tolist()
         if height == 0:
-            reasons[row] = explain_damage(data.tobytes()), ""
+            reason = explain_damage(data.tobytes())
+            reasons[row] = (reason, "") if reason else (MENDED, "index it again: gpupipe index --rebuild")
             continue
         if recipe.exif_orientation and orientation >= 5:
             height, width = width, height

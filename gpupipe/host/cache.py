@@ -44,8 +44,9 @@ def cache_folder() -> Path:
 def _elsewhere(chosen: Path, reason: str) -> Path:
     made = tempfile.mkdtemp(prefix="gpupipe-")
     log.warning(
-        "gpupipe: the cache folder %s is not used, since %s; %s takes its place until this process ends. If all in it "
-        "is yours: chmod go-w %s; else set GPUPIPE_CACHE to a folder of your own",
+        "gpupipe: the cache folder %s is not used, since %s; %s takes its place until this process ends (but not for "
+        "blocks of remote data, which have a folder of this user's own in it). If all in it is yours: chmod go-w %s; "
+        "else set GPUPIPE_CACHE to a folder of your own",
         *(chosen, reason, made, chosen),
     )
     atexit.register(_remove, made, os.getpid())

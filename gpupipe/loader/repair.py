@@ -20,6 +20,7 @@ from gpupipe.batch import Batch, Job
 from gpupipe.batch.fields import Field, Frames, Mask, Text
 from gpupipe.errors import ConfigError, DataError, SampleError, SkippedSampleError, TooManyBadError
 from gpupipe.kernels.transfer import to_device
+from gpupipe.loader.tally import listed
 from gpupipe.order import Order
 from gpupipe.order.protocol import makes_batches, positions_of
 from gpupipe.recipe import RandomCrop, Views
@@ -130,10 +131,12 @@ class Repair:
             own = (error for error in batch.bad[met:] if error.index == one.indices[0])
             batch.replaced += [error for error in own if not isinstance(error, SkippedSampleError)][:1]
             return made
-        last = batch.bad[-1]
+        bad = list({error.index: error for error in batch.bad[met:]}.values())
+        more = ", more than max_bad allows" if self._too_many(job, row, tried, bad) else ""
         raise (TooManyBadError if self._on_error == "skip" else DataError)(
-            f"the {len(tried) + 1} samples from position {int(job.positions[row])} of epoch {job.epoch} on are all bad "
-            f"(the last: sample {last.index} ({last.location}): {last.reason}); the dataset or its storage is damaged"
+            f"the {len(tried) + 1} samples from position {int(job.positions[row])} of epoch {job.epoch} on are all bad"
+            f"{more}: {listed(bad)}; look at the storage, repair or remove them"
+            f"{', or pass a larger max_bad' * bool(more)}"
         )
 
     def _too_many(self, job: Job, row: int, tried: list[int], bad: list[SampleError]) -> bool:

@@ -13,7 +13,7 @@ from gpupipe.errors import ConfigError, SampleError, TooManyBadError
 from gpupipe.host.checks import whole
 from gpupipe.order import RankBatches
 
-__all__ = ["MaxBad", "Tally", "check_max_bad"]
+__all__ = ["MaxBad", "Tally", "check_max_bad", "listed"]
 
 log = logging.getLogger("gpupipe")
 
@@ -73,7 +73,7 @@ class Tally:
             which = f"{self._rows} samples from step {self._step} on" if self._step else f"first {self._rows} samples"
             raise TooManyBadError(
                 f"{self._count} of the {which} of epoch {epoch} were bad, and max_bad="
-                f"{self._max_bad} allows {most}{whole}: {_listed(self._first)}; look at the storage, repair or remove "
+                f"{self._max_bad} allows {most}{whole}: {listed(self._first)}; look at the storage, repair or remove "
                 "them (`bad_samples` lists all), or pass a larger max_bad"
             )
 
@@ -89,11 +89,11 @@ class Tally:
         if self._count:
             log.warning(
                 "gpupipe: %d of %d samples of epoch %d were bad and replaced: %s",
-                *(self._count, self._rows, epoch, _listed(self._first[:1])),
+                *(self._count, self._rows, epoch, listed(self._first[:1])),
             )
         self.begin()
 
 
-def _listed(errors: list[SampleError]) -> str:
-    """Without what could be done about each."""
-    return "; ".join(f"sample {error.index} ({error.location}): {error.reason}" for error in errors)
+def listed(errors: list[SampleError]) -> str:
+    """The first ones, without what could be done about each."""
+    return "; ".join(f"sample {error.index} ({error.location}): {error.reason}" for error in errors[:SHOWN])

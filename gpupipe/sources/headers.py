@@ -61,6 +61,7 @@ FIRST_APPLICATION = 0xE0
 TABLES = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(FIRST_APPLICATION, 0xF0)})
 START_OF_SCAN = 0xDA
 MOST_PIXELS = 80_000_000  # below what Pillow warns of
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # the latter where a program makes it an error
 
 ReadRange = Callable[[int, int], bytes]
 """`read(offset, length)` gives at most `length` bytes of the file; OSError passes through."""
@@ -154,12 +155,36 @@ def _parse(data: bytes) -> tuple[Header | None, str]:
     """The header, or None and the reason."""
     try:
         with opened_image(data) as image:
-            if getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation) in (5, 6, 7, 8):
+            if _is_turned(image):
                 image.load()  # a TIFF is turned then; up to there old Pillows have its size as stored
-            width, height = image.size
-            return Header(height, width, orientation_of(image)), ""
+            return _header(image, image.size), ""
+    except BOMBS:
+        return _beyond_pillows_limit(data)
     except Exception as error:  # damaged files make Pillow raise nearly every kind, struct.error and KeyError included
         return None, _reason(error, data)
+
+
+def _beyond_pillows_limit(data: bytes) -> tuple[Header | None, str]:
+    """As `_parse`, without its pixels: whether they may be decoded `Limits` decide, and may do otherwise another time.
+    Of WebP newer Pillows do not even tell the size."""
+    try:
+        with Image.OPEN[begins_as(data)][0](io.BytesIO(data), "") as image:
+            if not _is_turned(image):
+                return _header(image, image.size), ""
+            tags = image.tag_v2
+            return _header(image, (tags[ExifTags.Base.ImageLength], tags[ExifTags.Base.ImageWidth])), ""
+    except Exception as error:
+        return None, _reason(error, data)
+
+
+def _is_turned(image: Image.Image) -> bool:
+    """Whether it is a TIFF on its side, which Pillow turns."""
+    return getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+
+
+def _header(image: Image.Image, size: tuple[int, int]) -> Header:
+    width, height = size
+    return Header(height, width, orientation_of(image))
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -188,12 +213,16 @@ def _decode_error(data: bytes) -> str:
     try:
         with opened_image(data) as image:
             image.load()
+    except BOMBS:
+        return ""  # nobody decodes it, unless another limit is set
     except Exception as error:
         return f"the image can't be decoded: {_reason(error, data)}"
     return ""
 
 
 def _reason(error: Exception, data: bytes) -> str:
+    if isinstance(error, BOMBS):
+        return f"it has more pixels than Pillow takes, by PIL.Image.MAX_IMAGE_PIXELS = {Image.MAX_IMAGE_PIXELS}"
     if isinstance(error, UnidentifiedImageError):
         if kind := begins_as(data):
             return f"it begins as {kind} does, but is cut or damaged"

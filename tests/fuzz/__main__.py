@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
 
 SLICE = 120.0  # seconds of a target, then the next one has its turn
+NEEDED = ("h5py", "lmdb", "pyarrow", "torchvision")
 PATIENCE = 900.0  # seconds more, after which a process is ended
 TOLD = 30  # last lines of a process that has died
 SHOWN = 300  # characters of a finding
@@ -92,6 +94,7 @@ def one_turn(names: Sequence[str], folder: Path, seed: int, seconds: float, inpu
     current = max(inputs_at, key=lambda path: path.stat().st_mtime, default=folder / "findings" / "died")
     data = current.read_bytes() if current.exists() else b""
     kept = current.with_name(f"died-{hashlib.sha256(data).hexdigest()[:12]}")
+    kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(data)
     kept.with_suffix(".txt").write_text(said)
     return {current.parent.name: {"inputs": 0, "seconds": 0.0, "findings": {kept.name: said}}}
@@ -135,7 +138,7 @@ class Ran:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="for all of them together")
-    parser.add_argument("--inputs", type=int, default=1 << 60, help="at most so many of each target in one turn")
+    parser.add_argument("--inputs", type=int, default=1 << 60, help="at most so many of a Python target in a turn")
     parser.add_argument("--folder", type=Path, help="keeps corpora, findings and counts from run to run")
     parser.add_argument("--targets", default=",".join([*TARGETS, *kernels.PROGRAMS]), help="some of %(default)s")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of random numbers")
@@ -150,6 +153,8 @@ def main() -> int:
     given = arguments()
     if problem := native.problem():  # most targets are of the C++ kernels, or fall back to others without them
         raise SystemExit(problem)
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise SystemExit(f"{', '.join(missing)} not installed: pip install -e '.[test]'")
     if given.repeat:
         repeat(given.repeat[0], Path(given.repeat[1]))
         return 0

@@ -31,6 +31,7 @@ class GpupipeStream(Stream):
     """On the CPU: its torch engine."""
 
     name = "gpupipe"
+    library = "pyarrow"
     engine: ClassVar[Any] = "torch"
     kinds = tuple(forms.NAMES)
 

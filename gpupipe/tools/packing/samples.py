@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from PIL import UnidentifiedImageError
+from PIL.Image import DecompressionBombError
 
 from gpupipe.batch import MISSING, Columns, Image, Images
 from gpupipe.errors import REPAIR, GpupipeError, SampleError, SkippedSampleError
@@ -138,6 +139,8 @@ def _image(data: bytes, settings: PackSettings, field: Image) -> bytes:
             return shrunk(data, settings.max_size, settings.quality, orientation, field.background)
         except (ValueError, MemoryError):
             raise
+        except DecompressionBombError as error:
+            raise ValueError(f"it has {width} x {height} pixels, more than Pillow shrinks") from error
         except Exception as error:  # nearly every kind, of Pillow for damaged files
             raise ValueError(f"can't be decoded: {type(error).__name__}: {error}") from error
     return data

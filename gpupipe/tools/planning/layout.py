@@ -70,7 +70,7 @@ def layout_of(source: Source) -> Layout:
     if sizes is None:
         raise DataError(
             f"how many bytes a sample of {source!r} has is not known without reading it; a plan can be made for image "
-            "folders, shards and tables that list files"
+            "folders, shards, tables that list files, and tables at a URL"
         )
     sizes = np.asarray(sizes, np.int64).clip(0)
     if len(source) > MOST_LOOKED_AT:

@@ -148,7 +148,7 @@ def lines(plan: Plan) -> list[str]:
     fetched, wanted = (_size(plan.of(name).sum() * plan.scale) for name in ("fetched", "uncached"))
     cost = _costs(plan).sum()
     return [
-        f"{len(run.order):,} samples, {_size(plan.data)}; {run.nodes} nodes of {run.per_node} ranks; {gone}",
+        f"{len(run.order):,} samples, {_size(plan.data)} in a cache; {run.nodes} nodes of {run.per_node} ranks; {gone}",
         f"cache: {_size(plan.cache)} a node, {plan.cache / plan.data:.1%} of the data, of which "
         f"{_size(plan.cache - run.capacity)} is for what is under way",
         f"{run.epochs} epochs fetch {fetched} in {plan.of('requests').sum() * plan.scale:,.0f} requests"

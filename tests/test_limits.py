@@ -9,6 +9,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from gpupipe.decode.clips import read_clips
 from gpupipe.decode.costs import check_costs
 from gpupipe.decode.fetching import Fetched
 from gpupipe.kernels import jpeg_costs, jpeg_costs_reference, native
+from gpupipe.sources.headers import DAMAGED
+from gpupipe.tools.packing.samples import damage
+from gpupipe.tools.showing.survey import survey
 
 IMAGE = picture(160, 240, 1)
 RECIPE = replace(gpupipe.imagenet_eval(32, resize=32, dtype="uint8"), exif_orientation=True)
@@ -340,6 +344,25 @@ def test_what_pillow_would_not_open_is_indexed_with_its_size(
     assert torch.equal(images[0], images[1])
     turned_by_hand = torch.rot90(images[0], -1, (1, 2)).int()
     assert (images[2].int() - turned_by_hand).abs().max() <= 2  # resized in the other direction first
+
+
+@pytest.mark.parametrize("options", ENGINES)
+@pytest.mark.parametrize("kind", ["png"])
+def test_what_can_be_read_since_it_was_indexed_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
+) -> None:
+    """As what was beyond Pillow's limit, and is below a higher one: nothing is made of a size that nobody knows."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / f"0.{kind}").write_bytes(FILES[kind])
+    with monkeypatch.context() as patched:
+        patched.setattr("gpupipe.sources.folder.probe", lambda read, size: DAMAGED)
+        source = gpupipe.open_source(tmp_path)
+    told = "it could not be read when it was indexed, and can be now"
+    loader = gpupipe.Loader(tmp_path, RECIPE, 1, device="cpu", **options)
+    with loader, pytest.raises(gpupipe.SampleError, match=f"{told}; index it again: gpupipe index --rebuild"):
+        next(iter(loader))
+    assert damage(source, 0) == told
+    assert survey(source).bad == {0: told}
 
 
 class Film:

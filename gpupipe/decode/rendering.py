@@ -39,7 +39,7 @@ from gpupipe.plan import (
 )
 from gpupipe.recipe import OnBatch, PerImage, RandomCrop, RandomIoUCrop, Recipe, Views
 from gpupipe.sources import Source
-from gpupipe.sources.headers import explain_damage
+from gpupipe.sources.headers import indexed_damage
 from gpupipe.workers.board import BATCH
 from gpupipe.workers.work import Plane, new_planes
 
@@ -63,7 +63,6 @@ log = logging.getLogger("gpupipe")
 
 # On one thread: where workers hold the CPUs, more make it wait for them (1,434 img/s against 1,321 on 2 cores).
 THREADS = 1
-MENDED = "it could not be read when it was indexed, and can be now"
 SMALLER = "make it smaller or remove it, or pass other limits=gpupipe.Limits(...)"
 FEW = 8  # boxes that may all lie outside of their crops by chance
 
@@ -383,8 +382,7 @@ def _decoded(
         note(int(fetched.job.indices[row // frames]))
         height, width, orientation = images.sizes[row].tolist()
         if height == 0:
-            reason = explain_damage(data.tobytes())
-            reasons[row] = (reason, "") if reason else (MENDED, "index it again: gpupipe index --rebuild")
+            reasons[row] = indexed_damage(data.tobytes())
             continue
         if recipe.exif_orientation and orientation >= 5:
             height, width = width, height

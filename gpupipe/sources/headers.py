@@ -26,6 +26,7 @@ __all__ = [
     "begins_as",
     "explain_damage",
     "header_of",
+    "indexed_damage",
     "opened_image",
     "orientation_of",
     "probe",
@@ -61,6 +62,7 @@ FIRST_APPLICATION = 0xE0
 TABLES = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(FIRST_APPLICATION, 0xF0)})
 START_OF_SCAN = 0xDA
 MOST_PIXELS = 80_000_000  # below what Pillow warns of
+MENDED = "it could not be read when it was indexed, and can be now"
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # the latter where a program makes it an error
 
 ReadRange = Callable[[int, int], bytes]
@@ -108,6 +110,12 @@ def explain_damage(data: bytes | memoryview) -> str:
         return "the file is empty"
     header, reason = _parse(bytes(data))
     return f"not a readable image: {reason}" if header is None else _decode_error(bytes(data))
+
+
+def indexed_damage(data: bytes | memoryview) -> tuple[str, str]:
+    """Why an image is damaged that its index calls so, and what to do where that is not to repair it."""
+    reason = explain_damage(data)
+    return (reason, "") if reason else (MENDED, "index it again: gpupipe index --rebuild")
 
 
 def _plain_jpeg(data: bytes) -> Header | None:

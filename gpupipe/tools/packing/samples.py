@@ -19,7 +19,7 @@ from PIL.Image import DecompressionBombError
 from gpupipe.batch import MISSING, Columns, Image, Images
 from gpupipe.errors import REPAIR, GpupipeError, SampleError, SkippedSampleError
 from gpupipe.sources import Source, explain_damage
-from gpupipe.sources.headers import DAMAGED, probe_bytes
+from gpupipe.sources.headers import DAMAGED, indexed_damage, probe_bytes
 from gpupipe.sources.indexed import VERIFIED, IndexedSource
 from gpupipe.texts import utf8
 from gpupipe.tools.packing.images import shrunk
@@ -150,6 +150,6 @@ def damage(source: Source, index: int) -> str:
     """What is wrong with a damaged image."""
     try:
         columns: Columns = source.fetch(np.array([index]))
-        return explain_damage(columns[source.fields.images[0]].data[0].data)
+        return indexed_damage(columns[source.fields.images[0]].data[0].data)[0]
     except SampleError as error:
         return error.reason

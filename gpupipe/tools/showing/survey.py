@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gpupipe.batch import Array, Boxes, Job
 from gpupipe.decode.fetching import Fetched, fetch
 from gpupipe.errors import DataError, SampleError
-from gpupipe.sources import Source, explain_damage
+from gpupipe.sources import Source
+from gpupipe.sources.headers import indexed_damage
 from gpupipe.tools.packing.samples import damage
 from gpupipe.tools.showing.marks import name_of
 
@@ -83,7 +84,7 @@ def _count(surveyed: Survey, source: Source, fetched: list[Fetched], labels: lis
     for part in fetched:
         for row in range(len(part.job)):
             if part.columns[image].sizes[row, 0] == 0 and row not in part.failures:
-                part.fail(row, explain_damage(part.columns[image].data[row].tobytes()))
+                part.fail(row, *indexed_damage(part.columns[image].data[row].tobytes()))
             if row in part.failures:
                 surveyed.add([part.failures[row]])
                 continue

@@ -347,7 +347,7 @@ def test_what_pillow_would_not_open_is_indexed_with_its_size(
 
 
 @pytest.mark.parametrize("options", ENGINES)
-@pytest.mark.parametrize("kind", ["png"])
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
 def test_what_can_be_read_since_it_was_indexed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
 ) -> None:

@@ -363,6 +363,8 @@ def _decoded(
     files = [data if data.ndim == 1 else NOTHING for data in images.data]
     for row in fetched.failures:
         files[row * frames : (row + 1) * frames] = [NOTHING] * frames
+    for row in np.flatnonzero(images.sizes[:, 0] == 0).tolist():  # whose crop is nothing that the kernel could make
+        files[row] = NOTHING
     if native.library() is not None and any(map(len, files)):
         rest = refused = decode_crops(
             files,

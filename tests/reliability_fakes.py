@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from mmap import ACCESS_READ, mmap
 from multiprocessing import shared_memory
 from typing import Any, ClassVar
 from unittest import mock
@@ -22,7 +23,7 @@ from reliability.case import Case, Context, NoFunction, expect, expect_equal
 from reliability.contenders.base import Setup, Stored, Stream
 from reliability.contenders.gpupipe_loader import GpupipeStream
 from reliability.data import gray, pictures
-from reliability.rows import disturbed, engines, resume
+from reliability.rows import disturbed, engines, resources, resume
 from reliability.traces import SHM
 from reliability.victim import Victim
 
@@ -403,6 +404,20 @@ class Vague(GpupipeStream):
             yield from super().__iter__()
         except RuntimeError:
             raise RuntimeError("a worker ended") from None
+
+
+def looks_up_a_mapped_index(context: Context) -> None:
+    """Two megabytes more of a file in each epoch, none of which a process has for itself."""
+    (context.folder / "index").write_bytes(bytes(resources.EPOCHS << 21))
+    with (context.folder / "index").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as index:
+
+        def set_epoch(loader: gpupipe.Loader, epoch: int) -> None:
+            index[epoch << 21 : (epoch + 1) << 21 : 4096]
+            to_epoch(loader, epoch)
+
+        to_epoch = gpupipe.Loader.set_epoch
+        with mock.patch.object(gpupipe.Loader, "set_epoch", set_epoch):
+            resources.table_slope(context)
 
 
 class Grows(Right):

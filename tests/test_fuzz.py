@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fuzz import jpegs
 from fuzz.__main__ import TARGETS
+from fuzz.harness import Finding
+from images import encode, picture
 
 from gpupipe.kernels import native
 
@@ -24,3 +27,15 @@ def test_nothing_is_found(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr[-3000:]
     counted = [line.split()[0] for line in run.stdout.splitlines() if " inputs in " in line]
     assert counted == TARGETS
+
+
+def test_memory_beyond_what_is_allowed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hoards(*arguments: object) -> None:
+        bytearray(b"x") * (jpegs.FIXED + (16 << 20))
+        decode(*arguments)
+
+    decoding, image, decode = jpegs.Decoding(slow=10), encode(picture(70, 70)), jpegs.decode_images
+    assert decoding(image) == "equal"
+    monkeypatch.setattr(jpegs, "decode_images", hoards)
+    with pytest.raises(Finding, match=r"memory: 4\d MiB for 4900 pixels"):
+        decoding(image)

@@ -38,7 +38,8 @@ def sandbox() -> Iterator[Sandbox]:
         yield sandbox
 
 
-ON_FILES = [case for row in (*resources.ROWS, *hostile.ROWS, ROWS[51]) for case in row.cases]
+ON_FILES = [case for row in (*archives.ROWS, *images.ROWS, *resources.ROWS, *hostile.ROWS) for case in row.cases]
+ON_FILES += [case for case in ROWS[31].cases if case.only is None]
 
 
 def gpupipe_cases() -> list[object]:
@@ -176,6 +177,7 @@ def test_who_does_all_that_is_asked_passes(sandbox: Sandbox, case: Case) -> None
         (resources.out_of_memory, fakes.Vague, "is not in: RuntimeError: a worker ended"),
         (resources.little_address_space, fakes.Swallows, "the samples of an epoch"),
         (resources.slope, fakes.Grows, "MB more an epoch"),
+        (fakes.looks_up_a_mapped_index, GpupipeStream, "MB more an epoch"),
         (resources.read_only, fakes.Short, "the samples of an epoch"),
         (resources.at_once, fakes.Short, "the samples of an epoch"),
         (resources.replaced, fakes.Mixes, "came with gray"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,19 @@ class Context:
     contender: a subclass of `contenders.base.Stream`.
     random:    everything that a case chooses comes from it; seeded by the run's seed and the case's name.
     folder:    empty at the start, removed afterwards. TMPDIR lies there too.
+    seed:      of the run.
     """
 
     contender: Any
     random: random.Random
     folder: Path
+    seed: int
+
+    def in_turn(self, choices: Sequence[str], count: int = 1) -> list[str]:
+        """So many of them, or all that there are: the first is each one's turn as seeds go up, others are drawn."""
+        turn = self.seed % len(choices)
+        rest = [*choices[:turn], *choices[turn + 1 :]]
+        return [choices[turn], *self.random.sample(rest, min(count - 1, len(rest)))]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import csv
+import json
 import pickle
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from reliability.case import NoFunction
 from reliability.data import write_samples
@@ -39,20 +43,26 @@ def _write_tars(folder: Path, samples: Mapping[int, bytes], beside: Any = None) 
         write_samples(folder / f"{number}.tar", {key: samples[key] for key in list(samples)[number::TARS]}, more)
 
 
-def _write_parquet(folder: Path, samples: Mapping[int, bytes]) -> None:
-    """Not compressed, as Hugging Face's newer ones."""
+def _write_parquet(folder: Path, samples: Mapping[int, bytes], compression: str = "none") -> None:
+    """Not compressed, as Hugging Face's newer ones: images lie in the file as they are."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     images = [{"bytes": image, "path": file_of(number)} for number, image in samples.items()]
     table = pa.table({"image": images, "label": list(samples)})
-    pq.write_table(table, folder / "train.parquet", row_group_size=5, compression="none")
+    pq.write_table(table, folder / "train.parquet", row_group_size=5, compression=compression)
 
 
 def _write_manifest(folder: Path, samples: Mapping[int, bytes]) -> None:
     write_folder(folder, samples)
     with (folder / "train.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("image", "label"), *((file_of(number), number) for number in samples)])
+
+
+def _write_lines(folder: Path, samples: Mapping[int, bytes]) -> None:
+    write_folder(folder, samples)
+    lines = (json.dumps({"image": file_of(number), "label": number}) for number in samples)
+    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def _write_zip(folder: Path, samples: Mapping[int, bytes]) -> None:
@@ -68,6 +78,16 @@ def _write_lmdb(folder: Path, samples: Mapping[int, bytes]) -> None:
     with lmdb.open(path, map_size=1 << 26, subdir=False, lock=False) as opened, opened.begin(write=True) as transaction:
         for number, image in samples.items():
             transaction.put(file_of(number).encode(), image)
+
+
+def _write_hdf5(folder: Path, samples: Mapping[int, bytes]) -> None:
+    import h5py
+
+    with h5py.File(folder / "images.h5", "w") as file:
+        images = file.create_dataset("image", len(samples), h5py.vlen_dtype(np.uint8), chunks=(1,))
+        for row, image in enumerate(samples.values()):
+            images[row] = np.frombuffer(image, np.uint8)
+        file["label"] = list(samples)
 
 
 class Photos:
@@ -87,9 +107,12 @@ _WRITERS = {
     "tar": _write_tars,
     "folder": write_folder,
     "parquet": _write_parquet,
+    "snappy": partial(_write_parquet, compression="snappy"),
     "manifest": _write_manifest,
+    "lines": _write_lines,
     "zip": _write_zip,
     "lmdb": _write_lmdb,
+    "hdf5": _write_hdf5,
     "dataset": write_folder,
 }
 
@@ -97,9 +120,12 @@ NAMES = {
     "tar": f"{{0..{TARS - 1}}}.tar",
     "folder": "",
     "parquet": "train.parquet",
+    "snappy": "train.parquet",
     "manifest": "train.csv",
+    "lines": "train.jsonl",
     "zip": "images.zip",
     "lmdb": "images.lmdb",
+    "hdf5": "images.h5",
     "dataset": "",
 }
 """What to open below the folder; it is the folder itself where there is no name."""

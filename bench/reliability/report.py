@@ -38,14 +38,15 @@ def write_all(plan: Plan, results: Sequence[Result], output: Path) -> str:
 
 
 def table(plan: Plan, results: Iterable[Result]) -> str:
-    """How many of its seeds each case passed, as markdown."""
+    """How many of its seeds each case passed, as markdown; "-" where the contender is not asked."""
     cells: dict[tuple[int, str, str], Counter[str]] = {}
     for result in results:
         cells.setdefault((result.row, result.case, result.contender), Counter())[result.status] += 1
     lines = [f"| row | case | {' | '.join(plan.contenders)} |", "|---" * (2 + len(plan.contenders)) + "|"]
     for number in plan.rows:
         for case in ROWS[number].cases:
-            found = (_cell(cells[number, case.name, name]) for name in plan.contenders)
+            asked = [name for name in plan.contenders if case.only is None or name in case.only]
+            found = (_cell(cells[number, case.name, name]) if name in asked else "-" for name in plan.contenders)
             lines.append(f"| {number} {ROWS[number].title} | {case.name} | {' | '.join(found)} |")
     return "\n".join(lines)
 

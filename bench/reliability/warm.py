@@ -223,7 +223,7 @@ def end_like_a_script(code: int, by: signal.Signals | None = None) -> NoReturn:
 
 def _outcome(case: Case, contender: Any, seed: int, folder: Path) -> Outcome:
     (folder / "work").mkdir()
-    context = Context(contender, random.Random(f"{seed} {case.name}"), folder / "work")
+    context = Context(contender, random.Random(f"{seed} {case.name}"), folder / "work", seed)
     contender.prepare()
     if case.prepare is not None:
         case.prepare()

@@ -30,7 +30,7 @@ LARGE = 1 << 22  # pixels from which on the whole image is not compared, but onl
 REFERENCE = 40 << 20  # pixels up to which Pillow decodes it for that
 SLOW = 50  # times the clean file, of as many pixels
 CLEAN = 1e-3  # seconds that a clean file is allowed at least, as clocks are coarse and three decoders may look at it
-FIXED, EACH = 256 << 20, 32  # bytes of memory that decoding may take, and for each pixel
+FIXED, EACH = 32 << 20, 32  # bytes of memory that decoding may take, and for each pixel
 
 UPRIGHT = gpupipe.Recipe(gpupipe.imagenet_eval(32).operations, exif_orientation=True)
 STORED = gpupipe.Recipe(gpupipe.imagenet_eval(32).operations)
@@ -55,15 +55,16 @@ class Decoding:
         self.slow = slow
         self.slot = Slot()
         self.source = open_source(self.slot)
-        self.before = _peak()
 
     def __call__(self, data: bytes) -> Hashable:
         draw = random.Random(data)
         self.slot.data = data
         upright = draw.random() < 0.3
+        before = _memory_now()
         took, pixels, made = self._timed(draw, upright)
-        if pixels > LARGE:
-            self._check_memory(pixels)
+        grown = _peak() - before
+        if grown > FIXED + EACH * pixels:
+            raise Finding(f"memory: {grown >> 20} MiB for {pixels} pixels")
         if self._is_slow(took, pixels):  # or it was a collection of garbage, as 60 ms of a file of 4 ms were once
             took = min(took, self._timed(draw, upright)[0])
         if self._is_slow(took, pixels):
@@ -128,12 +129,6 @@ class Decoding:
                 )
         return "equal"
 
-    def _check_memory(self, pixels: int) -> None:
-        peak = _peak()
-        Path("/proc/self/clear_refs").write_text("5")
-        if peak > self.before + FIXED + EACH * pixels:
-            raise Finding(f"memory: {peak >> 20} MiB for {pixels} pixels")
-
 
 def _claimed(data: bytes) -> int:
     """Pixels that its header claims, whatever follows."""
@@ -144,8 +139,14 @@ def _claimed(data: bytes) -> int:
         return 0
 
 
+def _memory_now() -> int:
+    """Bytes that this process has, from which on its peak is counted."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
 def _peak() -> int:
-    """The most memory that this process had since that was last reset."""
+    """The most that it has had since."""
     text = Path("/proc/self/status").read_text()
     return int(text[text.index("VmHWM:") + 6 :].split()[0]) << 10
 

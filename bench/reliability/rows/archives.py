@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ from reliability.rows.soundness import both, expect_sound, kinds, level_of, leve
 __all__ = ["ROWS"]
 
 SAMPLES = 16
-DATA = (".tar", ".jpg", ".parquet", ".csv", ".zip", ".lmdb", ".bin", ".mds")
+TABLES = (".csv", ".jsonl")  # without images in them
+DATA = (".tar", ".jpg", ".parquet", ".zip", ".lmdb", ".h5", ".bin", ".mds", *TABLES)
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
@@ -201,15 +202,13 @@ def indexed(context: Context, samples: Mapping[int, bytes], kind: str, name: str
     return folder
 
 
-def with_index(context: Context) -> Iterator[str]:
-    """The forms of data that the contender has an index of. Raises NoFunction if there are none."""
-    found = False
-    for kind in kinds(context):
-        if index_files(indexed(context, pictures(4), kind, "tried")):
-            found = True
-            yield kind
-    if not found:
+def with_index(context: Context) -> list[str]:
+    """Two of the forms of data that the contender has an index of, or its only one. Raises NoFunction if it has none."""
+    context.contender.kind_of("")
+    known = [kind for kind in context.contender.kinds if index_files(indexed(context, pictures(4), kind, "tried"))]
+    if not known:
         raise NoFunction("it keeps no index")
+    return context.in_turn(known, 2)
 
 
 def others(count: int = SAMPLES - 3) -> dict[int, bytes]:
@@ -322,7 +321,7 @@ def zeros(context: Context, hole: bool, opened: bool) -> None:
 
 def zeroed(context: Context, folder: Path, hole: bool) -> tuple[Path, int, int]:
     """A file with samples in it, and the bytes that are to be zeros."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix in DATA and path.suffix != ".csv")
+    files = sorted(path for path in folder.rglob("*") if path.suffix in DATA and path.suffix not in TABLES)
     path = context.random.choice(files)
     size = path.stat().st_size
     padding = 0 if hole or path.suffix != ".tar" else 2 * tarfile.RECORDSIZE  # which any tar may have at its end

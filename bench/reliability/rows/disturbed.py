@@ -12,8 +12,9 @@ from reliability.case import Context, Failed, NoFunction, expect, expect_equal
 from reliability.contenders.base import Stored
 from reliability.data import gray, pictures
 
-__all__ = ["APART", "SAMPLES", "expect_right", "files_of", "laid", "levels", "others", "right_or_named", "write"]
+__all__ = ["APART", "LOOSE", "SAMPLES", "expect_right", "files_of", "laid", "levels", "others", "right_or_named", "write"]
 
+LOOSE = ("folder", "manifest", "lines", "dataset")  # a file for each image
 SAMPLES, APART = 36, 2.4  # levels that decoders may be off; pictures are five apart
 
 Found = list[tuple[int, float]]
@@ -39,7 +40,7 @@ def laid(context: Context, kinds: tuple[str, ...] = (), **values: Any) -> Stored
     known = [kind for kind in context.contender.kinds if not kinds or kind in kinds]
     if not known:
         raise NoFunction(f"it reads no {' or '.join(kinds) or 'files'}")
-    kind = context.random.choice(known)
+    (kind,) = context.in_turn(known)
     folder = context.folder / "data"
     write(context, folder, pictures(SAMPLES), kind)
     return Stored(local=folder, kind=kind, **({"workers": context.random.randint(0, 2)} | values))
@@ -55,7 +56,7 @@ def files_of(where: Stored) -> list[Path]:
     """Those with images in them."""
     assert where.local is not None
     files = [path for path in sorted(where.local.rglob("*")) if path.is_file() and not path.name.startswith(".")]
-    return [path for path in files if path.suffix != ".csv" and path.name != "index.json"]
+    return [path for path in files if path.suffix not in (".csv", ".jsonl") and path.name != "index.json"]
 
 
 def expect_right(found: Found, whole: bool = True, other: bool = False) -> None:

@@ -20,14 +20,13 @@ from gpupipe.host.cache import cache_folder
 from reliability.case import Case, Context, Failed, NoFunction, Row, expect
 from reliability.contenders.base import Stored
 from reliability.data import pictures
-from reliability.rows.disturbed import SAMPLES, expect_right, files_of, laid, others, right_or_named, write
+from reliability.rows.disturbed import LOOSE, SAMPLES, expect_right, files_of, laid, others, right_or_named, write
 
 __all__ = ["ROWS"]
 
 GPUPIPE = ("gpupipe", "gpupipe-dali")
 WITH_INDEX = ("gpupipe", "gpupipe-dali", "litdata", "streaming")
-LOOSE = ("folder", "manifest", "dataset")
-INDEXED = ("tar", "folder", "manifest", "zip", "lmdb", "chunks", "mds")
+INDEXED = ("tar", "folder", "manifest", "lines", "zip", "lmdb", "chunks", "mds")
 STRANGER = 12345  # a user who is not there
 
 # Row 52

@@ -15,12 +15,14 @@ import numpy as np
 import psutil
 from PIL import Image
 
+import gpupipe
 from reliability.cached import MS_RDONLY, MS_REMOUNT, libc, mounted
 from reliability.case import Case, Context, Failed, NoFunction, Row, expect, expect_equal
 from reliability.contenders.base import Setup, Stored
 from reliability.data import Numbered, pictures
+from reliability.forms import file_of, write_folder
 from reliability.rows.common import read_at_once
-from reliability.rows.disturbed import SAMPLES, expect_right, files_of, laid, others, right_or_named, write
+from reliability.rows.disturbed import LOOSE, SAMPLES, expect_right, files_of, laid, others, right_or_named, write
 from reliability.rows.processes import AT_ONCE, Trap, error_of, expect_exact, expect_named, setup, somewhere
 from reliability.traces import SHM
 from reliability.victim import Report, Victim
@@ -30,6 +32,7 @@ __all__ = ["ROWS"]
 CLONE_NEWNS = 0x20000
 FILES = 64
 ENTRIES, EPOCHS, STEPS = 1_000_000, 50, 4
+PACKED = ("tar", "parquet", "snappy", "zip", "lmdb", "hdf5", "chunks", "mds")
 SLOPE = 0.5  # MB an epoch, which are 25 MB over all; a wandering heap makes 0.2 of it
 
 # Row 27
@@ -151,7 +154,7 @@ def out_of_memory(context: Context) -> None:
 
 def little_address_space(context: Context) -> None:
     """An image that does not fit into what a process may take is named."""
-    where = laid(context, ("folder", "manifest", "dataset"))
+    where = laid(context, LOOSE)
     path = context.random.choice(files_of(where))
     Image.new("RGB", (9000, 9000), (100, 50, 0)).save(path, "PNG", compress_level=1)
     used = psutil.Process().memory_info().vms
@@ -176,17 +179,42 @@ def slope(context: Context) -> None:
             stream.set_epoch(epoch)
             for _ in islice(stream, STEPS):
                 pass
-            found.append(private_memory())
+            found.append(megabytes("Anon", "Shmem"))  # pages of files can be dropped at any time
     expect_flat(found[10:])
 
 
-def private_memory() -> float:
-    """Megabytes that the process and its children have for themselves; pages of files can be dropped at any time."""
+def table_slope(context: Context) -> None:
+    """Of what is found out about a table, pages of files among it: an index that is mapped grows as it is looked up."""
+    os.environ["GPUPIPE_CACHE"] = str(context.folder / "found")
+    recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(8, 8),), dtype="uint8")
+    workers = context.random.randint(0, 1)
+    options = {"engine": context.contender.engine, "num_workers": workers, "persistent_workers": bool(workers)}
+    found = []
+    with gpupipe.Loader(long_table(context.folder), recipe, 32, shuffle=True, device="cpu", **options) as loader:
+        for epoch in range(EPOCHS):
+            loader.set_epoch(epoch)
+            for _ in islice(loader, STEPS):
+                pass
+            found.append(megabytes("Anon", "Shmem", "File"))
+    expect_flat(found[10:])
+
+
+def long_table(folder: Path) -> str:
+    """Of so many lines about a few images."""
+    samples = pictures(8)
+    write_folder(folder / "data", samples)
+    lines = [f"{file_of(number)},{number}\n" for number in samples] * (ENTRIES // len(samples))
+    (folder / "data/train.csv").write_text("image,label\n" + "".join(lines))
+    return str(folder / "data/train.csv")
+
+
+def megabytes(*kinds: str) -> float:
+    """Of memory of these kinds that the process and its children have; for themselves it is Anon and Shmem."""
     process, total = psutil.Process(), 0
+    wanted = re.compile(rf"^Rss(?:{'|'.join(kinds)}):\s+(\d+)", re.MULTILINE)
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess, OSError):
-            text = Path(f"/proc/{one.pid}/status").read_text()
-            total += sum(int(value) for value in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", text, re.MULTILINE))
+            total += sum(int(value) for value in wanted.findall(Path(f"/proc/{one.pid}/status").read_text()))
     return total / 1024
 
 
@@ -240,9 +268,6 @@ def replaced(context: Context, kinds: tuple[str, ...] = ()) -> None:
     right_or_named(context, where, tuple(file.name for file in files), after=act, other=True)
 
 
-LOOSE = ("folder", "manifest", "dataset")
-PACKED = ("tar", "parquet", "zip", "lmdb", "chunks", "mds")
-
 ROWS = (
     Row(
         27,
@@ -269,7 +294,10 @@ ROWS = (
         30,
         "memory over 50 epochs of 10^6 entries",
         f"it rises by at most {SLOPE} MB an epoch",
-        (Case("memory slope", slope, limit=240, only=("gpupipe", "gpupipe-dali", "torch", "stateful")),),
+        (
+            Case("memory slope", slope, limit=240, only=("gpupipe", "gpupipe-dali", "torch", "stateful")),
+            Case("with a table's index", table_slope, limit=240, only=("gpupipe", "gpupipe-dali")),
+        ),
     ),
     Row(32, "a read-only data set", "all samples come", (Case("read-only", read_only), Case("four at once", at_once))),
     Row(

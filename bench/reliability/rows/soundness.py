@@ -36,8 +36,7 @@ class Reading:
 def kinds(context: Context) -> list[str]:
     """Two of the forms of data that the contender reads, or its only one: others for other seeds."""
     context.contender.kind_of("")
-    every = context.contender.kinds
-    return context.random.sample(every, min(2, len(every)))
+    return context.in_turn(context.contender.kinds, 2)
 
 
 def make(context: Context, samples: Mapping[int, bytes], kind: str = "", name: str = "data") -> Path:

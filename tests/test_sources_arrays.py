@@ -21,6 +21,8 @@ from gpupipe.batch import Array, Boxes, Bytes, Image, Index, Key, Mask, Points, 
 from gpupipe.errors import ConfigError, DataError, SampleError
 from gpupipe.sources import check_source, open_source
 from gpupipe.sources.stores import npy
+from gpupipe.sources.stores.hdf5 import Hdf5File
+from gpupipe.sources.stores.rows import Held
 
 N = 5
 PIXELS = np.stack([picture(20, 30, number) for number in range(N)])
@@ -320,6 +322,108 @@ class TestHdf5Files:
         monkeypatch.setitem(sys.modules, "h5py", None)
         with pytest.raises(ConfigError, match=r"needs h5py, .*pip install 'gpupipe\[arrays\]'"):
             open_source(path)
+
+
+KINDS_OF_CHUNKS: list[dict[str, Any]] = [
+    {},
+    {"chunks": (1,)},
+    {"chunks": (3,)},
+    {"chunks": (4,), "compression": "gzip", "shuffle": True},
+    {"chunks": (4,), "compression": "gzip"},
+    {"chunks": (2,), "compression": "lzf"},
+]
+LOOKED_AT = KINDS_OF_CHUNKS[:-1]
+
+
+def written(path: Path, **options: Any) -> Path:
+    """Values of varying length, in several heaps."""
+    with h5py.File(path, "w", **options) as file:
+        for number, kind in enumerate(KINDS_OF_CHUNKS):
+            made = file.create_dataset(str(number), 60, h5py.vlen_dtype(np.uint8), **kind)
+            for row in range(60):
+                made[row] = np.full(30 * row + number, row, np.uint8)
+        file.create_dataset("texts", data=[f"text {row}" * (row % 7) for row in range(300)], dtype=h5py.string_dtype())
+        file.create_dataset("table", (6, 3), h5py.vlen_dtype(np.int16), chunks=(4, 2))[:] = [[np.arange(3)] * 3] * 6
+        for number, kind in enumerate(({}, {"chunks": (4,)})):
+            file.create_dataset(f"never written {number}", 9, h5py.vlen_dtype(np.uint8), **kind)
+    return path
+
+
+@pytest.mark.timeout(60)  # it was for ever
+class TestHeapsOfHdf5:
+    """HDF5's own library ends never where a heap's header is all zeros."""
+
+    @pytest.mark.parametrize("options", [{}, {"userblock_size": 512}, {"libver": "latest"}])
+    def test_good_ones_are_read_as_h5py_reads_them(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        with h5py.File(written(tmp_path / "a.h5", **options)) as file:
+            names = list(file)
+            truth = {name: file[name][:] for name in names}
+        opened = Hdf5File(str(tmp_path / "a.h5"))
+        for name in names:
+            rows = opened.rows(name)
+            for row, expected in enumerate(truth[name]):
+                if isinstance(rows, Held):
+                    assert rows.values[row] == expected.decode()
+                elif truth[name].ndim == 2:
+                    assert [one.tolist() for one in rows.read(row)] == [one.tolist() for one in expected]
+                else:
+                    assert np.array_equal(rows.read(row), expected)
+
+    @pytest.mark.parametrize("kind", range(len(LOOKED_AT)))
+    @pytest.mark.parametrize("options", [{}, {"userblock_size": 512}])
+    def test_zeros_in_one_are_an_error(self, tmp_path: Path, kind: int, options: dict[str, Any]) -> None:
+        data = bytearray(written(tmp_path / "a.h5", **options).read_bytes())
+        for heap in [found.start() for found in re.finditer(b"GCOL", data)]:
+            data[heap + 16 : heap + 616] = bytes(600)
+        (tmp_path / "b.h5").write_bytes(data)
+        rows = Hdf5File(str(tmp_path / "b.h5")).rows(str(kind))
+        for row in range(60):
+            if 30 * row + kind == 0:  # which lies in no heap
+                assert not len(rows.read(row))
+                continue
+            with pytest.raises(ValueError, match=r"^its heap at byte \d+ is damaged: an object of 0 bytes in \d+$"):
+                rows.read(row)
+
+    def test_a_list_of_texts_is_refused(self, tmp_path: Path) -> None:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["images"], file["labels"] = PIXELS, ["a", "b", "a", "b", "c"]
+        data = (tmp_path / "a.h5").read_bytes()
+        begin = data.index(b"GCOL") + 16
+        (tmp_path / "a.h5").write_bytes(data[:begin] + bytes(600) + data[begin + 600 :])
+        with pytest.raises(DataError, match=r"a\.h5: 'labels' can't be read: its heap at byte \d+ is damaged"):
+            open_source(tmp_path / "a.h5")
+
+    @pytest.mark.parametrize(
+        ("at", "bytes_", "message"),
+        [
+            (0, b"GCOX", "it does not begin as one"),
+            (24, b"\xf0" + b"\xff" * 7, "an object of 18446744073709551616 bytes"),
+            (24, b"\xff" * 7 + b"\x7f", "an object of 9223372036854775824 bytes"),
+            (8, b"\xff" * 8, "lies beyond the end of the file"),
+        ],
+    )
+    def test_what_else_leads_nowhere(self, tmp_path: Path, at: int, bytes_: bytes, message: str) -> None:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("image", 1, h5py.vlen_dtype(np.uint8))[0] = np.arange(99, dtype=np.uint8)
+        data = bytearray((tmp_path / "a.h5").read_bytes())
+        begin = data.index(b"GCOL") + at
+        data[begin : begin + len(bytes_)] = bytes_
+        (tmp_path / "a.h5").write_bytes(data)
+        with pytest.raises(ValueError, match=rf"its heap at byte \d+ is damaged: .*{message}"):
+            Hdf5File(str(tmp_path / "a.h5")).rows("image").read(0)
+
+    def test_a_file_that_was_written_to_is_read_anew_beside_what_has_it_open(self, tmp_path: Path) -> None:
+        """Its time of change put back, as tar and rsync do."""
+        path = tmp_path / "a.h5"
+        with h5py.File(path, "w") as file:
+            file["images"], file["labels"] = PIXELS, LABELS
+        old = open_source(path)
+        assert np.array_equal(old[1][0], PIXELS[1])
+        data, stat = path.read_bytes(), path.stat()
+        begin = data.index(PIXELS[1].tobytes())
+        path.write_bytes(data[:begin] + PIXELS[2].tobytes() + data[begin + PIXELS[2].nbytes :])
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert np.array_equal(open_source(path)[1][0], PIXELS[2])
 
 
 class TestNumpy:

@@ -122,6 +122,14 @@ def hdf5_seeds(scratch: Path) -> Sequence[bytes]:
             file.create_dataset("images", data=PIXELS, **options)
             file["labels"] = np.arange(4)
         found.append(path.read_bytes())
+    for number, options in enumerate(({}, {"chunks": (2,), "compression": "gzip", "shuffle": True})):
+        path = scratch / f"varying-{number}.h5"
+        with h5py.File(path, "w") as file:
+            images = file.create_dataset("images", 4, h5py.vlen_dtype(np.uint8), **options)
+            for row in range(4):
+                images[row] = np.frombuffer(jpeg(row), np.uint8)
+            file["labels"] = ["a", "b", "a", "c"]
+        found.append(path.read_bytes())
     return found
 
 
@@ -170,7 +178,7 @@ TARGETS = [
         "hdf5",
         hdf5_seeds,
         hdf5_check,
-        mutators.plain(b"TREE", b"SNOD", b"HEAP", b"OHDR", b"\xff" * 8),
+        mutators.plain(b"TREE", b"SNOD", b"HEAP", b"OHDR", b"GCOL", bytes(600), b"\xff" * 8),
         named="hostile.h5",
     ),
 ]

@@ -12,7 +12,18 @@ from reliability.case import Context, Failed, NoFunction, expect, expect_equal
 from reliability.contenders.base import Stored
 from reliability.data import gray, pictures
 
-__all__ = ["APART", "LOOSE", "SAMPLES", "expect_right", "files_of", "laid", "levels", "others", "right_or_named", "write"]
+__all__ = [
+    "APART",
+    "LOOSE",
+    "SAMPLES",
+    "expect_right",
+    "files_of",
+    "laid",
+    "levels",
+    "others",
+    "right_or_named",
+    "write",
+]
 
 LOOSE = ("folder", "manifest", "lines", "dataset")  # a file for each image
 SAMPLES, APART = 36, 2.4  # levels that decoders may be off; pictures are five apart

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpupipe.errors import DataError
 from gpupipe.host.files import opened
 from gpupipe.sources.needing import library
 from gpupipe.sources.reading import ChangedError, Stamp
+from gpupipe.sources.stores.hdf5_heaps import Heaps
 from gpupipe.sources.stores.rows import MOST_HELD, Held, Rows
 
 __all__ = ["Hdf5File"]
@@ -45,7 +47,8 @@ class Hdf5File:
         self.stamp = Stamp.from_stat(stat)
         self._process = 0
         self._file: Any = None
-        self._datasets: dict[str, Any] = {}
+        self._at: Stamp | None = None  # when it was opened
+        self._datasets: dict[str, tuple[Any, Heaps | None]] = {}
 
     def names(self) -> list[str]:
         found: list[str] = []
@@ -61,7 +64,7 @@ class Hdf5File:
         return found
 
     def rows(self, name: str) -> Rows:
-        dataset = self._dataset(name)
+        dataset, heaps = self._dataset(name)
         try:
             reason = self._unfit(dataset)
         except TypeError as error:  # of a kind that h5py does not know
@@ -74,8 +77,10 @@ class Hdf5File:
             self._warn(name, dataset)
             return _Rows(self, name, dataset.shape, dataset.dtype)
         try:
+            if heaps is not None:
+                heaps.check(0, len(dataset))
             return Held(dataset.asstr()[:] if is_text else dataset[:])
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # of texts UnicodeDecodeError
             raise DataError(f"{self.path}: {name!r} can't be read: {error}") from error
 
     def _unfit(self, dataset: Any) -> str:
@@ -104,19 +109,29 @@ class Hdf5File:
     def read(self, name: str, row: int) -> Any:
         """One row. Raises ValueError."""
         try:
-            value = self._dataset(name)[row]
-            now = Stamp.of(self._file.id.get_vfd_handle())
+            dataset, heaps = self._dataset(name)
+            self._check_stamp()  # for what is known of heaps
+            if heaps is not None:
+                heaps.check(row, row + 1)
+            value = dataset[row]
         except (OSError, RuntimeError, KeyError, DataError) as error:
             raise ValueError(f"can't be read: {error}") from error
-        changed = self.stamp.difference(now, "file", "opened")
-        if changed:
-            raise ChangedError(changed)
+        self._check_stamp()
         return value
 
-    def _dataset(self, name: str) -> Any:
+    def _check_stamp(self) -> None:
+        changed = self.stamp.difference(Stamp.of(self._file.id.get_vfd_handle()), "file", "opened")
+        if changed:
+            raise ChangedError(changed)
+
+    def _dataset(self, name: str) -> tuple[Any, Heaps | None]:
+        """And the heaps of its values, where they are of varying length."""
         file = self._opened()
         if name not in self._datasets:
-            self._datasets[name] = file[name]
+            dataset = file[name]
+            kind = getattr(dataset, "dtype", np.dtype(np.uint8))  # a group has none
+            varies = kind.kind == "O" and self._h5py.check_ref_dtype(kind) is None
+            self._datasets[name] = dataset, Heaps(dataset) if varies else None
         return self._datasets[name]
 
     def _opened(self) -> Any:
@@ -124,13 +139,31 @@ class Hdf5File:
         if self._process != os.getpid():
             self._datasets, self._process = {}, 0
             try:
+                _close_older(Stamp.from_stat(os.stat(self.path)))
                 self._file = self._h5py.File(self.path, "r", rdcc_nbytes=CACHE)
+                self._at = Stamp.of(self._file.id.get_vfd_handle())
             except OSError as error:
                 said = str(error)
                 why = next((reason for part, reason in REASONS.items() if part in said), said)
                 raise DataError(f"{self.path} can't be opened: {why}") from error
             self._process = os.getpid()
+            _open.add(self)
         return self._file
+
+    def close(self) -> None:
+        """It is opened again when it is next read."""
+        self._file.close()
+        self._datasets, self._process = {}, 0
+
+
+_open: weakref.WeakSet[Hdf5File] = weakref.WeakSet()
+
+
+def _close_older(now: Stamp) -> None:
+    """HDF5 opens a file once in a process, and shares what it has read of it, be it of before it was written to."""
+    for file in list(_open):
+        if file._at is not None and file._at.inode == now.inode and file._at != now:
+            file.close()
 
 
 @dataclass(frozen=True)

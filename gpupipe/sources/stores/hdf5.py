@@ -48,7 +48,8 @@ class Hdf5File:
         self._process = 0
         self._file: Any = None
         self._at: Stamp | None = None  # when it was opened
-        self._datasets: dict[str, tuple[Any, Heaps | None]] = {}
+        self._datasets: dict[str, Any] = {}
+        self._heaps: dict[str, Heaps | None] = {}
 
     def names(self) -> list[str]:
         found: list[str] = []
@@ -64,7 +65,7 @@ class Hdf5File:
         return found
 
     def rows(self, name: str) -> Rows:
-        dataset, heaps = self._dataset(name)
+        dataset = self._dataset(name)
         try:
             reason = self._unfit(dataset)
         except TypeError as error:  # of a kind that h5py does not know
@@ -77,8 +78,7 @@ class Hdf5File:
             self._warn(name, dataset)
             return _Rows(self, name, dataset.shape, dataset.dtype)
         try:
-            if heaps is not None:
-                heaps.check(0, len(dataset))
+            self._check_heaps(name, 0, len(dataset))
             return Held(dataset.asstr()[:] if is_text else dataset[:])
         except (OSError, ValueError) as error:  # of texts UnicodeDecodeError
             raise DataError(f"{self.path}: {name!r} can't be read: {error}") from error
@@ -109,10 +109,9 @@ class Hdf5File:
     def read(self, name: str, row: int) -> Any:
         """One row. Raises ValueError."""
         try:
-            dataset, heaps = self._dataset(name)
-            self._check_stamp()  # for what is known of heaps
-            if heaps is not None:
-                heaps.check(row, row + 1)
+            dataset = self._dataset(name)
+            self._check_stamp()  # before it is taken for granted what is known of heaps
+            self._check_heaps(name, row, row + 1)
             value = dataset[row]
         except (OSError, RuntimeError, KeyError, DataError) as error:
             raise ValueError(f"can't be read: {error}") from error
@@ -124,20 +123,25 @@ class Hdf5File:
         if changed:
             raise ChangedError(changed)
 
-    def _dataset(self, name: str) -> tuple[Any, Heaps | None]:
-        """And the heaps of its values, where they are of varying length."""
+    def _check_heaps(self, name: str, begin: int, end: int) -> None:
+        """Those of rows, where they are of varying length. Raises ValueError."""
+        dataset = self._dataset(name)
+        if name not in self._heaps:
+            self._heaps[name] = Heaps(dataset) if dataset.dtype.kind == "O" else None
+        heaps = self._heaps[name]
+        if heaps is not None:
+            heaps.check(begin, end)
+
+    def _dataset(self, name: str) -> Any:
         file = self._opened()
         if name not in self._datasets:
-            dataset = file[name]
-            kind = getattr(dataset, "dtype", np.dtype(np.uint8))  # a group has none
-            varies = kind.kind == "O" and self._h5py.check_ref_dtype(kind) is None
-            self._datasets[name] = dataset, Heaps(dataset) if varies else None
+            self._datasets[name] = file[name]
         return self._datasets[name]
 
     def _opened(self) -> Any:
         """The file as this process has it: after a fork HDF5's state belongs to the parent."""
         if self._process != os.getpid():
-            self._datasets, self._process = {}, 0
+            self._forget()
             try:
                 _close_older(Stamp.from_stat(os.stat(self.path)))
                 self._file = self._h5py.File(self.path, "r", rdcc_nbytes=CACHE)
@@ -153,7 +157,10 @@ class Hdf5File:
     def close(self) -> None:
         """It is opened again when it is next read."""
         self._file.close()
-        self._datasets, self._process = {}, 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._datasets, self._heaps, self._process = {}, {}, 0
 
 
 _open: weakref.WeakSet[Hdf5File] = weakref.WeakSet()

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+# Of torch's, here and in what tests start: threads that wait for each other lose much where tests run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from images import write_folder

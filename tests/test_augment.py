@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,15 +63,6 @@ def _load_bench() -> ModuleType:
 
 
 bench = _load_bench()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small tensors, many functions: torch's threads would only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def program(*steps: tuple[Op, Any]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

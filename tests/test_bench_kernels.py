@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,12 +18,8 @@ SAME = ("gpupipe", "torch eager", "torchvision v2 (loop)")
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    module = bench_script(monkeypatch, "kernels")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield module
-    torch.set_num_threads(threads)
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return bench_script(monkeypatch, "kernels")
 
 
 def table(folder: Path) -> dict[tuple[str, str], dict[str, str]]:

@@ -30,7 +30,6 @@ def on_ranks(world: int, body: Callable[[int], Any], folder: Path) -> list[Any]:
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
 
     def work(rank: int) -> None:
-        torch.set_num_threads(1)
         store = dist.FileStore(str(folder / "store"), world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         try:

@@ -33,7 +33,7 @@ from gpupipe.tools.cli import main
 from gpupipe.tools.scripts import writing
 
 ROOT = Path(__file__).parent.parent
-ALONE = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+ALONE = os.environ | {"PYTHONPATH": str(ROOT)}
 FEW = 12
 
 

@@ -33,7 +33,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 import yaml
 
 if sys.version_info >= (3, 11):
@@ -121,16 +120,6 @@ def names(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     for value in module.__dict__.values():
         if isinstance(value, gpupipe.Loader):
             value.close()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of torch, for models this small: several that wait for each other take many times as long beside other tests."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for what blocks of bash start
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

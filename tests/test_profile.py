@@ -8,7 +8,7 @@ import math
 import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,15 +41,6 @@ from gpupipe.tools.profiling.verdict import judge
 
 CLASSES = 5
 SHORT = 0.0001  # minutes: as few rounds as there can be
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads of a model that wait for each other lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Clock:

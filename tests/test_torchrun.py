@@ -48,7 +48,7 @@ class Launches:
         command += ["--save", str(self.folder / f"state-{number}.json")]
         command += ["--load", str(self.folder / f"state-{number - 1}.json")] if number else []
         command += ["--steps", "1"] if number < len(WORLDS) - 1 else []
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()}
+        environment = os.environ | {"PYTHONPATH": python_path()}
         done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment)
         assert done.returncode == 0, done.stderr[-5000:]
         found: dict[str, Any] = json.loads(results.read_text())

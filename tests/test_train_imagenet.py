@@ -46,7 +46,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def run(*arguments: str, launcher: tuple[str, ...] = (), cache: Path | None = None) -> tuple[dict[str, Any], str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment["OMP_NUM_THREADS"] = "1"  # threads that wait for each other lose much on a busy machine
     environment |= {"GPUPIPE_CACHE": str(cache)} if cache else {}
     command = [sys.executable, *launcher, str(SCRIPT), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -122,19 +121,9 @@ def test_wait_clock_counts_the_waits_only(script: ModuleType, monkeypatch: pytes
     assert clock.seconds() == 6.0
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Threads of a model that wait for each other lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 COMPARE = ["--compare", "--model", "tiny", "--size", "32"]
 
 
-@pytest.mark.usefixtures("_one_thread")
 def test_compare(script: ModuleType, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = ["--batch-size", "8", "--workers", "2", "--steps", "3", "--rounds", "2", "--out", str(tmp_path)]
     names = ["torchvision-v2", "gpupipe", "gpupipe-torch", "device"]

@@ -38,7 +38,7 @@ def needs(library: str, *values: object) -> Any:
 
 
 def run(program: str, *arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     command = [sys.executable, "-W", "ignore", *launcher, str(ROOT / "tests" / "trainers" / program)]
     command += [str(argument) for argument in arguments]

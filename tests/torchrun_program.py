@@ -173,7 +173,6 @@ def main() -> None:
     parser.add_argument("--save", type=Path, required=True)
     parser.add_argument("--steps", type=int)
     args = parser.parse_args()
-    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     parts = (epoch, training, evaluation, every_step, prefetched, refused, left_early)
     results = {part.__name__: part() for part in parts}

@@ -78,7 +78,7 @@ def check(folder: Path, names: dict[str, Any]) -> None:
 def _environment(folder: Path, job: int, **slurm: str) -> dict[str, str]:
     own = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "USER": "me"}
     one = {"SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_CPUS_PER_TASK": "1"}
-    return os.environ | own | one | {"SLURM_JOB_ID": str(job)} | {"OMP_NUM_THREADS": "1"} | slurm
+    return os.environ | own | one | {"SLURM_JOB_ID": str(job)} | slurm
 
 
 def _stopped(folder: Path, number: int) -> tuple[int, int]:

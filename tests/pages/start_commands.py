@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from images import write_folder
 from PIL import Image
@@ -18,11 +16,8 @@ from gpupipe.tools.cli import COMMANDS, parser
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "commands.md"
 
 
-def setup(folder: Path, names: dict[str, Any]) -> Iterator[None]:
+def setup(folder: Path, names: dict[str, Any]) -> None:
     write_folder(folder / "photos", classes=3, per_class=8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")  # threads of torch's wait for each other where others have the CPUs
-        yield
 
 
 def check(folder: Path, names: dict[str, Any]) -> None:

@@ -124,7 +124,6 @@ def in_a_fork(work: Callable[[], None], dies: bool = False) -> Iterator[None]:
     child = os.fork()
     if not child:
         try:
-            torch.set_num_threads(1)
             work()
         except BaseException:
             traceback.print_exc()

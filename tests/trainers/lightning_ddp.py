@@ -50,7 +50,6 @@ class Module(LightningModule):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     out, strategy, when = sys.argv[1:]
     trainer = Trainer(
         max_epochs=EPOCHS,

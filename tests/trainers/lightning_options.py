@@ -137,7 +137,6 @@ def set_up_by_fabric(make: Make) -> dict[str, Any]:
 
 
 def main(out: Path) -> None:
-    torch.set_num_threads(1)
     made = {
         kind: {name: fitted(train, options, make) for name, (train, options) in CASES.items()}
         | {"evaluated": evaluated(make), "Fabric": set_up_by_fabric(make)}

@@ -15,7 +15,6 @@ from common import RANK, train_loader, val_loader
 from transformers_options import Classifier, Trainer, arguments
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     out = Path(sys.argv[1])
     seen: list[list[int]] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -22,7 +23,15 @@ import pytest
 from numpy.typing import NDArray
 
 from gpupipe import Cache
-from gpupipe.sources.remote.cache import BlockCache, folder, keep_alive, key_of, keys as keys_module, on_disk
+from gpupipe.sources.remote.cache import (
+    BlockCache,
+    folder,
+    keep_alive,
+    key_of,
+    keys as keys_module,
+    ledger as ledger_module,
+    on_disk,
+)
 from gpupipe.sources.remote.cache.files import Blocks
 from gpupipe.sources.remote.cache.ledger import Ledger
 from gpupipe.tools.cli import main
@@ -409,6 +418,60 @@ def test_what_a_transaction_could_not_give_up_the_next_one_does(cache: BlockCach
     assert readable(cache, held) == [0]
     cache.drop([])
     assert readable(cache, held) == []
+
+
+def tidy(settings: Cache) -> bool:
+    """Whether all files are listed, and the other way round."""
+    later = BlockCache(replace(settings, run="later"))
+    later.find(keys_of(1))
+    later.close()
+    (path,) = settings.place.glob("ledger-*.sqlite")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        listed = {keys_module.named(*row) for row in database.execute("SELECT data_set, id, size FROM blocks")}
+    return listed == {path.name for path in files(settings)}
+
+
+def test_what_is_stored_while_a_ledger_is_made_anew(settings: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the one who looks for blocks, which it does not see any more: listed nowhere, it would never go."""
+    keys, threads = keys_of(2), []
+
+    def fill_and_let_another_store(path: Path, blocks: Blocks) -> None:
+        look_for_blocks(path, blocks)
+        threads.append(threading.Thread(target=other.put, args=({keys[1]: content(keys[1])},)))
+        threads[0].start()
+        threads[0].join(0.5)
+
+    look_for_blocks = ledger_module._fill
+    cache, other = BlockCache(settings), BlockCache(settings)
+    fill(cache, keys[:1])
+    other.claim(keys[1:2], hold=False)
+    monkeypatch.setattr(ledger_module, "_fill", fill_and_let_another_store)
+    (path,) = settings.place.glob("ledger-*.sqlite")
+    ledger_module.condemn(path)
+    threads[0].join()
+    monkeypatch.undo()
+    assert tidy(settings)
+    assert readable(cache, keys)[:1] == [0]
+    cache.close()
+    other.close()
+    assert tidy(settings)
+
+
+def test_what_was_stored_beside_a_lost_ledger_is_settled_at_the_end(
+    settings: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = keys_of(2)
+    cache = BlockCache(settings)
+    cache.claim(keys, hold=False)
+    (path,) = settings.place.glob("ledger-*.sqlite")
+    ledger_module.condemn(path)
+    opened = BlockCache._opened
+    monkeypatch.setattr(BlockCache, "_opened", lambda self: opened(self) if self._session else None)
+    assert cache.put({keys[0]: content(keys[0])}) == set()
+    assert len(files(settings)) == 1
+    monkeypatch.undo()
+    cache.close()
+    assert tidy(settings)
 
 
 def test_blocks_that_begin_at_one_byte_are_told_apart_by_their_sizes(tmp_path: Path) -> None:

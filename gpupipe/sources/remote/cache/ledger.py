@@ -215,16 +215,15 @@ def _made(root: Path) -> Path:
     number = max(_numbered(root), default=0) + 1
     path = root / f"ledger-{_boot()}-{number}-{uuid.uuid4().hex[:8]}.sqlite"
     temporary = path.with_name(f"new-{path.name}")
+    for old in root.glob("*ledger-*"):  # before blocks are looked for: who lists one in it later finds it gone
+        with contextlib.suppress(OSError):
+            old.unlink()
     try:
         _fill(temporary, Blocks(root))
     except sqlite3.Error as error:
         temporary.unlink(missing_ok=True)
         raise OSError(f"no ledger can be made: {error}") from None
     os.replace(temporary, path)
-    for old in root.glob("*ledger-*"):
-        if not old.name.startswith(path.name):
-            with contextlib.suppress(OSError):
-                old.unlink()
     return path
 
 

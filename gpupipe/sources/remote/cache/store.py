@@ -114,10 +114,14 @@ class BlockCache:
 
     def close(self) -> None:
         """Give back all that is claimed."""
-        with self._lock, suppress(OSError, Unwritable, Gone, Damaged):
-            session, self._session = self._session, None
-            if session is not None:
-                session.close()
+        with self._lock:
+            with suppress(OSError, Unwritable, Gone, Damaged):
+                if self._unsettled:
+                    self._opened()
+                session, self._session = self._session, None
+                if session is not None:
+                    session.close()
+            self._remove_unsettled()
 
     def _ask(self, what: Callable[[Session], Answer], otherwise: Answer) -> Answer:
         for _ in range(2):  # another time where the ledger had to be made anew
@@ -176,12 +180,16 @@ class BlockCache:
             session, self._session = self._session, None
             if session is not None:
                 self._unsettled |= session.end()
-            files = Blocks(self._settings.place)
-            for name in self._unsettled:  # what is listed and not there is found out, the other way round it is not
-                with suppress(OSError):
-                    files.remove(name)
-            self._unsettled = set()
+            self._remove_unsettled()
         self._say("it is not used", error)
+
+    def _remove_unsettled(self) -> None:
+        """What is listed and not there is found out, the other way round it is not."""
+        files = Blocks(self._settings.place)
+        for name in self._unsettled:
+            with suppress(OSError):
+                files.remove(name)
+        self._unsettled = set()
 
     def _say(self, what: str, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -62,6 +62,7 @@ FIRST_APPLICATION = 0xE0
 TABLES = frozenset({0xC4, 0xDB, 0xDD, 0xFE, *range(FIRST_APPLICATION, 0xF0)})
 START_OF_SCAN = 0xDA
 MOST_PIXELS = 80_000_000  # below what Pillow warns of
+LONGEST = 1 << 31  # sides are kept as int32
 MENDED = "it could not be read when it was indexed, and can be now"
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # the latter where a program makes it an error
 
@@ -192,6 +193,8 @@ def _is_turned(image: Image.Image) -> bool:
 
 def _header(image: Image.Image, size: tuple[int, int]) -> Header:
     width, height = size
+    if not max(width, height) < LONGEST:
+        raise ValueError(f"its header says {width} x {height} pixels, which no image has")
     return Header(height, width, orientation_of(image))
 
 

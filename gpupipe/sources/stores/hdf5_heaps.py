@@ -43,6 +43,7 @@ class Heaps:
         self._shape = dataset.shape
         self._chunks = dataset.chunks
         self._descriptor = dataset.file.id.get_vfd_handle()
+        self._size = os.fstat(self._descriptor).st_size
         self._base = dataset.file.userblock_size  # from which addresses of heaps count
         self._sound: set[int] = set()
         is_written = dataset.id.get_storage_size() > 0
@@ -54,6 +55,8 @@ class Heaps:
         """Those of the rows from `begin` to `end`. Raises ValueError."""
         if not self._can_look:
             return
+        if (values := (end - begin) * math.prod(self._shape[1:])) > self._size:
+            raise ValueError(f"it claims {values:,} values, more than the file has bytes")
         for references in self._references(begin, end):
             for address in set(references["address"][references["length"] > 0].tolist()) - self._sound:
                 self._check_collection(self._base + address)
@@ -79,7 +82,7 @@ class Heaps:
             place += needed
 
     def _read(self, place: int, least: int, most: int = 0) -> bytes:
-        data = os.pread(self._descriptor, max(least, most), place) if place < 1 << 63 else b""
+        data = os.pread(self._descriptor, max(least, most), place) if place + least <= self._size else b""
         if len(data) < least:
             raise ValueError(f"its heap at byte {place} is damaged: it lies beyond the end of the file")
         return data

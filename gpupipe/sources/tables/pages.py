@@ -211,8 +211,8 @@ class _Scan:
             size = int.from_bytes(body.read(at, 4), "little")
             places.append((begin + at + 4, size))
             at += 4 + size
-        if at > page.expanded:
-            raise ValueError("a value ends beyond its page")
+            if at > page.expanded:  # however many there are said to be
+                raise ValueError("a value ends beyond its page")
         found = np.array(places, np.int64).reshape(-1, 2)
         return np.ascontiguousarray(found.T)
 

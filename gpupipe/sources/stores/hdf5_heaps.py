@@ -48,7 +48,8 @@ class Heaps:
         self._base = dataset.file.userblock_size  # from which addresses of heaps count
         self._sound: set[int] = set()
         is_written = dataset.id.get_storage_size() > 0
-        self._can_look = is_written and dataset.file.id.get_create_plist().get_sizes() == (8, 8)
+        has_function = self._chunks is None or hasattr(self._dataset, "get_chunk_info_by_coord")  # HDF5 1.10.5 or later
+        self._can_look = is_written and has_function and dataset.file.id.get_create_plist().get_sizes() == (8, 8)
         plist = dataset.id.get_create_plist()
         self._filters = [plist.get_filter(number)[0] for number in range(plist.get_nfilters())]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import time
@@ -12,7 +13,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -29,6 +30,7 @@ __all__ = [
 
 FILES, PER_FILE = 4, 12
 PATIENCE, TIMEOUT = 10, 20  # seconds for a read, where there is a setting, and for a batch of torch's DataLoader
+PR_SET_PDEATHSIG = 1  # prctl(2)
 REGION, KEY = "us-east-1", "secret-of-the-case"
 
 
@@ -49,7 +51,8 @@ def torch_options(stored: Stored) -> dict[str, Any]:
 def apart(function: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[tuple[list[int], list[float]]]:
     """Numbers and mean levels of the images of which the function gives batches, in a process of its own.
 
-    Some libraries keep threads, files and shared memory until their process ends.
+    Some libraries keep threads, files and shared memory until their process ends. It is killed with the one that asks:
+    as if they were one, whatever is left of it then.
     """
     receive, send = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_send, args=(send, function, *arguments))
@@ -82,6 +85,7 @@ def _ended(process: BaseProcess, seconds: float = 5.0) -> bool:
 
 
 def _send(connection: Connection, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
     try:
         for numbers, images in function(*arguments):
             connection.send((numbers.tolist(), images.float().mean((1, 2, 3)).tolist()))

@@ -32,6 +32,7 @@ SAMPLES, STEP, APART = 48, 5, 3.0  # gray levels between samples, and that JPEG 
 
 BUCKET = "first"
 LIFE = 4.0  # seconds of credentials
+NOTES = 4096  # bytes that a cache may have beside the data: LitData counts readers in files of some bytes
 
 
 def levels(other: bool = False) -> list[int]:
@@ -404,7 +405,8 @@ def killed(context: Context) -> None:
     with storage(context) as server:
         read_all(context, stored(context, server, cache=folder))
         data = sum(len(server._objects[path]) for path in objects(server))
-        expect(taken(folder) <= 2 * data, f"{taken(folder)} bytes are kept of {data}")
+        most = 2 * data + NOTES
+        expect(taken(folder) <= most, f"{taken(folder)} bytes are kept of {data}")
 
 
 def read_for_ever(report: Callable[[Any], None], context: Context, folder: Path) -> None:

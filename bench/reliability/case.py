@@ -63,6 +63,10 @@ class Case:
     orphans: float = 10.0
     only: tuple[str, ...] | None = None
 
+    def asks(self, contender: str) -> bool:
+        """Whether it is a question for this one."""
+        return self.only is None or contender in self.only
+
 
 @dataclass(frozen=True)
 class Row:

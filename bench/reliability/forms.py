@@ -19,9 +19,11 @@ import numpy as np
 from reliability.case import NoFunction
 from reliability.data import write_samples
 
-__all__ = ["NAMES", "TARS", "Photos", "file_of", "write", "write_folder"]
+__all__ = ["NAMES", "TABLES", "TARS", "Photos", "file_of", "write", "write_folder"]
 
 TARS = 4
+TABLES = (".csv", ".jsonl")
+"""How files end that have no images in them."""
 
 
 def file_of(number: int) -> str:

@@ -45,8 +45,7 @@ def table(plan: Plan, results: Iterable[Result]) -> str:
     lines = [f"| row | case | {' | '.join(plan.contenders)} |", "|---" * (2 + len(plan.contenders)) + "|"]
     for number in plan.rows:
         for case in ROWS[number].cases:
-            asked = [name for name in plan.contenders if case.only is None or name in case.only]
-            found = (_cell(cells[number, case.name, name]) if name in asked else "-" for name in plan.contenders)
+            found = (_cell(cells[number, case.name, name]) if case.asks(name) else "-" for name in plan.contenders)
             lines.append(f"| {number} {ROWS[number].title} | {case.name} | {' | '.join(found)} |")
     return "\n".join(lines)
 

@@ -16,14 +16,13 @@ from typing import Any
 from reliability.case import Case, Context, NoFunction, Row, expect, expect_equal
 from reliability.contenders.base import Stored
 from reliability.data import encode, gray, picture, pictures
-from reliability.forms import TARS
+from reliability.forms import TABLES, TARS
 from reliability.rows.images import SOUND
 from reliability.rows.soundness import both, expect_sound, kinds, level_of, levels_of, make, read
 
 __all__ = ["ROWS"]
 
 SAMPLES = 16
-TABLES = (".csv", ".jsonl")  # without images in them
 DATA = (".tar", ".jpg", ".parquet", ".zip", ".lmdb", ".h5", ".bin", ".mds", *TABLES)
 
 Members = list[tuple[tarfile.TarInfo, bytes]]

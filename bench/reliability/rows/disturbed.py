@@ -11,6 +11,7 @@ from typing import Any
 from reliability.case import Context, Failed, NoFunction, expect, expect_equal
 from reliability.contenders.base import Stored
 from reliability.data import gray, pictures
+from reliability.forms import TABLES
 
 __all__ = [
     "APART",
@@ -67,7 +68,7 @@ def files_of(where: Stored) -> list[Path]:
     """Those with images in them."""
     assert where.local is not None
     files = [path for path in sorted(where.local.rglob("*")) if path.is_file() and not path.name.startswith(".")]
-    return [path for path in files if path.suffix not in (".csv", ".jsonl") and path.name != "index.json"]
+    return [path for path in files if path.suffix not in TABLES and path.name != "index.json"]
 
 
 def expect_right(found: Found, whole: bool = True, other: bool = False) -> None:

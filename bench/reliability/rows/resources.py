@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -172,15 +173,9 @@ def slope(context: Context) -> None:
     """The memory of the process and its workers, epoch by epoch, from the tenth on."""
     workers = context.random.randint(0, 1)
     options = {"persistent_workers": True}
-    found = []
     settings = Setup(Numbered(ENTRIES), 32, context.folder, workers=workers, options=options)
     with context.contender(settings) as stream:
-        for epoch in range(EPOCHS):
-            stream.set_epoch(epoch)
-            for _ in islice(stream, STEPS):
-                pass
-            found.append(megabytes("Anon", "Shmem"))  # pages of files can be dropped at any time
-    expect_flat(found[10:])
+        expect_flat(over_epochs(stream, "Anon", "Shmem"))  # pages of files can be dropped at any time
 
 
 def table_slope(context: Context) -> None:
@@ -189,14 +184,8 @@ def table_slope(context: Context) -> None:
     recipe = gpupipe.Recipe((gpupipe.ResizeCenterCrop(8, 8),), dtype="uint8")
     workers = context.random.randint(0, 1)
     options = {"engine": context.contender.engine, "num_workers": workers, "persistent_workers": bool(workers)}
-    found = []
     with gpupipe.Loader(long_table(context.folder), recipe, 32, shuffle=True, device="cpu", **options) as loader:
-        for epoch in range(EPOCHS):
-            loader.set_epoch(epoch)
-            for _ in islice(loader, STEPS):
-                pass
-            found.append(megabytes("Anon", "Shmem", "File"))
-    expect_flat(found[10:])
+        expect_flat(over_epochs(loader, "Anon", "Shmem", "File"))
 
 
 def long_table(folder: Path) -> str:
@@ -208,8 +197,19 @@ def long_table(folder: Path) -> str:
     return str(folder / "data/train.csv")
 
 
-def megabytes(*kinds: str) -> float:
-    """Of memory of these kinds that the process and its children have; for themselves it is Anon and Shmem."""
+def over_epochs(loader: Any, *kinds: str) -> list[float]:
+    """The memory of these kinds after some steps of each epoch, from the tenth on."""
+    found = []
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        for _ in islice(loader, STEPS):
+            pass
+        found.append(memory(*kinds))
+    return found[10:]
+
+
+def memory(*kinds: str) -> float:
+    """Megabytes of these kinds that the process and its children have; for themselves it is Anon and Shmem."""
     process, total = psutil.Process(), 0
     wanted = re.compile(rf"^Rss(?:{'|'.join(kinds)}):\s+(\d+)", re.MULTILINE)
     for one in (process, *process.children(recursive=True)):

@@ -78,7 +78,7 @@ class Hdf5File:
             self._warn(name, dataset)
             return _Rows(self, name, dataset.shape, dataset.dtype)
         try:
-            self._check_heaps(name, 0, len(dataset))
+            self._check_heaps(name, dataset, 0, len(dataset))
             return Held(dataset.asstr()[:] if is_text else dataset[:])
         except (OSError, ValueError) as error:  # of texts UnicodeDecodeError
             raise DataError(f"{self.path}: {name!r} can't be read: {error}") from error
@@ -111,7 +111,7 @@ class Hdf5File:
         try:
             dataset = self._dataset(name)
             self._check_stamp()  # before it is taken for granted what is known of heaps
-            self._check_heaps(name, row, row + 1)
+            self._check_heaps(name, dataset, row, row + 1)
             value = dataset[row]
         except (OSError, RuntimeError, KeyError, DataError) as error:
             raise ValueError(f"can't be read: {error}") from error
@@ -123,9 +123,8 @@ class Hdf5File:
         if changed:
             raise ChangedError(changed)
 
-    def _check_heaps(self, name: str, begin: int, end: int) -> None:
+    def _check_heaps(self, name: str, dataset: Any, begin: int, end: int) -> None:
         """Those of rows, where they are of varying length. Raises ValueError."""
-        dataset = self._dataset(name)
         if name not in self._heaps:
             self._heaps[name] = Heaps(dataset) if dataset.dtype.kind == "O" else None
         heaps = self._heaps[name]

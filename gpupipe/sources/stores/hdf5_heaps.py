@@ -100,7 +100,8 @@ class Heaps:
         for first in range(begin - begin % step, end, step):
             for rest in product(*starts):
                 found = self._chunk((first, *rest))
-                yield from () if found is None else [found[max(begin - first, 0) : end - first]]
+                if found is not None:
+                    yield found[max(begin - first, 0) : end - first]
 
     def _chunk(self, place: tuple[int, ...]) -> NDArray[Any] | None:
         """The references of a chunk; None if there is none, or none that can be looked at."""
